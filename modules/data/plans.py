@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
+from json.encoder import encode_basestring_ascii
 
 from modules.data.buckets import Size
 from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
@@ -196,13 +197,14 @@ class EpochPlans:
 
 def _texts_of(dataset: Dataset) -> Iterator[str]:
     """Yield for each example, as JSON, a list of its path, bytes, captions, sizes, and those of its rejected image."""
+    as_text = encode_basestring_ascii  # of `json.dumps`, without what it does for other values
     of_sizes: dict[int, str] = {}  # the text of each tuple of sizes, which many examples share
     for example, sizes in zip(dataset.examples, dataset.batch_shapes, strict=True):
         image, rejected = example.image, example.image.rejected
         if id(sizes) not in of_sizes:
             of_sizes[id(sizes)] = json.dumps([str(size) for size in sizes])
-        path, captions = json.dumps(image.path_text), ", ".join(map(json.dumps, image.captions))
-        of_rejected = "" if rejected is None else f", {json.dumps(rejected.path_text)}, {rejected.size_bytes}"
+        path, captions = as_text(image.path_text), ", ".join(map(as_text, image.captions))
+        of_rejected = "" if rejected is None else f", {as_text(rejected.path_text)}, {rejected.size_bytes}"
         yield f"[{path}, {image.size_bytes}, [{captions}], {of_sizes[id(sizes)]}{of_rejected}]"
 
 

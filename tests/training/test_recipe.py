@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_image
 from tests.builders.runs import run, stop_at
 from trainer.__main__ import main
+from trainer.data import concept_digests
 from trainer.run_folder.payload import payload_of
 from trainer.run_folder.recipe import Recipe, read_recipe
 
@@ -115,3 +117,9 @@ def test_a_recipe_is_not_repeated_without_its_images_or_its_model(
     assert "--recipe cannot be used with --fit, --overwrite." in capsys.readouterr().err
     assert repeat(run_dir, tmp_path, *places) == 0
     assert [f.setting for f in recipe_of(config)[1].files] == [f.setting for f in recipe.files]
+
+
+@pytest.mark.parametrize("texts", [[], ["a"], ['a "b"\\', "é \u2028 \ud800", "", "x\n\t\x00"]])
+def test_digests_are_of_the_texts_as_json(texts: list[str]) -> None:
+    """Also of those of earlier versions."""
+    assert concept_digests._as_json(texts) == json.dumps(texts).encode()
