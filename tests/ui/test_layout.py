@@ -173,6 +173,7 @@ def on_screen(
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("size", "percent", "mode"), SCREENS)
 def test_nothing_is_cut_off_covered_or_raw(
     on_screen: Callable[[str, int, Mode], Window],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ui.widgets.card import Card
 from ui.widgets.panel import Flow, Panel, Text
@@ -48,12 +49,16 @@ class TabbedCard(Card):
         view.grid(row=0, column=0, sticky="nsew")
         self.views[title] = view
         self.tabs[title] = Tab(self.bar, self.bar.theme, title, partial(self.choose, title))
-        self.tabs[title].bind("<Configure>", lambda _e: self.bar.lay_out(), add="+")  # its size may come later
+        self.tabs[title].bind("<Configure>", self._follow_size, add="+")  # its size may come after the bar's
         if is_offered:
             self.offer(title)
         else:
             view.grid_remove()
         return view
+
+    def _follow_size(self, _event: tk.Event[Any]) -> None:
+        if all(tab.winfo_exists() for tab in self.tabs.values()):  # not while the window is destroyed
+            self.bar.lay_out()
 
     def choose(self, title: str) -> None:
         """Show a view that the user has chosen."""
