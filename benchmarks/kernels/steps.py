@@ -26,7 +26,7 @@ from modules.families.parts.single_file.models import shipped_configs
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
 from modules.families.sdxl.model import assemble
-from modules.families.sdxl.settings import SdxlSettings
+from modules.families.sdxl.spec import SdxlSettings
 from modules.families.z_image.model import ZImage
 from modules.families.z_image.spec import CONVENTION, Z_IMAGE
 from modules.system.devices import CPU, dtype_of

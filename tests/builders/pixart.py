@@ -11,7 +11,7 @@ import torch
 from diffusers.models.transformers.pixart_transformer_2d import PixArtTransformer2DModel
 from transformers import T5Tokenizer
 
-from modules.families.pixart.settings import is_alpha
+from modules.families.pixart.spec import is_alpha
 from modules.families.protocol import ModelFamily
 from modules.sampling.denoising_loop import make_scheduler
 from tests.builders.flow_models import FlowModel, OneTrainerConfig

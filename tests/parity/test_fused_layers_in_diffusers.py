@@ -12,7 +12,7 @@ from diffusers import FluxPipeline, HunyuanVideoPipeline
 from safetensors.torch import save_file
 
 from modules.families.chroma import files as chroma
-from modules.families.chroma.settings import FROZEN
+from modules.families.chroma.spec import FROZEN
 from modules.families.flux import files as flux
 from modules.families.hunyuan_video import files as hunyuan_video
 from modules.families.parts.double_stream import double_stream_targets

@@ -21,7 +21,7 @@ from modules.families.registry import FAMILIES, published, published_models
 from modules.families.sd import model as sd
 from modules.families.sd.spec import SdSettings
 from modules.families.sdxl import model as sdxl
-from modules.families.sdxl.settings import SdxlSettings
+from modules.families.sdxl.spec import SdxlSettings
 from modules.settings.layer_filter import EVERYTHING
 from tests.builders.models import tiny_vae
 

@@ -17,8 +17,7 @@ from modules.data.buckets import Size
 from modules.estimate.tracing import traced_part
 from modules.families.anima.files import TRANSFORMER_FILE
 from modules.families.anima.model import Anima, text_mask
-from modules.families.anima.settings import CONDITIONER
-from modules.families.anima.spec import ANIMA
+from modules.families.anima.spec import ANIMA, CONDITIONER
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs

@@ -15,8 +15,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.families.chroma.files import TRANSFORMER_FILE
 from modules.families.chroma.model import Chroma, attention_mask
-from modules.families.chroma.settings import FROZEN
-from modules.families.chroma.spec import CHROMA
+from modules.families.chroma.spec import CHROMA, FROZEN
 from modules.families.kinds.identify import identify, who_loads_file
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.single_file.checkpoint import load_part_file

@@ -24,8 +24,7 @@ from modules.data.inputs import REFERENCES
 from modules.estimate.architecture import architecture_of
 from modules.families.flux3.files import TRANSFORMER_FILE
 from modules.families.flux3.model import TEMPLATE, Flux3
-from modules.families.flux3.settings import OF_REFERENCES
-from modules.families.flux3.spec import FLUX3, MAX_TOKENS, PADDED_TO
+from modules.families.flux3.spec import FLUX3, MAX_TOKENS, OF_REFERENCES, PADDED_TO
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.checkpoint import load_part_file
 from modules.families.parts.single_file.moves import to_original

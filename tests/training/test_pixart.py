@@ -20,8 +20,7 @@ from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.moves import to_original
 from modules.families.pixart.files import MISSING_PROMPT, TRANSFORMER_FILE
 from modules.families.pixart.model import PixArt
-from modules.families.pixart.settings import is_alpha
-from modules.families.pixart.spec import PIXART
+from modules.families.pixart.spec import PIXART, is_alpha
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
 from modules.sampling.denoising_loop import initial_noise, make_scheduler, run_denoising_loop

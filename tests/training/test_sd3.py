@@ -21,8 +21,7 @@ from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import layouts, shipped_configs
 from modules.families.parts.single_file.write import file_state
 from modules.families.sd3.model import StableDiffusion3
-from modules.families.sd3.settings import unread_queries
-from modules.families.sd3.spec import SD3
+from modules.families.sd3.spec import SD3, unread_queries
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.safetensors_io import read_safetensors
 from modules.system.factories import load_factory

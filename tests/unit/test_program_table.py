@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 
 from modules.config.sections.output import Output
-from modules.families.chroma.settings import FROZEN
+from modules.families.chroma.spec import FROZEN
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora import adapter_loads
 from modules.families.kinds.record import Loads

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.families.anima.settings import CONDITIONER
+from modules.families.anima.spec import CONDITIONER
 from modules.families.parts.single_file.record import InnerPart, PartLayout, Shapes, SingleFile
 from modules.families.parts.single_file.slots import Slot, limited
 from modules.families.parts.single_file.transformer_file import files_of_one_model, transformer_file

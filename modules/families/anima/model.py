@@ -16,8 +16,7 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import flow_process_of
-from modules.families.anima.settings import CONDITIONER, AnimaSettings
-from modules.families.anima.spec import ANIMA, CONVENTION, MAX_TOKENS
+from modules.families.anima.spec import ANIMA, CONDITIONER, CONVENTION, MAX_TOKENS, AnimaSettings
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.lora_names import naming_of

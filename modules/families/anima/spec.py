@@ -7,15 +7,42 @@ network, the text conditioner, reads those states. The VAE is Qwen-Image's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
-from modules.families.anima.settings import CONDITIONER, AnimaSettings
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import QWEN3, QWEN_IMAGE_VAE
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec, TextSpec
+from modules.settings.field import Setting
 from modules.settings.layer_filter import LayerFilter
+
+CONDITIONER = "text_conditioner"
+"""The part that makes the transformer's text of Qwen3's states."""
+
+
+class AnimaSettings(FamilySettings):
+    """2 billion weights, for anime and drawings."""
+
+    name: Literal["anima"] = "anima"
+    train_conditioner: Annotated[
+        bool,
+        Setting(
+            "Train the text conditioner",
+            "Also trains the small network between Qwen3 and the transformer, with a learning rate of its own. It "
+            "holds much of what the model knows of tags, artists and characters, and its makers advise against it. "
+            "Prompts are encoded in each step then, as they cannot be cached.",
+            group="Base model",
+            level="advanced",
+        ),
+    ] = False
+
+    @property
+    def frozen_parts(self) -> frozenset[str]:
+        """The conditioner, unless it is to be trained."""
+        return frozenset() if self.train_conditioner else frozenset({CONDITIONER})
+
 
 _HOME = "modules.families.anima"
 _BLOCK = r"^transformer_blocks\.\d+\."

@@ -10,8 +10,7 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import FlowProcess, flow_process_of
-from modules.families.chroma.settings import FROZEN, ChromaSettings
-from modules.families.chroma.spec import CHROMA, CONVENTION, MAX_TOKENS
+from modules.families.chroma.spec import CHROMA, CONVENTION, FROZEN, MAX_TOKENS, ChromaSettings
 from modules.families.parts.conditioning import visible_tokens
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack

@@ -6,15 +6,31 @@ its padding is masked but for one token. Base and HD are for training; Flash was
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Literal
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
-from modules.families.chroma.settings import FROZEN, ChromaSettings
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import DOUBLE_STREAM_LAYERS, KL_VAE, T5_TEXT, t5_prompts
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.layer_filter import LayerFilter
+
+FROZEN = "distilled_guidance_layer."
+"""The approximator, which makes the modulations of all blocks: it is never trained, adapted or quantized."""
+
+
+class ChromaSettings(FamilySettings):
+    """8.9 billion weights: FLUX.1 schnell, made smaller and without its distillation."""
+
+    name: Literal["chroma"] = "chroma"
+
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
+        """Return the approximator: it has no gradient, as only the time goes into it."""
+        return (FROZEN,) if part == "transformer" else ()
+
 
 _HOME = "modules.families.chroma"
 _CLASSES = "diffusers.models.transformers.transformer_chroma"

@@ -16,8 +16,7 @@ from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS, references_of
 from modules.diffusion.flow import flow_process_of
 from modules.families.flux.files import published_name
-from modules.families.flux.settings import MAX_TOKENS, FluxSettings
-from modules.families.flux.spec import CONVENTION, FLUX, PACKED
+from modules.families.flux.spec import CONVENTION, FLUX, MAX_TOKENS, PACKED, FluxSettings
 from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
 from modules.families.parts.conditioning import PooledConditioning, guidance_input, replaced_rows

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from modules.diffusion.flow import flow_process_of
 from modules.families.flux2.files import MODEL
-from modules.families.flux2.settings import Flux2DevSettings
-from modules.families.flux2.spec import FLUX2
+from modules.families.flux2.spec import FLUX2, Flux2DevSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import load_chat_tokenizer
 from modules.families.parts.flux2.classes import CONVENTION

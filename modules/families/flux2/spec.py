@@ -5,12 +5,43 @@ It reads the guidance scale as an input.
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+
 from modules.data.inputs import REFERENCES
 from modules.diffusion.process_spec import flow_matching
-from modules.families.flux2.settings import Flux2DevSettings
-from modules.families.parts.flux2.classes import CONVENTION, LATENTS, REFERENCE_SIZES, TRANSFORMER, VAE, prompts
+from modules.families.parts.flux2.classes import (
+    CONVENTION,
+    LATENTS,
+    REFERENCE_SIZES,
+    TRANSFORMER,
+    VAE,
+    Flux2Settings,
+    prompts,
+)
 from modules.families.parts.part_classes import MISTRAL, chat_parts
 from modules.families.spec import FamilySpec
+from modules.settings.field import Setting
+
+
+class Flux2DevSettings(Flux2Settings):
+    """32 billion weights, distilled: for large cards, or quantized."""
+
+    name: Literal["flux2"] = "flux2"
+    guidance: Annotated[
+        float,
+        Ge(0.0),
+        Le(100.0),
+        Setting(
+            "Training guidance",
+            "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the "
+            "images as they are.",
+            group="Base model",
+            level="advanced",
+        ),
+    ] = 1.0
+
 
 _HOME = "modules.families.flux2"
 _TEMPLATE_TOKENS = 36  # with the message of the system

@@ -16,8 +16,16 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS, references_of
 from modules.diffusion.flow import flow_process_of
-from modules.families.flux3.settings import EDITING, OF_REFERENCES, Flux3Settings
-from modules.families.flux3.spec import CONVENTION, FLUX3, LAYERS, MAX_TOKENS, PADDED_TO
+from modules.families.flux3.spec import (
+    CONVENTION,
+    EDITING,
+    FLUX3,
+    LAYERS,
+    MAX_TOKENS,
+    OF_REFERENCES,
+    PADDED_TO,
+    Flux3Settings,
+)
 from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, StepPadding
 from modules.families.parts.chat_tokens import load_chat_tokenizer

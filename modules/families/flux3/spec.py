@@ -7,18 +7,39 @@ is FLUX.2's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Literal
 
 from modules.data.inputs import REFERENCES
 from modules.data.references import ReferenceSizes
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.flux3.settings import EDITING, Flux3Settings
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE
 from modules.families.parts.part_classes import QWEN3_VL, chat_parts, chat_prompts
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec
 from modules.settings.layer_filter import LayerFilter
+
+EDITING = "edit"
+"""The model variant that gets reference images. Its weights are those of the base model."""
+OF_REFERENCES = tuple(
+    f"{place}.image_cond."
+    for place in ("mode_blocks", "x_embedders", "early_stream_modulations", "single_stream_modulations")
+)
+"""The beginnings of the names of the layers that only reference images go through."""
+
+
+class Flux3Settings(FamilySettings):
+    """5.5 billion weights: klein base, for images alone."""
+
+    name: Literal["flux3"] = "flux3"
+
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
+        """Return the layers of reference images, unless the model gets any."""
+        return OF_REFERENCES if part == "transformer" and variant != EDITING else ()
+
 
 _HOME = "modules.families.flux3"
 _CLASSES = "diffusers.models.transformers.transformer_flux3"

@@ -16,8 +16,7 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import flow_process_of
-from modules.families.hidream.settings import HiDreamSettings
-from modules.families.hidream.spec import CONVENTION, HIDREAM
+from modules.families.hidream.spec import CONVENTION, HIDREAM, HiDreamSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.clip_text import TextTower

@@ -6,13 +6,46 @@ model. Dev and Fast were distilled from Full, for few steps without guidance. Th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.hidream.settings import USUAL_TOKENS, HiDreamSettings
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, KL_VAE, LLAMA, T5_TEXT, t5_prompts
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
+from modules.settings.field import Setting
 from modules.settings.layer_filter import LayerFilter
+
+USUAL_TOKENS, MAX_TOKENS = 128, 218
+"""The tokens that each text encoder reads of a prompt, and the most for which CLIP-G has positions."""
+
+
+class HiDreamSettings(FamilySettings):
+    """17 billion weights, of which a token uses two thirds; reads prompts through four text encoders."""
+
+    name: Literal["hidream"] = "hidream"
+    text_tokens: Annotated[
+        int,
+        Ge(8),
+        Le(MAX_TOKENS),
+        Setting(
+            "Tokens",
+            "The number of tokens that each text encoder reads of a prompt. T5 and Llama pad shorter prompts to it, "
+            "and the model attends to the padding. The cache of a prompt takes 270 kB for each token in bfloat16.",
+            group="Base model",
+            unit="tokens",
+            level="advanced",
+        ),
+    ] = USUAL_TOKENS
+
+    def tokens_read(self, most: int, denoiser: Mapping[str, Any]) -> int:
+        """Return the tokens that T5 and Llama read of a prompt, without their end or start token."""
+        return self.text_tokens - 1
+
 
 _HOME = "modules.families.hidream"
 _BLOCK = r"^(double|single)_stream_blocks\.\d+\."

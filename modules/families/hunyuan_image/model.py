@@ -16,8 +16,15 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import flow_process_of
-from modules.families.hunyuan_image.settings import GLYPH_LAYERS, HunyuanImageSettings, glyph_text
-from modules.families.hunyuan_image.spec import CONVENTION, GLYPH_TOKENS, HUNYUAN_IMAGE, MAX_TOKENS
+from modules.families.hunyuan_image.spec import (
+    CONVENTION,
+    GLYPH_LAYERS,
+    GLYPH_TOKENS,
+    HUNYUAN_IMAGE,
+    MAX_TOKENS,
+    HunyuanImageSettings,
+    glyph_text,
+)
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, token_mask

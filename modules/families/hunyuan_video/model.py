@@ -16,8 +16,7 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import flow_process_of
-from modules.families.hunyuan_video.settings import HunyuanVideoSettings
-from modules.families.hunyuan_video.spec import CONVENTION, HUNYUAN_VIDEO, MAX_TOKENS
+from modules.families.hunyuan_video.spec import CONVENTION, HUNYUAN_VIDEO, MAX_TOKENS, HunyuanVideoSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.clip_text import pooled_states

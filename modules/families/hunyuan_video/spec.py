@@ -7,10 +7,12 @@ prompts, CLIP-L gives one state for the whole prompt, and the guidance scale is 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.hunyuan_video.settings import HunyuanVideoSettings
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import (
     CLIP_CHUNK_TOKENS,
@@ -20,7 +22,28 @@ from modules.families.parts.part_classes import (
     LLAMA,
     chat_prompts,
 )
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
+from modules.settings.field import Setting
+
+
+class HunyuanVideoSettings(FamilySettings):
+    """13 billion weights, a model of videos that is trained and sampled here with images: videos of one frame."""
+
+    name: Literal["hunyuan_video"] = "hunyuan_video"
+    guidance: Annotated[
+        float,
+        Ge(0.0),
+        Le(100.0),
+        Setting(
+            "Training guidance",
+            "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the "
+            "images as they are.",
+            group="Base model",
+            level="advanced",
+        ),
+    ] = 1.0
+
 
 _HOME = "modules.families.hunyuan_video"
 _CLASSES = "diffusers.models.transformers.transformer_hunyuan_video"

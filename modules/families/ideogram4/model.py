@@ -16,8 +16,7 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import flow_process_of
-from modules.families.ideogram4.settings import Ideogram4Settings
-from modules.families.ideogram4.spec import CONVENTION, GUIDE, IDEOGRAM4, LAYERS
+from modules.families.ideogram4.spec import CONVENTION, GUIDE, IDEOGRAM4, LAYERS, Ideogram4Settings
 from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer

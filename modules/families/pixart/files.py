@@ -20,7 +20,7 @@ from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import single_transformer, transformer_file
 from modules.families.parts.t5_layers import t5_targets
-from modules.families.pixart.settings import ALPHA_TOKENS, has_size_conditions, is_alpha
+from modules.families.pixart.spec import ALPHA_TOKENS, has_size_conditions, is_alpha
 from modules.families.published import Configs, FamilyFiles, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader

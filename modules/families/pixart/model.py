@@ -20,8 +20,7 @@ from modules.families.parts.t5_model import T5Model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_lower_case_t5_tokenizer
 from modules.families.pixart.files import published_name
-from modules.families.pixart.settings import MAX_TOKENS, PixArtSettings, has_size_conditions
-from modules.families.pixart.spec import PIXART
+from modules.families.pixart.spec import MAX_TOKENS, PIXART, PixArtSettings, has_size_conditions
 from modules.families.protocol import LoadRequest
 
 

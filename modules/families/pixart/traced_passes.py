@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from modules.families.pixart.settings import has_size_conditions
+from modules.families.pixart.spec import has_size_conditions
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass

@@ -22,8 +22,7 @@ from modules.families.parts.text_model import FlowModel
 from modules.families.parts.token_rows import add_words, extended
 from modules.families.protocol import LoadRequest
 from modules.families.sd3.files import published_name
-from modules.families.sd3.settings import Sd3Settings, unread_queries
-from modules.families.sd3.spec import CONVENTION, SD3
+from modules.families.sd3.spec import CONVENTION, SD3, Sd3Settings, unread_queries
 from modules.families.sd3.text import CLIPS, ENCODERS, Sd3Conditioning
 from modules.system.errors import DarkroomError
 

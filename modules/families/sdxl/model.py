@@ -18,8 +18,7 @@ from modules.families.parts.latent_diffusion import LatentDiffusion
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.protocol import LoadRequest
-from modules.families.sdxl.settings import SdxlSettings
-from modules.families.sdxl.spec import SDXL
+from modules.families.sdxl.spec import SDXL, SdxlSettings
 from modules.system.devices import Device, move, tensor_on
 
 

@@ -19,8 +19,7 @@ from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.protocol import LoadRequest
 from modules.families.stable_cascade.autoencoder import StableCascadeAutoencoder
-from modules.families.stable_cascade.settings import OF_IMAGES, StableCascadeSettings
-from modules.families.stable_cascade.spec import STABLE_CASCADE
+from modules.families.stable_cascade.spec import OF_IMAGES, STABLE_CASCADE, StableCascadeSettings
 from modules.families.stable_cascade.unet import StableCascadeUNet
 
 _TEXT = "text_encoder"

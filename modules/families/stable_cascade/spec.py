@@ -1,7 +1,7 @@
 """Stable Cascade (Pernias et al. 2024): a prior of 3.6 billion weights over the embeddings of an EfficientNet.
 
 The prior (stage C) and its CLIP are trained. What encodes images for it and decodes its latents (stages B and A) is one
-frozen part here, an autoencoder whose files are elsewhere (`settings.py`): an image of 128 px has latents of 3 x 3.
+frozen part here, an autoencoder whose files are elsewhere: an image of 128 px has latents of 3 x 3.
 
 The noise process is the cosine schedule of `DDPMWuerstchenScheduler`. Its times, from 0 to 1, are as continuous as
 those of any DDPM model: here they are the thousand that all samplers and weightings know, (t + 1) / 1000.
@@ -9,14 +9,55 @@ those of any DDPM model: here they are the thousand that all samplers and weight
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from typing import Annotated, Any, Literal
 
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, clip_prompts
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.families.stable_cascade.settings import DECODER, StableCascadeSettings
+from modules.settings.field import Setting
 from modules.settings.layer_filter import LayerFilter
+
+DECODER = "stabilityai/stable-cascade"
+"""The repository of the decoder, which also has the image encoder."""
+OF_IMAGES = "clip_img_mapper"
+"""The layer of the prior that embeds an image next to the prompt: it reads zeros here."""
+
+
+class StableCascadeSettings(FamilySettings):
+    """3.6 billion weights, and latents of 24 x 24 at 1024 px: fast steps on large images. For research alone."""
+
+    name: Literal["stable_cascade"] = "stable_cascade"
+    decoder: Annotated[
+        str,
+        Setting(
+            "Decoder",
+            "The model that decodes samples (stages A and B): a folder in diffusers layout, or the name of a Hugging "
+            "Face repository. It also contains the image encoder, effnet_encoder.safetensors. Neither is trained. Not "
+            "used if the folder of the base model has them.",
+            group="Base model",
+            path_kind="model",
+        ),
+    ] = DECODER
+    effnet_encoder: Annotated[
+        str,
+        Setting(
+            "EfficientNet encoder",
+            "A .safetensors file of the network that encodes images into latents.",
+            group="Base model",
+            level="advanced",
+            path_kind="file",
+            empty_means="the decoder's own",
+        ),
+    ] = ""
+
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
+        """Return the layer that embeds an image."""
+        return (OF_IMAGES,) if part == "prior" else ()
+
 
 _HOME = "modules.families.stable_cascade"
 _UNET = "diffusers.models.unets.unet_stable_cascade"

@@ -20,8 +20,7 @@ from modules.families.parts.read_model import read_model
 from modules.families.protocol import LoadRequest
 from modules.families.wuerstchen.autoencoder import WuerstchenAutoencoder, WuerstchenDiffNeXt
 from modules.families.wuerstchen.conditioning import StatesAndTokens
-from modules.families.wuerstchen.settings import WuerstchenSettings
-from modules.families.wuerstchen.spec import WUERSTCHEN
+from modules.families.wuerstchen.spec import WUERSTCHEN, WuerstchenSettings
 
 ENCODER_FILES = (EFFNET_FILE, "model_v2_stage_b.pt")
 """The files that have the image encoder, in the decoder's folder or in one of its own."""

@@ -1,7 +1,7 @@
 """Wuerstchen 2 (Pernias et al. 2023): a prior of 1 billion weights over the embeddings of an EfficientNet.
 
 The prior (stage C) and its CLIP are trained. What encodes images for it and decodes its latents (stages B and A) is one
-frozen part here, an autoencoder whose files are elsewhere (`settings.py`): an image of 128 px has latents of 3 x 3.
+frozen part here, an autoencoder whose files are elsewhere: an image of 128 px has latents of 3 x 3.
 
 Its noise process is Stable Cascade's, which followed: the cosine schedule, at a thousand of its times.
 """
@@ -10,12 +10,49 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Annotated, Literal
 
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CLIP_TEXT, clip_prompts
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.families.wuerstchen.settings import DECODER, WuerstchenSettings
+from modules.settings.field import Setting
 from modules.settings.layer_filter import LayerFilter
+
+DECODER = "warp-ai/wuerstchen"
+"""The repository of the decoder."""
+ENCODER = "dome272/wuerstchen"
+"""The repository with the image encoder: inside the authors' file of stage B."""
+
+
+class WuerstchenSettings(FamilySettings):
+    """1 billion weights, and latents of 24 x 24 at 1024 px: fast steps on large images. Free, also for business."""
+
+    name: Literal["wuerstchen"] = "wuerstchen"
+    decoder: Annotated[
+        str,
+        Setting(
+            "Decoder",
+            "The model that decodes samples (stages A and B, with a text encoder of its own): a folder in diffusers "
+            "layout, or the name of a Hugging Face repository. It is not trained. Not used if the folder of the base "
+            "model has it.",
+            group="Base model",
+            path_kind="model",
+        ),
+    ] = DECODER
+    effnet_encoder: Annotated[
+        str,
+        Setting(
+            "EfficientNet encoder",
+            "The network that encodes images into latents: a file, model_v2_stage_b.pt or one of the encoder alone, or "
+            "the folder or repository of such a file. Not used if the decoder's folder has it, as "
+            "effnet_encoder.safetensors.",
+            group="Base model",
+            level="advanced",
+            path_kind="model",
+        ),
+    ] = ENCODER
+
 
 _HOME = "modules.families.wuerstchen"
 _LAYERS = "diffusers.pipelines.deprecated.wuerstchen.modeling_wuerstchen_common"
