@@ -25,8 +25,8 @@ from modules.memory import offload
 from modules.memory.offload import LayerOffload
 from modules.settings.edit import replace_value
 from trainer.preflight.graphs import why_not_recorded
-from trainer.run import graphs as run_graphs
 from trainer.run import model as run_model
+from trainer.run import stepper as run_graphs
 from trainer.run.automatic_choices import measures_compiled_blocks
 from trainer.run.machine import name_of
 

@@ -17,11 +17,10 @@ import numpy as np
 
 from modules.formats.float8_scales import Float8Scales, scales_in
 from modules.formats.gguf_header import GgufTensor, read_gguf_header
-from modules.formats.headers import ITEM_BYTES, TensorEntry, UnreadableFileError, read_header
+from modules.formats.headers import ITEM_BYTES, TensorEntry, UnreadableFileError, is_index, read_header, shards_of
 from modules.formats.pickle_header import open_limited_zip, read_pickle_header, unsafe_names_of
 from modules.formats.pickle_machine import PickleLimitError
 from modules.formats.pickle_values import PickledTensor
-from modules.formats.shards import is_index, shards_of
 from modules.system.regular_files import open_regular
 
 Container = Literal["safetensors", "pickle", "gguf"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modules.formats.shards import shards_of
+from modules.formats.headers import shards_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from modules.formats.index_files import INDEX_FILES
 from modules.system.errors import DarkroomError
 from modules.system.secrets import WHERE_TO_ENTER, HubAccess
+
+# The file that lists the parts of a model in diffusers' folder layout.
+INDEX = "model_index.json"
+MODULAR_INDEX = "modular_model_index.json"
+INDEX_FILES = (INDEX, MODULAR_INDEX)
+"""The names of the file: that of diffusers' pipelines, and that of its modular ones."""
+
+
+def index_file(folder: Path) -> Path | None:
+    """Return the file that lists the parts of a model's folder; None where it has none."""
+    return next((folder / name for name in INDEX_FILES if (folder / name).is_file()), None)
+
 
 _WANTED = (
     *INDEX_FILES,

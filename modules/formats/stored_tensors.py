@@ -19,7 +19,7 @@ import torch
 
 from modules.formats.float8_scales import ADVICE, scales_in
 from modules.formats.gguf_tensors import gguf_tensors
-from modules.formats.headers import TensorEntry, UnreadableFileError, read_header
+from modules.formats.headers import TensorEntry, UnreadableFileError, is_index, read_header, shards_of
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.pickle_header import (
     PickleHeader,
@@ -31,7 +31,6 @@ from modules.formats.pickle_header import (
 )
 from modules.formats.pickle_values import LEFTOVERS, PARAMETER_DICT
 from modules.formats.safetensors_io import CODES, DTYPES
-from modules.formats.shards import is_index, shards_of
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.regular_files import open_regular

@@ -19,7 +19,7 @@ from modules.families.kinds.identify import identify
 from modules.families.kinds.record import ModelType
 from modules.families.kinds.registry import FILE_KINDS, kept_as, serves_as
 from modules.families.registry import FAMILIES, published
-from modules.formats.index_files import index_file
+from modules.formats.repository import index_file
 from modules.model_finder.programs import BASE_MODELS, find_programs, identity_of, program_at
 
 SUFFIXES = (".safetensors", ".sft", ".ckpt", ".gguf")

@@ -13,7 +13,7 @@ from modules.adapters.lora import Lora
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
-from modules.formats.index_files import index_file
+from modules.formats.repository import index_file
 
 # Two projections of each attention block, of itself and of the text: a third of a small run's time is spent on the
 # layers of an adapter, and what they all do is tested with the adapters.

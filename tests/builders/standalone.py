@@ -12,8 +12,8 @@ from modules.adapters.kept_layers import attach_kept
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
 from modules.adapters.spec import AdapterSpec
+from modules.adapters.stack import read_adapter
 from modules.adapters.start import divide_content
-from modules.adapters.stored import read_adapter
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify

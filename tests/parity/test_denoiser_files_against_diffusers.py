@@ -30,7 +30,7 @@ from modules.families.flux import files as flux
 from modules.families.krea2 import files as krea2
 from modules.families.parts.flux2 import files as flux2
 from modules.families.parts.single_file.moves import from_original, to_original
-from modules.families.sd3 import transformer_file as sd3
+from modules.families.sd3 import files as sd3
 from modules.families.z_image.files import TRANSFORMER_FILE
 from modules.formats.lazy_tensors import lazy_state
 from tests.builders import krea2 as krea2_models

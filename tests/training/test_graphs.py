@@ -24,7 +24,7 @@ from trainer.events import WarningRaised
 from trainer.machine_events import SettingChosen
 from trainer.preflight import graphs as preflight_graphs
 from trainer.preflight.graphs import PASSED_ON, problems_of_graphs, records_steps, why_not_recorded
-from trainer.run import graphs as run_graphs
+from trainer.run import stepper as run_graphs
 from trainer.step.graphs import CudaRecorder, StepGraphs, shapes_of, tensors_in, with_tensors
 
 

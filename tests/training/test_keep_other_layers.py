@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from modules.adapters.stored import read_adapter
+from modules.adapters.stack import read_adapter
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from modules.formats.adapter_names import DOWN, UP

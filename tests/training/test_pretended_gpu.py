@@ -25,7 +25,7 @@ from tests.builders.recorded_operations import RecordedOperations
 from tests.builders.runs import Ran, assert_equal_tensors, run, steps_of
 from tests.training.test_devices import assert_all_went_well, watched_config
 from trainer.events import SampleReady, ValidationFinished, WarningRaised
-from trainer.run import graphs as run_graphs
+from trainer.run import stepper as run_graphs
 from trainer.run.placement import freed_memory
 
 pytestmark = pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")

@@ -18,7 +18,7 @@ from trainer.machine_events import PaceMeasured
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepLoss
 from trainer.run import training_run
-from trainer.run.good_runs import earlier_pace
+from trainer.run.recipe import earlier_pace
 from trainer.run_folder.recipe import RECIPE_FILE
 from trainer.run_folder.records import read_record, run_dirs
 from trainer.run_folder.since_last_good import last_good_run

@@ -29,7 +29,7 @@ from modules.system.devices import CPU
 from tests.builders.recorded_operations import RecordedOperations
 from tests.builders.runs import assert_equal_tensors
 from trainer.methods.protocol import StepLoss
-from trainer.run.graphs import why_not_updated
+from trainer.run.stepper import why_not_updated
 from trainer.step.graphs import StepGraphs
 from trainer.step.outcome import StepOutcome
 from trainer.step.stepper import Stepper

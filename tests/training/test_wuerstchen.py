@@ -22,7 +22,7 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.effnet_files import EFFNET_FILE
 from modules.families.parts.single_file.write import to_original
 from modules.families.protocol import ModelFamily
-from modules.families.wuerstchen.prior_file import PRIOR_FILE
+from modules.families.wuerstchen.files import PRIOR_FILE
 from modules.formats.lazy_tensors import lazy_state
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError

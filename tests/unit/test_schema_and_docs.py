@@ -17,7 +17,7 @@ from modules.settings.field import FieldRecord, records_of
 from modules.system.paths import PROGRAM_ROOT
 from tests.unit.strategies import few, valid_configs
 from trainer.__main__ import main
-from trainer.jobs.schema import schema_text
+from trainer.jobs.config import schema_text
 
 VALIDATOR = Draft202012Validator(json_schema())
 

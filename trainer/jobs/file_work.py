@@ -21,7 +21,7 @@ from modules.adapters.tools.results import LoraResult, tool_metadata, write_resu
 from modules.families.kinds.conversion import Source, as_inpainting, conversion_notes, convert, open_source, target_form
 from modules.families.kinds.identify import identify
 from modules.families.kinds.record import Form
-from modules.formats.index_files import index_file
+from modules.formats.repository import index_file
 from modules.system.devices import dtype_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root

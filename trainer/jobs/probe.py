@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from modules.config.schema import Config
 from modules.rewards.user_code_file import approved_hashes
 from modules.settings.field import Setting
+from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.paths import from_root
 from trainer.job import Job
@@ -76,3 +78,59 @@ def probe(settings: ProbeSettings, job: Job) -> JobFinished:
     )
     result: JobFinished = load_factory("trainer.probe.search:probe")(request, job)
     return result
+
+
+# The job that tests a model, and the settings of a config, on one image.
+
+
+class SelfTestSettings(ConfigSettings):
+    """The config, and the image to learn."""
+
+    image: Annotated[
+        str,
+        Setting("Image", "The image to learn by heart.", path_kind="file", empty_means="the first of the config"),
+        Argument(metavar="FILE"),
+    ] = ""
+    caption: Annotated[str, Setting("Caption", "What the image shows.")] = "a photo"
+    steps: Annotated[int, Ge(5), Le(2000), Setting("Steps", "Steps of each of the two trials.")] = 60
+    out: ResultsFolder = ""
+    allow_code: AllowCode = False
+    allow_code_hash: AllowCodeHash = ()
+    allow_address: AllowAddress = ()
+
+
+SELF_TEST = JobSpec(
+    "self-test",
+    "Self-test",
+    "Learn one image by heart, to find out whether the model or the settings are wrong.",
+    SelfTestSettings,
+    "trainer.jobs.probe:self_test",
+    "Trains two short runs on one image, with settings that are known to work and with those of the config. It "
+    "compares the losses at fixed timesteps before and after, and writes samples and self_test.json.",
+)
+
+
+def self_test(settings: SelfTestSettings, job: Job) -> JobFinished:
+    """Carry out the self-test. Raises DarkroomError for a config that has no image, or cannot be tested."""
+    config = settings.load().config
+    image = settings.image or _first_image(config)
+    import_engine(in_window=False)
+    request = load_factory("trainer.probe.self_test:SelfTestRequest")(
+        config,
+        from_root(image),
+        settings.caption,
+        from_root(settings.out) if settings.out else new_results_folder(config, "self_tests", datetime.now()),
+        settings.steps,
+        frozenset(approved_hashes() | allowed_code(config, settings)),
+    )
+    result: JobFinished = load_factory("trainer.probe.self_test:self_test")(request, job)
+    return result
+
+
+def _first_image(config: Config) -> str:
+    examples = load_factory("trainer.data.datasets:datasets_of")(config).training.examples
+    files = (str(e.image.path) for e in examples if e.image.path.is_file())  # no member of an archive
+    image = next(files, "")
+    if not image:
+        raise DarkroomError("The config has no image file to test with.", advice="Give one with --image FILE.")
+    return image

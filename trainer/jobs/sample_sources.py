@@ -12,7 +12,7 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.config.usage import with_kind
 from modules.families.kinds.identify import identify
 from modules.families.spec import BASE_VARIANT
-from modules.formats.index_files import index_file
+from modules.formats.repository import index_file
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.jobs.spec import AdapterChoice

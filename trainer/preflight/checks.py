@@ -22,7 +22,12 @@ from modules.system.problem import Problem, count
 from trainer.data.datasets import datasets_of
 from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.budget import describe_memory, trained_parts
-from trainer.preflight.captions import CaptionsReport, problems_of_caption_settings, report_on_captions
+from trainer.preflight.captions import (
+    CaptionsReport,
+    problems_of_caption_settings,
+    problems_of_words,
+    report_on_captions,
+)
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.denoiser import (
     problems_of_distilled,
@@ -31,15 +36,14 @@ from trainer.preflight.denoiser import (
     problems_of_sample_sides,
 )
 from trainer.preflight.devices import problems_of_devices
-from trainer.preflight.embeddings import problems_of_words
 from trainer.preflight.estimates import figures_of, problems_of_estimates, sizes_of
 from trainer.preflight.fit import free_here
 from trainer.preflight.graphs import problems_of_graphs
-from trainer.preflight.images import problems_of_concept_folders, problems_of_images
+from trainer.preflight.images import problems_of_concept_folders, problems_of_images, problems_of_sample_images
 from trainer.preflight.length import problems_of_length, problems_of_validation
 from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
 from trainer.preflight.model import found_model, problems_of_model, without_lacking_parts
-from trainer.preflight.part_files import problems_of_part_files
+from trainer.preflight.part_files import problems_of_part_files, problems_of_separate_parts
 from trainer.preflight.passes import trace_unknown
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.ranks import problems_of_ranks
@@ -54,9 +58,7 @@ from trainer.preflight.reward_models import (
 )
 from trainer.preflight.room import automatic_parts, on_card
 from trainer.preflight.run_budget import Budget, known_budget
-from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.sampling_model import problems_of_sampling_model
-from trainer.preflight.separate_parts import problems_of_separate_parts
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.training_adapter import problems_of_training_adapter
 from trainer.run_folder.backup import BackupInfo, find_backup

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from modules.config.schema import Config
 from modules.system.problem import Problem
-from trainer.preflight.images import problems_of_concept_folders
+from trainer.preflight.images import problems_of_concept_folders, problems_of_sample_images
 from trainer.preflight.missing_captions import problems_of_captions_files
 from trainer.preflight.model import found_model, problems_of_model
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.requirements import problems_of_packages
-from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.start_from import problems_of_start
 
 

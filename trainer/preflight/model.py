@@ -21,8 +21,7 @@ from modules.families.registry import FAMILIES, files_of, published
 from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec
 from modules.formats.float8_scales import ADVICE
 from modules.formats.headers import UnreadableFileError, read_header
-from modules.formats.index_files import INDEX, index_file
-from modules.formats.repository import THREE_WAYS
+from modules.formats.repository import INDEX, THREE_WAYS, index_file
 from modules.settings.edit import get_path, live_records, replace_value
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut, with_article

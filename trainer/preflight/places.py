@@ -10,7 +10,7 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
-from modules.formats.index_files import index_file
+from modules.formats.repository import index_file
 from modules.settings.field import FieldRecord, Section, records_of
 from modules.system.file_errors import is_disk_full
 from modules.system.paths import from_root

@@ -45,10 +45,10 @@ from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels
 from trainer.preflight.sample_tiles import SampleTiles
 from trainer.run.data import Loaders
-from trainer.run.good_runs import earlier_pace
 from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel
 from trainer.run.processes import WholeValues
+from trainer.run.recipe import earlier_pace
 from trainer.run.setup import RunSetup
 from trainer.run.stepper import evaluation_of
 from trainer.run_folder.fork import COMPILE_FILE

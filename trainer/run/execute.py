@@ -41,13 +41,13 @@ from trainer.preflight.report import Progress, Report
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.failure import failure_of, not_enough_memory
-from trainer.run.good_runs import report_changes
 from trainer.run.machine import Machine, machine_of, name_of, no_spill
 from trainer.run.meters import DownloadMeter, MemoryMeter
 from trainer.run.model import load_model
 from trainer.run.open_folder import check_resume, check_weights, folder_of, known_ending
 from trainer.run.processes import require_equal_settings
 from trainer.run.prune import kinds_in_use, unused_entries
+from trainer.run.recipe import report_changes
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
 from trainer.run.training_run import carry_out, report_images

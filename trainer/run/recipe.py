@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,18 +17,26 @@ from modules.data.dataset import Dataset
 from modules.formats.headers import UnreadableFileError
 from modules.system.gpu_tools import run_tool
 from modules.system.versions import versions_here
+from trainer.callbacks.pace import EarlierPace
 from trainer.callbacks.side_output import SideOutput
 from trainer.data.concept_digests import digests_of_concepts
 from trainer.data.datasets import cache_folder
-from trainer.events import PhaseChanged
+from trainer.events import PhaseChanged, WarningRaised
 from trainer.preflight.read_files import digests_of_files, files_read_by
 from trainer.run.machine import Machine as RunMachine
 from trainer.run.machine import name_of
 from trainer.run.setup import RunSetup
 from trainer.run.threads import cpu_model
+from trainer.run_folder.differences import listed
 from trainer.run_folder.fork import COMPILE_FILE, LAYOUT_FILE, origin_of
 from trainer.run_folder.payload import payload_of
 from trainer.run_folder.recipe import RECIPE_FILE, Machine, Recipe, Result, known_recipe, write_recipe
+from trainer.run_folder.since_last_good import (
+    CAUSES_OF_FAILURE,
+    CAUSES_OF_SLOWNESS,
+    LEAST_PACE_STEPS,
+    since_last_good,
+)
 
 _CHOICE_FILES = {"the memory layout": LAYOUT_FILE, "compiled blocks": COMPILE_FILE}
 _MOST_CHOICE_CHARS = 10_000
@@ -125,3 +134,41 @@ def _choices(run_dir: Path, machine: RunMachine) -> Mapping[str, str]:
 
 def _output(setup: RunSetup) -> SideOutput:
     return SideOutput("The recipe of the run", setup.run_dir / RECIPE_FILE, setup.log.emit)
+
+
+# The last good run next to the current one: its pace, and what changed since if a run is slow or fails.
+logger = logging.getLogger("darkroom.run")
+
+
+def earlier_pace(run_dir: Path) -> EarlierPace | None:
+    """Return the pace of the last good run before a run, if its steps compute the same."""
+    try:
+        since = since_last_good(run_dir)
+    except (OSError, ValueError):  # as of a drive that is gone: it must not end this run
+        logger.warning("The last good run could not be read.", exc_info=True)
+        return None
+    if since is None or since.good.pace is None or not since.has_equal_steps:
+        return None
+    pace = since.good.pace
+    if pace.num_steps < LEAST_PACE_STEPS or not pace.step_seconds > 0:
+        return None
+    found = since.of_steps().by_likelihood(CAUSES_OF_SLOWNESS)
+    changes = f"Changed since: {listed(found)}." if found else "Nothing that is recorded has changed since."
+    likely = f"Likely: {found[0].text}." if len(found) > 1 else ""
+    return EarlierPace(since.good.name, pace.step_seconds, changes, likely)
+
+
+def report_changes(setup: RunSetup) -> None:
+    """Report what changed since the last good run, for a run that fails. Raises nothing."""
+    if not setup.machine.ranks.rank.is_main:
+        return
+    try:
+        recipe = known_recipe(setup.run_dir)
+        if recipe is None:  # it failed before it was set up
+            recipe = start_recipe(setup, (setup.datasets.training, setup.datasets.validation))
+        since = since_last_good(setup.run_dir, with_this_attempt(recipe, setup) if recipe is not None else None)
+    except Exception:  # the device may be broken, too: the error of the run is the one to report
+        logger.exception("What changed since the last good run could not be found out.")
+        return
+    if since is not None:
+        setup.log.emit(WarningRaised(since.sentence(CAUSES_OF_FAILURE)))

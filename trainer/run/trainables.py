@@ -12,8 +12,8 @@ from modules.adapters.protocol import Adapter, kind_of, target_layers
 from modules.adapters.ranks import layers_with_rank, require_used_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers
+from modules.adapters.stack import read_adapter
 from modules.adapters.start import Start, divide_content, read_content, write_content
-from modules.adapters.stored import read_adapter
 from modules.config.schema import Config
 from modules.config.sections.model import Part as PartSettings
 from modules.config.usage import guides_samples, trained_parts, trains_on_pixels

@@ -33,7 +33,6 @@ from trainer.run.checkpoint import restore
 from trainer.run.data import Loaders
 from trainer.run.embeddings import kept_norms
 from trainer.run.finish import PreparedRun, end, end_stopped, rescue
-from trainer.run.graphs import step_graphs
 from trainer.run.loading import load_perceptual_of, load_reward_models_of, load_run
 from trainer.run.model import LoadedModel
 from trainer.run.open_folder import remove_unfinished_files
@@ -41,7 +40,7 @@ from trainer.run.placement import freed_memory, placed_copy
 from trainer.run.recipe import start_recipe
 from trainer.run.setup import RunSetup
 from trainer.run.start import announce, original_of, restore_best, take_start_weights
-from trainer.run.stepper import build_stepper
+from trainer.run.stepper import build_stepper, step_graphs
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_finished_units

@@ -15,9 +15,9 @@ from modules.families.parts.conditioning import visible_tokens
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
-from modules.families.parts.t5_model import T5Model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
+from modules.families.parts.text_model import T5Model
 from modules.families.protocol import LoadRequest
 
 

@@ -16,12 +16,12 @@ from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import flow_process_of
 from modules.diffusion.latents import channels_to_patches, patches_to_channels
 from modules.families.ernie_image.spec import CONVENTION, ERNIE_IMAGE, MAX_TOKENS, ErnieImageSettings
-from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
+from modules.families.parts.text_model import ChatModel
 from modules.families.protocol import LoadRequest
 from modules.system.devices import tensor_on
 

@@ -26,7 +26,6 @@ from modules.families.flux3.spec import (
     PADDED_TO,
     Flux3Settings,
 )
-from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, StepPadding
 from modules.families.parts.chat_tokens import load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
@@ -34,6 +33,7 @@ from modules.families.parts.flux2.forward import text_ids
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
+from modules.families.parts.text_model import ChatModel
 from modules.families.protocol import LoadRequest
 from modules.system.errors import DarkroomError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.traced_norms import cast_norms
+from modules.families.parts.traced_passes import cast_norms
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass

@@ -16,8 +16,8 @@ from modules.families.registry import FAMILIES, files_of, published
 from modules.families.spec import PartSpec
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.headers import UnreadableFileError, over_limit, read_header
-from modules.formats.index_files import INDEX_FILES
 from modules.formats.metadata import unfold_metadata
+from modules.formats.repository import INDEX_FILES
 from modules.system.problem import with_article
 from modules.system.regular_files import FileTooLargeError, read_regular
 

@@ -18,7 +18,6 @@ from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import flow_process_of
 from modules.families.krea2.spec import CONVENTION, KREA2, MAX_TOKENS, TURBO_MU, Krea2Settings
-from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
@@ -26,6 +25,7 @@ from modules.families.parts.files import ModelFiles
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
+from modules.families.parts.text_model import ChatModel
 from modules.families.protocol import LoadRequest
 from modules.formats.diffusers_folder import read_json
 from modules.system.errors import DarkroomError

@@ -25,9 +25,9 @@ from modules.families.published import PublishedModel
 from modules.families.registry import FAMILIES, published
 from modules.families.spec import PartSpec
 from modules.formats.diffusers_folder import read_json
-from modules.formats.index_files import INDEX, MODULAR_INDEX
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.metadata import fold_metadata
+from modules.formats.repository import INDEX, MODULAR_INDEX
 from modules.formats.safetensors_io import TRAINED, OnWritten, write_safetensors
 from modules.formats.stored_tensors import read_stored
 from modules.system.atomic import atomic_folder

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.chat_text import ChatReader
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.text_model import ChatModel
 
 START = "<bos>"
 """The token before every text."""

@@ -33,7 +33,7 @@ from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.diffusers_folder import locate, read_json
 from modules.formats.gguf_header import is_gguf
 from modules.formats.headers import UnreadableFileError
-from modules.formats.index_files import index_file
+from modules.formats.repository import index_file
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.paths import from_root

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
+from torch import nn
 
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.diffusion.flow import FlowProcess
+from modules.families.parts.chat_text import ChatReader
+from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.latent_model import LatentModel, Process
+from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.token_rows import extended
 
 
 class PromptText(Conditioning, Protocol):
@@ -71,3 +76,75 @@ class TextModel(LatentModel[Process], ABC, Generic[Process, Text]):
 
 class FlowModel(TextModel[FlowProcess, Text], ABC, Generic[Text]):
     """A loaded flow model without size conditioning."""
+
+
+# The shared base of flow models whose prompts a frozen language model reads as messages of a chat.
+
+
+@dataclass(eq=False)
+class ChatModel(FlowModel[Text], ABC):
+    """A loaded flow model with the `reader` of its prompts. Its conditioning is a `TokenConditioning`."""
+
+    text_class: ClassVar[type[Any]] = TokenConditioning
+
+    reader: ChatReader
+
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
+        return part == self.spec.denoiser.name
+
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Text:
+        """Return the states of prompts. None depends on the others, so `padded_like` changes nothing."""
+        text: Text = self.text_class.of(self.reader.encode(self._forward("text_encoder"), prompts))
+        return text
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        return self.reader.identity()
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of tokens of a prompt, without the template."""
+        return self.reader.tokenizer.count(prompt)
+
+
+# The shared base of models whose only text encoder is a T5, of which they see single tokens.
+
+
+@dataclass(eq=False)
+class T5Model(TextModel[Process, TokenConditioning], ABC, Generic[Process]):
+    """A loaded model with a T5, `text_encoder`; implements `FamilyWithWords` but for its own forward pass."""
+
+    text_class = TokenConditioning
+
+    t5: T5Tower
+
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
+        """Return the states of prompts, each with its kept padding; `padded_like` changes nothing."""
+        return TokenConditioning.of(self.t5.encode(self._forward("text_encoder"), prompts))
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        return self.t5.identity()
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of tokens of a prompt, without the end token."""
+        return self.t5.tokenizer.count(prompt)
+
+    # -- embeddings
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens."""
+        return self.t5.tokenizer.ids(text)
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
+        self.t5 = self.t5.with_words({placeholder: of["text_encoder"] for placeholder, of in rows.items()})
+
+    @torch.no_grad()
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return T5's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        return self.t5.word_states(self._forward(part), placeholder)
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace T5's states at the places of an embedding by rows (N, D)."""
+        extended(self.t5.encoder).add_outputs(self.t5.tokenizer.words[placeholder], rows_ND)

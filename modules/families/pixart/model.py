@@ -16,9 +16,9 @@ from modules.families.parts.conditioning import visible_tokens
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.noise_process import process_of
 from modules.families.parts.read_model import read_model
-from modules.families.parts.t5_model import T5Model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_lower_case_t5_tokenizer
+from modules.families.parts.text_model import T5Model
 from modules.families.pixart.files import published_name
 from modules.families.pixart.spec import MAX_TOKENS, PIXART, PixArtSettings, has_size_conditions
 from modules.families.protocol import LoadRequest

@@ -15,7 +15,6 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS, references_of
 from modules.diffusion.flow import flow_process_of
-from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
@@ -23,6 +22,7 @@ from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import pack, unpack
 from modules.families.parts.read_model import read_model
 from modules.families.parts.seeing_text import SEEN, SeeingReader
+from modules.families.parts.text_model import ChatModel
 from modules.families.protocol import LoadRequest
 from modules.families.qwen_image.files import ZERO_TIME_MARK
 from modules.families.qwen_image.settings import QwenImageSettings, unused_layers

@@ -16,12 +16,12 @@ import torch
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import flow_process_of
-from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
+from modules.families.parts.text_model import ChatModel
 from modules.families.protocol import LoadRequest
 from modules.families.qwen_image21.spec import CONVENTION, MAX_TOKENS, QWEN_IMAGE21, QwenImage21Settings
 

@@ -67,7 +67,7 @@ _BLOCKS = (f"{_UNET}:SDCascadeAttnBlock",), (f"{_UNET}:SDCascadeResBlock",)
 PRIOR = ModelClass(
     f"{_HOME}.unet:StableCascadeUNet",
     _BLOCKS[0],
-    f"{_HOME}.traced_passes:prior_passes",
+    f"{_HOME}.unet:prior_passes",
     _BLOCKS[1],
     layers={
         "attention_mlp": LayerFilter((rf"{_BLOCK}(attention|kv_mapper|channelwise)\.",), is_regex=True),
@@ -82,9 +82,9 @@ PRIOR = ModelClass(
     overflows_in_float16=True,
 )
 AUTOENCODER = ModelClass(
-    f"{_HOME}.autoencoder:StableCascadeAutoencoder",
+    f"{_HOME}.model:StableCascadeAutoencoder",
     _BLOCKS[0],
-    f"{_HOME}.autoencoder:autoencoder_passes",
+    f"{_HOME}.model:autoencoder_passes",
     _BLOCKS[1],
     library="diffusers",
 )

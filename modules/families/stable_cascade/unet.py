@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch
 from diffusers.models.unets import unet_stable_cascade
 
 from modules.families.parts.effnet_autoencoder import without_dropout
+from modules.families.spec import FamilySpec
+from modules.memory.recording import PassSize
+from modules.memory.trace import TracedPass
 
 
 class StableCascadeUNet(unet_stable_cascade.StableCascadeUNet):  # type: ignore[misc]  # diffusers has no types
@@ -28,3 +32,22 @@ class StableCascadeUNet(unet_stable_cascade.StableCascadeUNet):  # type: ignore[
         """Return the embedding (B, D) of times in [0, 1], in the dtype of the weights."""
         embedding: torch.Tensor = super().get_timestep_ratio_embedding(timestep_ratio.float(), max_positions)
         return embedding.to(next(self.parameters()).dtype)
+
+
+# The forward pass of Stable Cascade's prior, for the memory estimate to trace.
+
+
+def prior_passes(prior: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the forward pass of the prior."""
+    config = prior.config
+
+    def inputs(size: PassSize) -> dict[str, Any]:
+        return {
+            "sample": torch.empty(size.batch, *spec.latents.shape(size.width_px, size.height_px)),
+            "timestep_ratio": torch.empty(size.batch, dtype=torch.float32),
+            "clip_text_pooled": torch.empty(size.batch, 1, config.clip_text_pooled_in_channels),
+            "clip_text": torch.empty(size.batch, size.tokens, config.clip_text_in_channels),
+            "clip_img": torch.empty(size.batch, 1, config.clip_image_in_channels),
+        }
+
+    return {"forward": TracedPass(prior, inputs, frozenset({"clip_text", "clip_text_pooled"}))}

@@ -2,25 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Self
 
 import torch
+from diffusers.configuration_utils import register_to_config
+from diffusers.pipelines.deprecated.wuerstchen import modeling_wuerstchen_diffnext
 from diffusers.pipelines.deprecated.wuerstchen.modeling_paella_vq_model import PaellaVQModel
-from transformers import CLIPTextModel
+from torch import nn
+from transformers import CLIPTextConfig, CLIPTextModel
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.families.parts.clip_text import TextTower
+from modules.families.parts.clip_text import TextTower, up_to_end
 from modules.families.parts.clip_tokens import load_clip_tokenizer
+from modules.families.parts.conditioning import replaced_rows
+from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, own_stages
+from modules.families.parts.effnet_autoencoder import EffNetAutoencoder, effnet_passes, without_dropout
 from modules.families.parts.effnet_files import EFFNET_FILE, AutoencoderSource, autoencoder_of
 from modules.families.parts.effnet_model import EffNetModel, cosine_process
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.protocol import LoadRequest
-from modules.families.wuerstchen.autoencoder import WuerstchenAutoencoder, WuerstchenDiffNeXt
-from modules.families.wuerstchen.conditioning import StatesAndTokens
+from modules.families.spec import FamilySpec
 from modules.families.wuerstchen.spec import WUERSTCHEN, WuerstchenSettings
+from modules.memory.trace import TracedPass
+from modules.system.devices import Device, move
+
+# The conditioning of Wuerstchen: states for the prior, and token ids for the decoder's own CLIP.
+
+
+@dataclass(frozen=True, eq=False)
+class StatesAndTokens:
+    """CLIP's states (B, 77, D) of B prompts, padding included, and the decoder's ids (B, 77) of their tokens, int32."""
+
+    states_BLD: torch.Tensor
+    tokens_BL: torch.Tensor
+
+    def __len__(self) -> int:
+        return int(self.states_BLD.shape[0])
+
+    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
+        """Move it to a device, and the states to a dtype where one is given."""
+        return type(self)(move(self.states_BLD, device, dtype=dtype), move(self.tokens_BL, device))
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the conditioning of some of the prompts, in that order."""
+        rows = list(indices)
+        return type(self)(self.states_BLD[rows], self.tokens_BL[rows])
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors by name, for a cache entry."""
+        return {"states": self.states_BLD, "tokens": self.tokens_BL}
+
+    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
+        """Return it with the empty prompt for the prompts whose text encoder (0) gets it."""
+        is_replaced = [0 in e for e in empty_for]
+        states_BLD = replaced_rows(self.states_BLD, empty.states_BLD, is_replaced)
+        return type(self)(states_BLD, replaced_rows(self.tokens_BL, empty.tokens_BL, is_replaced))
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        return cls(tensors["states"], tensors["tokens"])
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Join conditionings into one."""
+        return cls(torch.cat([p.states_BLD for p in parts]), torch.cat([p.tokens_BL for p in parts]))
+
 
 ENCODER_FILES = (EFFNET_FILE, "model_v2_stage_b.pt")
 """The files that have the image encoder, in the decoder's folder or in one of its own."""
@@ -89,3 +141,83 @@ def load(request: LoadRequest[WuerstchenSettings]) -> Wuerstchen:
         lora_naming=naming_of(spec.name, files.parts, prediction=process.prediction_type),
         tower=TextTower(files.parts[_TEXT], tokenizer, skipped_layers=0, is_normed=True, masks_padding=True),
     )
+
+
+# The image encoder and the decoder of Wuerstchen as one autoencoder: EfficientNet, stage B with its CLIP, stage A.
+_END_ID = 49407  # of CLIP's vocabulary
+_TOKENS = 77
+
+
+class WuerstchenDiffNeXt(modeling_wuerstchen_diffnext.WuerstchenDiffNeXt):  # type: ignore[misc]  # diffusers has no types
+    """diffusers' stage B, which embeds the time in float32 whatever its dtype, and has no dropout."""
+
+    # diffusers reads the names of the config in the signature.
+    @wraps(modeling_wuerstchen_diffnext.WuerstchenDiffNeXt.__init__)  # type: ignore[misc]  # diffusers has no types
+    def __init__(self, *values: Any, **named: Any) -> None:
+        super().__init__(*values, **named)
+        without_dropout(self)
+
+    def gen_r_embedding(self, r: torch.Tensor, max_positions: int = 10000) -> torch.Tensor:
+        """Return the embedding (B, D) of times in [0, 1], in the dtype of the weights."""
+        embedding: torch.Tensor = super().gen_r_embedding(r.float(), max_positions)
+        return embedding.to(next(self.parameters()).dtype)
+
+
+class WuerstchenAutoencoder(EffNetAutoencoder):
+    """The parts that encode images and decode latents; stage B reads the prompts with a CLIP of its own.
+
+    Latents are the encoder's output plus 1, divided by 42: diffusers' pipeline names these two `latent_std` and
+    `latent_mean`.
+    """
+
+    scale, shift = 42.0, 1.0
+
+    @register_to_config  # type: ignore[untyped-decorator]  # diffusers has no types
+    def __init__(
+        self,
+        decoder: Mapping[str, Any],
+        vqgan: Mapping[str, Any],
+        text_encoder: Mapping[str, Any],
+        stages: Sequence[Sequence[int]] = (),
+        width: int = WIDTH,
+        latent_channels: int = 16,
+        num_steps: int = 12,
+    ) -> None:
+        """`decoder`, `vqgan` and `text_encoder` are the configs of the three; `stages`, each as the values of a
+        `Stage`, are those of an encoder that is not EfficientNetV2-S. Decoding takes `num_steps`.
+        """
+        super().__init__()
+        self.effnet = EffNetEncoder(own_stages(stages), width, latent_channels, is_scaled=True)
+        self.stage_b = WuerstchenDiffNeXt.from_config(dict(decoder))
+        self.stage_a = PaellaVQModel.from_config(dict(vqgan))
+        self.clip = CLIPTextModel(CLIPTextConfig(**text_encoder))
+
+    def put_parts(self, parts: Mapping[str, nn.Module]) -> None:
+        """Put the parts of the decoder's folder, by name there, in the places of those without weights."""
+        super().put_parts(parts)
+        self.clip = parts["text_encoder"]
+
+    def encode_text(self, text: torch.Tensor) -> torch.Tensor:
+        """Return the states (B, 77, D) of token ids (B, 77)."""
+        tokens_BL = text.long()
+        output = self.clip(input_ids=tokens_BL, attention_mask=up_to_end(tokens_BL, _END_ID))
+        states_BLD: torch.Tensor = output.last_hidden_state
+        return states_BLD
+
+    @property
+    def side_step(self) -> int:
+        """The side of a patch, doubled at each level after the first."""
+        config = self.stage_b.config
+        return int(config.patch_size) << (len(config.c_hidden) - 1)
+
+    def denoise(
+        self, states_BCHW: torch.Tensor, time_B: torch.Tensor, encoded_BCHW: torch.Tensor, text: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the noise that stage B predicts at times in [0, 1]; `text` are states (B, 77, D)."""
+        noise_BCHW: torch.Tensor = self.stage_b(states_BCHW, time_B, effnet=encoded_BCHW, clip=text)
+        return noise_BCHW
+
+
+def autoencoder_passes(autoencoder: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the passes of encoding and decoding."""
+    return effnet_passes(autoencoder, spec, (_TOKENS, autoencoder.clip.config.hidden_size))

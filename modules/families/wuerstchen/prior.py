@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
@@ -10,6 +11,9 @@ from diffusers.models.attention_processor import AttnProcessor2_0
 from diffusers.pipelines.deprecated.wuerstchen import modeling_wuerstchen_prior
 
 from modules.families.parts.effnet_autoencoder import without_dropout
+from modules.families.spec import FamilySpec
+from modules.memory.recording import PassSize
+from modules.memory.trace import TracedPass
 
 
 class WuerstchenPrior(modeling_wuerstchen_prior.WuerstchenPrior):  # type: ignore[misc]  # diffusers has no types
@@ -30,3 +34,19 @@ class WuerstchenPrior(modeling_wuerstchen_prior.WuerstchenPrior):  # type: ignor
         """Return the embedding (B, D) of times in [0, 1], in the dtype of the weights."""
         embedding: torch.Tensor = super().gen_r_embedding(r.float(), max_positions)
         return embedding.to(next(self.parameters()).dtype)
+
+
+# The forward pass of Wuerstchen's prior, for the memory estimate to trace.
+
+
+def prior_passes(prior: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the forward pass of the prior."""
+
+    def inputs(size: PassSize) -> dict[str, Any]:
+        return {
+            "x": torch.empty(size.batch, *spec.latents.shape(size.width_px, size.height_px)),
+            "r": torch.empty(size.batch, dtype=torch.float32),
+            "c": torch.empty(size.batch, size.tokens, prior.config.c_cond),
+        }
+
+    return {"forward": TracedPass(prior, inputs, frozenset({"c"}))}

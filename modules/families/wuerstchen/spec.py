@@ -62,7 +62,7 @@ _BLOCK = r"^blocks\.\d+\."
 PRIOR = ModelClass(
     f"{_HOME}.prior:WuerstchenPrior",
     (f"{_LAYERS}:AttnBlock",),
-    f"{_HOME}.traced_passes:prior_passes",
+    f"{_HOME}.prior:prior_passes",
     (f"{_LAYERS}:ResBlock",),
     layers={
         "attention_mlp": LayerFilter((rf"{_BLOCK}(attention|kv_mapper|channelwise)\.",), is_regex=True),
@@ -75,9 +75,9 @@ PRIOR = ModelClass(
     channels_key="c_in",
 )
 AUTOENCODER = ModelClass(
-    f"{_HOME}.autoencoder:WuerstchenAutoencoder",
+    f"{_HOME}.model:WuerstchenAutoencoder",
     (f"{_LAYERS}:AttnBlock",),
-    f"{_HOME}.autoencoder:autoencoder_passes",
+    f"{_HOME}.model:autoencoder_passes",
     (f"{_STAGE_B}:ResBlockStageB",),
     library="diffusers",
 )

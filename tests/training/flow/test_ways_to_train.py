@@ -15,7 +15,7 @@ from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from modules.families.registry import published
-from modules.formats.index_files import index_file
+from modules.formats.repository import index_file
 from tests.builders.configs import laid_over
 from tests.builders.flow_models import FlowModel
 from tests.builders.pipelines import linear_layers

@@ -30,7 +30,7 @@ MAX_TOKENS = 512
 TRANSFORMER = ModelClass(
     f"{_CLASSES}:Flux2Transformer2DModel",
     (f"{_CLASSES}:Flux2TransformerBlock", f"{_CLASSES}:Flux2SingleTransformerBlock"),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.forward:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     # A single block's attention and MLP are in the same two matrices.
     layers={

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS, references_of
-from modules.families.parts.chat_model import ChatModel
 from modules.families.parts.conditioning import TokenConditioning, guidance_input
 from modules.families.parts.flux2.classes import LATENTS
 from modules.families.parts.packing import unpack, with_references
+from modules.families.parts.text_model import ChatModel
+from modules.families.spec import FamilySpec
+from modules.memory.recording import PassSize
+from modules.memory.trace import TracedPass
 from modules.system.devices import Device
 
 _REFERENCE_STEP = 10.0  # between the first numbers of the positions of reference images (`Flux2Pipeline`)
@@ -83,3 +86,27 @@ def text_ids(states_BLD: torch.Tensor) -> torch.Tensor:
     """Return the positions (L, 4) of text tokens: 0, 0, 0 and the index."""
     index_L = torch.arange(states_BLD.shape[1], device=states_BLD.device, dtype=torch.float32)
     return torch.nn.functional.pad(index_L[:, None], (3, 0))
+
+
+# The forward pass of FLUX.2's transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the forward pass of a `Flux2Transformer2DModel`."""
+    config, patch = transformer.config, spec.latents.packed
+
+    def inputs(size: PassSize) -> dict[str, Any]:
+        _, height, width = spec.latents.shape(size.width_px, size.height_px)
+        num_patches = (height // patch) * (width // patch)
+        made = {
+            "hidden_states": torch.empty(size.batch, num_patches, config.in_channels),
+            "encoder_hidden_states": torch.empty(size.batch, size.tokens, config.joint_attention_dim),
+            "timestep": torch.empty(size.batch, dtype=torch.float32),
+            "img_ids": torch.empty(num_patches, 4, dtype=torch.float32),
+            "txt_ids": torch.empty(size.tokens, 4, dtype=torch.float32),
+        }
+        if config.guidance_embeds:
+            made["guidance"] = torch.empty(size.batch, dtype=torch.float32)
+        return made
+
+    return {"forward": TracedPass(transformer, inputs, frozenset({"encoder_hidden_states"}))}
