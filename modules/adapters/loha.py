@@ -40,7 +40,7 @@ from modules.adapters.training_settings import (
 )
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, lacking_factor, product_size
 from modules.formats.program_table import UNKNOWN, none, plain_lora_only
-from modules.settings.field import Section, Setting
+from modules.settings.field import Section, advanced_setting
 
 if TYPE_CHECKING:
     from modules.memory.arrays import Array
@@ -72,11 +72,10 @@ class Loha(Section):
     decompose_output_axis: DecomposeOutputAxis = False
     use_tucker: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Tucker decomposition",
             "Also decomposes convolution kernels larger than 1x1.",
             group="Adapter",
-            level="advanced",
             applies_when=AN_ADAPTER,
         ),
     ] = False

@@ -41,7 +41,7 @@ from modules.adapters.training_settings import (
 )
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size
 from modules.formats.program_table import Answer, none, plain_lora_only, refuses
-from modules.settings.field import Section, Setting
+from modules.settings.field import Section, Setting, advanced_setting
 
 if TYPE_CHECKING:
     from modules.memory.arrays import Array
@@ -83,32 +83,29 @@ class Lokr(Section):
     ] = -1
     decompose_both: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Decompose both",
             "Also factorizes the first matrix into a low-rank product if the rank is small enough.",
             group="Adapter",
-            level="advanced",
             applies_when=AN_ADAPTER,
         ),
     ] = False
     use_tucker: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Tucker decomposition",
             "Also decomposes convolution kernels larger than 1x1. The file has these factors multiplied out, as "
             "ComfyUI and Forge need them.",
             group="Adapter",
-            level="advanced",
             applies_when=AN_ADAPTER,
         ),
     ] = False
     full_matrix: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Full matrix",
             "Trains both matrices in full, whatever the rank. Alpha then has no effect.",
             group="Adapter",
-            level="advanced",
             applies_when=AN_ADAPTER,
         ),
     ] = False
@@ -117,12 +114,11 @@ class Lokr(Section):
     decompose_output_axis: DecomposeOutputAxis = False
     vec_trick: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Vec trick",
             "Multiplies by the two matrices one after the other and never builds their product. Uses less memory; the "
             "result is the same but for rounding.",
             group="Adapter",
-            level="advanced",
             applies_when=AN_ADAPTER,
         ),
     ] = True

@@ -37,7 +37,7 @@ from modules.adapters.training_settings import (
 from modules.formats.adapter_names import DOWN, MID, UP
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size
 from modules.formats.program_table import plain_lora_only
-from modules.settings.field import Section, Setting
+from modules.settings.field import Section, advanced_setting
 
 if TYPE_CHECKING:
     from modules.memory.arrays import Array
@@ -55,12 +55,11 @@ class Lora(Section):
     rank_stabilized: RankStabilized = False
     init: Annotated[
         Literal["zero", "pissa"],
-        Setting(
+        advanced_setting(
             "Initialization",
             "Zero: the product begins as zero (Hu et al. 2021). PiSSA: it begins as the principal part of each weight "
             "(Meng et al. 2024), whose singular values are computed before the run; the file then has twice the rank.",
             group="Adapter",
-            level="advanced",
             applies_when=AN_ADAPTER,
             choice_labels={"zero": "Zero", "pissa": "PiSSA"},
         ),

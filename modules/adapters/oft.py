@@ -20,7 +20,7 @@ from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, O
 from modules.adapters.training_settings import ModuleDropout, WeightType
 from modules.formats.adapter_types import AdapterType, Shapes
 from modules.formats.program_table import UNKNOWN, Answers, none, plain_lora_only
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.problem import Problem, count
 
 if TYPE_CHECKING:
@@ -66,43 +66,36 @@ class Oft(Section):
         float,
         Ge(0),
         Le(1),
-        Setting(
+        advanced_setting(
             "COFT constraint",
             "Keeps the rotations close to none: the norm of what generates a layer's rotations is at most this number "
             "times the number of its rotated channels, as in LyCORIS; for example 1e-3. 0 sets no limit.",
             group="Adapter",
-            level="advanced",
             applies_when=AN_ADAPTER,
         ),
     ] = 0.0
     block_share: Annotated[
         bool,
-        Setting(
-            "Share blocks",
-            "All blocks of a layer share one rotation.",
-            group="Adapter",
-            level="advanced",
-            applies_when=AN_ADAPTER,
+        advanced_setting(
+            "Share blocks", "All blocks of a layer share one rotation.", group="Adapter", applies_when=AN_ADAPTER
         ),
     ] = False
     scaled: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Scaled OFT",
             "Divides the trained values by the square root of their number per block, so that the same learning rate "
             "fits every block size. Choose a higher learning rate with it.",
             group="Adapter",
-            level="advanced",
             applies_when=AN_ADAPTER,
         ),
     ] = False
     rescale: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Rescale outputs",
             "Also trains a scale for each output.",
             group="Adapter",
-            level="advanced",
             applies_when=When("rotates", ("outputs",)),
         ),
     ] = False
@@ -113,11 +106,10 @@ class Oft(Section):
         float,
         Ge(0),
         Lt(1),
-        Setting(
+        advanced_setting(
             "Dropout",
             "The probability that a block is not rotated in a step.",
             group="Regularization",
-            level="advanced",
             applies_when=AN_ADAPTER,
         ),
     ] = 0.0

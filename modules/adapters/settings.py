@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Protocol
 
-from modules.settings.field import Setting, When
+from modules.settings.field import When, advanced_setting
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
 
 AN_ADAPTER = When("training.trains", ("adapter",))
@@ -16,44 +16,40 @@ AN_ADAPTER = When("training.trains", ("adapter",))
 
 Layers = Annotated[
     Preset,
-    Setting(
+    advanced_setting(
         "Layers",
         "Which layers of the denoiser get an adapter: those of the attention blocks, only the attention "
         "itself, those of all blocks, every linear and convolution layer, or those you name. Text encoders always get "
         "all.",
         group="Layers",
         applies_when=AN_ADAPTER,
-        level="advanced",
         choice_labels=PRESET_LABELS,
     ),
 ]
 LayerNames = Annotated[
     str,
-    Setting(
+    advanced_setting(
         "Layer names",
         "Parts of layer names, separated by commas: a layer gets an adapter if its name contains one of them.",
         group="Layers",
-        level="advanced",
         applies_when=When("layers", ("custom",)),
     ),
 ]
 LayerPatterns = Annotated[
     bool,
-    Setting(
+    advanced_setting(
         "Use regular expressions",
         "Treats the layer names as regular expressions, each of which may match anywhere in a name.",
         group="Layers",
-        level="advanced",
         applies_when=When("layers", ("custom",)),
     ),
 ]
 StartFrom = Annotated[
     str,
-    Setting(
+    advanced_setting(
         "Start from",
         "An adapter file to continue training from. Its layers keep the rank that they have in it.",
         group="Starting point",
-        level="advanced",
         applies_when=AN_ADAPTER,
         path_kind="file",
         empty_means="a new adapter",
@@ -61,24 +57,22 @@ StartFrom = Annotated[
 ]
 OtherLayers = Annotated[
     Literal["keep", "leave_out"],
-    Setting(
+    advanced_setting(
         "Other layers",
         "What happens to layers in the file to start from that this run does not train, such as text encoder layers "
         "in a run of the denoiser. If kept, they act in the run and are written again unchanged; otherwise they are "
         "left out.",
         group="Starting point",
-        level="advanced",
         applies_when=When("start_from", is_set=True),
         choice_labels={"keep": "Keep as they are", "leave_out": "Leave out"},
     ),
 ]
 Bundle = Annotated[
     bool,
-    Setting(
+    advanced_setting(
         "Bundle embeddings",
         "Writes the embeddings that are trained with the adapter into its file.",
         group="Adapter",
-        level="advanced",
         applies_when=AN_ADAPTER,
     ),
 ]

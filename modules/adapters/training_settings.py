@@ -7,97 +7,89 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from modules.adapters.settings import AN_ADAPTER, AdapterSettings
-from modules.settings.field import Setting, When
+from modules.settings.field import Setting, When, advanced_setting
 
 Dropout = Annotated[
     float,
     Ge(0),
     Lt(1),
-    Setting(
+    advanced_setting(
         "Dropout",
         "The probability of dropping each of the adapter's inputs.",
         group="Regularization",
         applies_when=AN_ADAPTER,
-        level="advanced",
     ),
 ]
 RankDropout = Annotated[
     float,
     Ge(0),
     Lt(1),
-    Setting(
+    advanced_setting(
         "Rank dropout",
         "The probability of dropping each rank of a layer's adapter, for each image of its own. Adapters whose "
         "ranks no image passes through drop outputs of their product instead.",
         group="Regularization",
         applies_when=AN_ADAPTER,
-        level="advanced",
     ),
 ]
 ModuleDropout = Annotated[
     float,
     Ge(0),
     Lt(1),
-    Setting(
+    advanced_setting(
         "Module dropout",
         "The probability of leaving out the whole adapter of a layer in a step.",
         group="Regularization",
         applies_when=AN_ADAPTER,
-        level="advanced",
     ),
 ]
 LoraPlusRatio = Annotated[
     float,
     Gt(0),
     Le(1024),
-    Setting(
+    advanced_setting(
         "LoRA+ ratio",
         "The learning rate of the matrix that begins as zero (B, or up), divided by that of the others (Hayou et al. "
         "2024, who suggest 16). 1 trains all with the same rate.",
         group="Adapter",
         applies_when=AN_ADAPTER,
-        level="advanced",
     ),
 ]
 Decompose = Annotated[
     bool,
-    Setting(
+    advanced_setting(
         "DoRA",
         "Trains magnitude and direction of the weights separately (Liu et al. 2024).",
         group="Adapter",
-        level="advanced",
         applies_when=AN_ADAPTER,
     ),
 ]
 DecomposeEps = Annotated[
     bool,
-    Setting(
+    advanced_setting(
         "DoRA norm epsilon",
         "Adds a tiny number to the norm to avoid division by zero.",
         group="Adapter",
-        level="advanced",
         applies_when=When("decompose", (True,)),
     ),
 ]
 DecomposeOutputAxis = Annotated[
     bool,
-    Setting(
+    advanced_setting(
         "DoRA on output axis",
         "One magnitude for each output of a layer, as in the paper, instead of each input. diffusers loads only these; "
         "ComfyUI, Forge and A1111 apply only those of inputs as they were trained.",
         group="Adapter",
-        level="advanced",
         applies_when=When("decompose", (True,)),
     ),
 ]
 WeightType = Annotated[
     Literal["float32", "bfloat16", "float16"],
-    Setting(
+    advanced_setting(
         "Weight dtype",
         "The dtype of the adapter's weights while training.",
         group="Adapter",
         applies_when=AN_ADAPTER,
-        level="advanced",
         choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
     ),
 ]
@@ -129,11 +121,10 @@ ConvRank = Annotated[
     int | None,
     Ge(1),
     Le(1024),
-    Setting(
+    advanced_setting(
         "Convolution rank",
         "The rank of convolutions with a kernel larger than 1x1 (LoCon's own rank).",
         group="Adapter",
-        level="advanced",
         applies_when=AN_ADAPTER,
         empty_means="the rank of the other layers",
     ),
@@ -142,25 +133,23 @@ ConvAlpha = Annotated[
     float | None,
     Gt(0),
     Le(4096),
-    Setting(
+    advanced_setting(
         "Convolution alpha",
         "The alpha of convolutions with a kernel larger than 1x1.",
         group="Adapter",
-        level="advanced",
         applies_when=AN_ADAPTER,
         empty_means="the strength of the other layers",
     ),
 ]
 LayerRanksText = Annotated[
     str,
-    Setting(
+    advanced_setting(
         "Ranks by layer",
         "Ranks of their own for layers, one per line: a part of the layers' names = rank, or = rank:alpha. For example "
         "down_blocks = 8 for the first half of the UNet, or attn2 = 32:16 for its cross-attention. After re: a name is "
         "a regular expression. The first line that takes a layer counts, before the rank of convolutions; with a rank "
         "of 0 the layer gets no adapter. Without an alpha it has the strength of the other layers.",
         group="Layers",
-        level="advanced",
         applies_when=AN_ADAPTER,
         empty_means="the rank above for all layers",
         multiline=True,
@@ -168,12 +157,11 @@ LayerRanksText = Annotated[
 ]
 RankStabilized = Annotated[
     bool,
-    Setting(
+    advanced_setting(
         "Rank-stabilized (rsLoRA)",
         "Divides alpha by the square root of the rank instead of the rank (Kalajdzievski 2023), so that high ranks "
         "learn as fast as low ones. Files hold the alpha that gives the same strength in every program.",
         group="Adapter",
-        level="advanced",
         applies_when=AN_ADAPTER,
     ),
 ]
@@ -183,12 +171,11 @@ MaxNorm = Annotated[
     float | None,
     Gt(0),
     Le(1000),
-    Setting(
+    advanced_setting(
         "Max norm",
         "After each step, layers whose change of the model (B A, times alpha by rank) has a larger norm are scaled "
         "down to it: kohya's scale_weight_norms, usually 1. It prevents overfitting, and several LoRAs combine better.",
         group="Regularization",
-        level="advanced",
         applies_when=AN_ADAPTER,
         empty_means="no limit",
     ),

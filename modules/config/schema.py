@@ -23,7 +23,7 @@ from modules.config.sections.training import Training
 from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, PartSpec
-from modules.settings.field import MapKey, Section, Setting
+from modules.settings.field import MapKey, Section, Setting, advanced_setting
 from modules.settings.lazy_variants import lazy_variants
 
 
@@ -46,12 +46,11 @@ class Config(Section):
     masks: Masks = Masks.with_defaults()
     concepts_file: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Concepts in a file",
             "A separate file with the concepts, so that several configs can share them. Relative to "
             "the config's folder.",
             group="Concepts",
-            level="advanced",
             path_kind="file",
             empty_means="inside the config",
             changeable_on_resume=True,

@@ -11,7 +11,7 @@ from modules.data.captions.settings import CAPTION_AUGMENTATION, CaptionChanges
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.image_settings import IMAGE_AUGMENTATION, ImageChanges
 from modules.settings.conditions import USES_DENOISER
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.paths import from_root
 
 Kind = Literal["training", "validation", "prior_prediction", "regularization", "prompts", "pairs", "validation_pairs"]
@@ -70,12 +70,11 @@ class Concept(Section):
     include_subfolders: Annotated[bool, Setting("Include subfolders", "Also uses the images in subfolders.")] = False
     excluded: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Excluded images",
             "Images that are left out, one per line: their paths within the folder, such as cat.png or garden/cat.png. "
             "Their files stay where they are. In the grid of images, a click on one offers to exclude it, and to use "
             "it again. Of a pair, its chosen image.",
-            level="advanced",
             multiline=True,
             applies_when=When(
                 "kind", ("training", "validation", "prior_prediction", "regularization", "pairs", "validation_pairs")
@@ -124,11 +123,10 @@ class Concept(Section):
     ] = ""
     caption_columns: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Caption columns",
             "The columns with the captions in metadata files and in tables of prompts, separated by commas; each is a "
             "caption of the image.",
-            level="advanced",
             empty_means="text, caption or prompt",
             group=_CAPTIONS,
             applies_when=USES_DENOISER,
@@ -136,10 +134,9 @@ class Concept(Section):
     ] = ""
     caption_extension: Annotated[
         Literal[".txt", ".caption"],
-        Setting(
+        advanced_setting(
             "Caption file extension",
             "The extension of the text files next to the images.",
-            level="advanced",
             applies_when=When("caption_source", ("text_file",)),
             group=_CAPTIONS,
         ),
@@ -156,10 +153,9 @@ class Concept(Section):
     ] = ""
     balancing: Annotated[
         Literal["repeats", "samples"],
-        Setting(
+        advanced_setting(
             "Balancing strategy",
             "Whether the number of samples is set per image, or for the whole concept.",
-            level="advanced",
             choice_labels={"repeats": "Repeats per image", "samples": "Samples per epoch"},
             group=_BALANCING,
         ),
@@ -194,22 +190,16 @@ class Concept(Section):
         float,
         Ge(0),
         Le(1000),
-        Setting(
-            "Loss weight",
-            "How much these images count compared to other concepts.",
-            level="advanced",
-            group=_BALANCING,
-        ),
+        advanced_setting("Loss weight", "How much these images count compared to other concepts.", group=_BALANCING),
     ] = 1.0
     image_variations: Annotated[
         int,
         Ge(1),
         Le(10000),
-        Setting(
+        advanced_setting(
             "Image variations",
             "How many random augmentations of each image are cached; each use at a resolution takes the next one. "
             "Without the latent cache, every use is augmented anew.",
-            level="advanced",
             group=IMAGE_AUGMENTATION,
         ),
     ] = 1
@@ -217,11 +207,10 @@ class Concept(Section):
         int,
         Ge(1),
         Le(10000),
-        Setting(
+        advanced_setting(
             "Text variations",
             "How many random augmentations of each caption are cached; each use of the image takes the next one. "
             "Captions that are not cached are augmented anew each time.",
-            level="advanced",
             group=CAPTION_AUGMENTATION,
             applies_when=USES_DENOISER,
         ),
@@ -230,20 +219,18 @@ class Concept(Section):
         int | None,
         Ge(-(2**31)),
         Le(2**31 - 1),
-        Setting(
+        advanced_setting(
             "Augmentation seed",
             "The seed of the random augmentations of its images and captions, and of the order in which its images "
             "take turns.",
-            level="advanced",
             empty_means="the run's",
         ),
     ] = None
     background: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Background colour",
             "The colour behind the transparent places of images: a name or a hexadecimal value such as #808080.",
-            level="advanced",
         ),
     ] = "#ffffff"
     image: ImageChanges = ImageChanges.with_defaults()

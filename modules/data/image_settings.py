@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.settings.conditions import EDITING, READS_REFERENCES
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.settings.shared_types import Resolution
 from modules.system.paths import from_root
 
@@ -28,11 +28,10 @@ def _strength(label: str, help_text: str) -> tuple[Ge, Le, Setting]:
     return (
         Ge(0),
         Le(1),
-        Setting(
+        advanced_setting(
             label,
             f"{help_text} Fixed uses exactly this much.",
             group=IMAGE_AUGMENTATION,
-            level="advanced",
             applies_when=When(label.partition(":")[0].lower(), _CHANGED),
         ),
     )
@@ -47,30 +46,27 @@ class ImageChanges(Section):
 
     crop_jitter: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Crop jitter",
             "Crops at a random position instead of the centre, where the image is larger than its bucket.",
             group=IMAGE_AUGMENTATION,
-            level="advanced",
         ),
     ] = False
     flip: Annotated[
         Way,
-        Setting(
+        advanced_setting(
             "Flip",
             "Flips horizontally. Not suited for faces, text, or anything asymmetric.",
             group=IMAGE_AUGMENTATION,
-            level="advanced",
             choice_labels=_WAYS,
         ),
     ] = "off"
     rotate: Annotated[
         Way,
-        Setting(
+        advanced_setting(
             "Rotate",
             "Rotates the image around the middle of its crop, enlarged as far as needed so that no corner is empty.",
             group=IMAGE_AUGMENTATION,
-            level="advanced",
             choice_labels=_WAYS,
         ),
     ] = "off"
@@ -78,56 +74,39 @@ class ImageChanges(Section):
         float,
         Ge(0),
         Le(360),
-        Setting(
+        advanced_setting(
             "Rotate: max angle",
             "The maximum angle, in both directions; fixed rotates counterclockwise by exactly this much.",
             unit="degrees",
             group=IMAGE_AUGMENTATION,
-            level="advanced",
             applies_when=When("rotate", _CHANGED),
         ),
     ] = 0.0
     brightness: Annotated[
         Way,
-        Setting(
-            "Brightness",
-            "Makes the image brighter or darker.",
-            group=IMAGE_AUGMENTATION,
-            level="advanced",
-            choice_labels=_WAYS,
+        advanced_setting(
+            "Brightness", "Makes the image brighter or darker.", group=IMAGE_AUGMENTATION, choice_labels=_WAYS
         ),
     ] = "off"
     brightness_max: Annotated[float, *_strength("Brightness: strength", _FACTOR)] = 0.0
     contrast: Annotated[
         Way,
-        Setting(
-            "Contrast",
-            "Increases or decreases the contrast.",
-            group=IMAGE_AUGMENTATION,
-            level="advanced",
-            choice_labels=_WAYS,
+        advanced_setting(
+            "Contrast", "Increases or decreases the contrast.", group=IMAGE_AUGMENTATION, choice_labels=_WAYS
         ),
     ] = "off"
     contrast_max: Annotated[float, *_strength("Contrast: strength", _FACTOR)] = 0.0
     saturation: Annotated[
         Way,
-        Setting(
-            "Saturation",
-            "Increases or decreases the saturation.",
-            group=IMAGE_AUGMENTATION,
-            level="advanced",
-            choice_labels=_WAYS,
+        advanced_setting(
+            "Saturation", "Increases or decreases the saturation.", group=IMAGE_AUGMENTATION, choice_labels=_WAYS
         ),
     ] = "off"
     saturation_max: Annotated[float, *_strength("Saturation: strength", _FACTOR)] = 0.0
     hue: Annotated[
         Way,
-        Setting(
-            "Hue",
-            "Shifts all hues around the colour wheel.",
-            group=IMAGE_AUGMENTATION,
-            level="advanced",
-            choice_labels=_WAYS,
+        advanced_setting(
+            "Hue", "Shifts all hues around the colour wheel.", group=IMAGE_AUGMENTATION, choice_labels=_WAYS
         ),
     ] = "off"
     hue_max: Annotated[
@@ -135,41 +114,37 @@ class ImageChanges(Section):
     ] = 0.0
     circular_mask_shrink: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Circular mask shrink",
             "Cuts the mask to a circle around its middle, with a random radius: 20 % to 100 % of the mask's.",
             group=IMAGE_AUGMENTATION,
-            level="advanced",
         ),
     ] = False
     mask_rotate_crop: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Mask rotate and crop",
             "Rotates the image randomly by up to 20 degrees and crops it to its mask, with a random margin of 10 % to "
             "30 % at each side. An image without a mask stays whole.",
             group=IMAGE_AUGMENTATION,
-            level="advanced",
         ),
     ] = False
     mask_source: Annotated[
         Literal["file", "folder", "alpha"],
-        Setting(
+        advanced_setting(
             "Masks from",
             "File: cat-masklabel.png next to cat.jpg. Folder: a file of the image's name in another folder. Alpha: the "
             "image's own opacity. White is trained with full weight.",
             group=IMAGE_AUGMENTATION,
-            level="advanced",
             choice_labels={"file": "File next to the image", "folder": "Masks folder", "alpha": "Alpha channel"},
         ),
     ] = "file"
     masks_folder: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Masks folder",
             "The folder of the masks, with the same names and subfolders as the images.",
             group=IMAGE_AUGMENTATION,
-            level="advanced",
             path_kind="folder",
             applies_when=When("mask_source", ("folder",)),
         ),
@@ -189,12 +164,11 @@ class ImageChanges(Section):
     ] = ""
     conditioning_folder_2: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Second reference folder",
             "The folder of the second reference images of an editing model, such as those of a garment or of a style. "
             "An image need not have one: images are batched with others that have as many.",
             group=_REFERENCES,
-            level="advanced",
             path_kind="folder",
             empty_means="cat-condlabel2.png next to cat.jpg",
             applies_when=READS_REFERENCES,
@@ -202,11 +176,10 @@ class ImageChanges(Section):
     ] = ""
     conditioning_folder_3: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Third reference folder",
             "The folder of the third reference images of an editing model.",
             group=_REFERENCES,
-            level="advanced",
             path_kind="folder",
             empty_means="cat-condlabel3.png next to cat.jpg",
             applies_when=READS_REFERENCES,
@@ -214,26 +187,24 @@ class ImageChanges(Section):
     ] = ""
     conditioning_columns: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Reference image columns",
             "The columns of the metadata file that name the reference images of an editing model, separated by commas; "
             "a list names several. The paths of the first column count from the first folder of reference images, and "
             "so on; without such a folder from the file or the concept's folder. They replace files of the image's "
             "name.",
             group=_REFERENCES,
-            level="advanced",
             empty_means="none: files of the image's name",
             applies_when=READS_REFERENCES,
         ),
     ] = ""
     resolution_px: Annotated[
         tuple[Resolution, ...],
-        Setting(
+        advanced_setting(
             "Resolution override",
             "The resolution of this concept, in place of the general one; several are used in turn.",
             unit="px",
             group=IMAGE_AUGMENTATION,
-            level="advanced",
             empty_means="the general one",
         ),
     ] = ()

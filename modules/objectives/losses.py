@@ -16,7 +16,7 @@ from pydantic import create_model
 
 from modules.diffusion.process_spec import ProcessSpec
 from modules.settings.conditions import USES_DENOISER
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.errors import DarkroomError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ Errors = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 
 
 def _strength(label: str, help_text: str) -> Setting:
-    return Setting(f"{label} strength", help_text, group="Loss", level="advanced")
+    return advanced_setting(f"{label} strength", help_text, group="Loss")
 
 
 class LossSettings(Section):
@@ -169,33 +169,27 @@ _IS_MIXED = When("strength", is_set=True)
 
 
 def _delta(label: str) -> Setting:
-    return Setting(
-        f"{label} delta",
-        "Where the loss turns from quadratic to linear.",
-        group="Loss",
-        level="advanced",
-        applies_when=_IS_MIXED,
+    return advanced_setting(
+        f"{label} delta", "Where the loss turns from quadratic to linear.", group="Loss", applies_when=_IS_MIXED
     )
 
 
 def _schedule(label: str) -> Setting:
-    return Setting(
+    return advanced_setting(
         f"{label} schedule",
         "How delta changes with the timestep. SNR and exponential: 1 for nearly clean images, delta for the noisiest "
         "ones, so that outliers count less where they do most damage.",
         group="Loss",
-        level="advanced",
         applies_when=_IS_MIXED,
         choice_labels={"constant": "Constant", "snr": "SNR", "exponential": "Exponential"},
     )
 
 
 def _form(label: str) -> Setting:
-    return Setting(
+    return advanced_setting(
         f"{label} form",
         "Pseudo-Huber is smooth everywhere; it is what kohya's trainer uses for Huber and smooth L1.",
         group="Loss",
-        level="advanced",
         applies_when=_IS_MIXED,
         choice_labels={"huber": "Huber", "pseudo_huber": "Pseudo-Huber"},
     )

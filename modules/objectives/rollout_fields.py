@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le
 from modules.diffusion.process_spec import ProcessSpec
 from modules.rewards.registry import hold_out_labels, reward_help
 from modules.sampling.registry import sampler_help, sampler_labels
-from modules.settings.field import Section, Setting, When, one_of
+from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, sides_of
 from modules.system.problem import Problem, shown
 
@@ -42,7 +42,7 @@ GroupSize = Annotated[
     ),
 ]
 SAMPLER_CHOICES = one_of(sampler_labels, sampler_help)
-SAMPLER = Setting("Sampler", "The sampler of the images. Use the one that you will use.", level="advanced")
+SAMPLER = advanced_setting("Sampler", "The sampler of the images. Use the one that you will use.")
 RolloutSampler = Annotated[str, *SAMPLER_CHOICES, SAMPLER]
 SampleSize = Annotated[
     str,
@@ -57,31 +57,27 @@ Eta = Annotated[
     float,
     Gt(0),
     Le(1),
-    Setting(
-        "Eta",
-        "How much fresh noise each denoising step adds: 1 is DDPM. The model learns from it, so it cannot be 0.",
-        level="advanced",
+    advanced_setting(
+        "Eta", "How much fresh noise each denoising step adds: 1 is DDPM. The model learns from it, so it cannot be 0."
     ),
 ]
 ClipRange = Annotated[
     float,
     Gt(0),
     Le(0.5),
-    Setting(
+    advanced_setting(
         "Clip range",
         "How far the probability of a denoising step may move before it is not trained further. It only takes effect "
         "with more than one step per rollout. Published: 1e-4, and 2e-6 if normalized; small because it is a mean over "
         "the latents.",
-        level="advanced",
         applies_when=When("trust_region", ("clip", "normalized")),
     ),
 ]
 FlowSteps = Annotated[
     Literal["cps", "sde"],
-    Setting(
+    advanced_setting(
         "Noise of flow steps",
         "How the denoising steps of a flow model add fresh noise. It has no effect on DDPM models.",
-        level="advanced",
         choice_labels={"cps": "Coefficients-preserving (CPS)", "sde": "Flow-SDE"},
         choice_help={
             "cps": "Keeps the shares of image and noise in steps of any size: clean images.",
@@ -93,20 +89,18 @@ FlowEta = Annotated[
     float,
     Gt(0),
     Le(1),
-    Setting(
+    advanced_setting(
         "Eta of flow steps",
         "How much fresh noise each denoising step of a flow model adds. Published: 0.7. It has no effect on DDPM "
         "models.",
-        level="advanced",
     ),
 ]
 TrustRegion = Annotated[
     Literal["clip", "normalized", "divergence"],
-    Setting(
+    advanced_setting(
         "Trust region",
         "How far a denoising step may move before it is not trained further. It only takes effect with more than one "
         "step per rollout; the normalized one also balances the denoising steps.",
-        level="advanced",
         choice_labels={
             "clip": "Clipped ratio (PPO)",
             "normalized": "Clipped ratio, normalized (GRPO-Guard)",
@@ -123,11 +117,10 @@ DivergenceLimit = Annotated[
     float,
     Gt(0),
     Le(1),
-    Setting(
+    advanced_setting(
         "Divergence limit",
         "Beyond this divergence from the model that sampled, a denoising step is not moved further away. Published: "
         "1e-5.",
-        level="advanced",
         applies_when=When("trust_region", ("divergence",)),
     ),
 ]
@@ -135,20 +128,14 @@ AdvantageClip = Annotated[
     float,
     Gt(0),
     Le(100),
-    Setting(
-        "Advantage clip",
-        "The maximum advantage of an image, in standard deviations of the reward.",
-        level="advanced",
-    ),
+    advanced_setting("Advantage clip", "The maximum advantage of an image, in standard deviations of the reward."),
 ]
 InnerEpochs = Annotated[
     int,
     Ge(1),
     Le(32),
-    Setting(
-        "Steps per rollout",
-        "How many optimizer steps train on the same sampled images. With guidance, 1 is advised.",
-        level="advanced",
+    advanced_setting(
+        "Steps per rollout", "How many optimizer steps train on the same sampled images. With guidance, 1 is advised."
     ),
 ]
 TIMESTEP_SHARE = Setting(
@@ -167,21 +154,19 @@ KlWeight = Annotated[
 ]
 RewardSum = Annotated[
     Literal["advantages", "rewards"],
-    Setting(
+    advanced_setting(
         "Several rewards",
         "How several reward models are combined, with their weights: each is compared on its own, so that their scales "
         "do not matter, or their scores are added first.",
-        level="advanced",
         choice_labels={"advantages": "Add advantages", "rewards": "Add scores"},
     ),
 ]
 EqualizeSteps = Annotated[
     bool,
-    Setting(
+    advanced_setting(
         "Equalize timesteps",
         "Divides the loss of each denoising step by its influence: otherwise late steps, which change details, "
         "dominate (PCPO).",
-        level="advanced",
     ),
 ]
 HeldOutReward = Annotated[
@@ -195,11 +180,10 @@ HeldOutReward = Annotated[
 ]
 
 TargetMargin = Annotated[float, Ge(0), Le(100)]
-TARGET_MARGIN = Setting(
+TARGET_MARGIN = advanced_setting(
     "Target margin",
     "Lowers beta as the model moves away from the reference, so that the mean margin of the pairs stays at this value. "
     "The loss then never goes flat, and beta needs no search. 0 keeps beta as it is; 0.2 is a start.",
-    level="advanced",
 )
 
 _MULTIPLE_PX = 8  # of every family's latents

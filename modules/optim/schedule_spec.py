@@ -8,15 +8,12 @@ from typing import Annotated, Generic, TypeVar
 
 from annotated_types import Ge, Gt, Le
 
-from modules.settings.field import Section, Setting
+from modules.settings.field import Section, Setting, advanced_setting
 from modules.system.problem import Problem
 
 # Fields that several schedules share.
 MinFactor = Annotated[
-    float,
-    Ge(0),
-    Le(1),
-    Setting("Min factor", "The fraction of the learning rate that is left at the end.", level="advanced"),
+    float, Ge(0), Le(1), advanced_setting("Min factor", "The fraction of the learning rate that is left at the end.")
 ]
 Cycles = Annotated[
     float,
@@ -42,10 +39,8 @@ class ScheduleSettings(Section):
         float,
         Ge(0),
         Le(1),
-        Setting(
-            "Warmup ratio",
-            "The warm-up as a fraction of the whole run. Used when the number of warm-up steps is 0.",
-            level="advanced",
+        advanced_setting(
+            "Warmup ratio", "The warm-up as a fraction of the whole run. Used when the number of warm-up steps is 0."
         ),
     ] = 0.0
 

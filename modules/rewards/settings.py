@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.formats.published_files import FileRequest, file_request
 from modules.rewards.registry import REWARDS, reward_help, reward_labels, rewards_using
-from modules.settings.field import Section, Setting, When, one_of
+from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 
 
 class Scorer(Section):
@@ -45,10 +45,9 @@ class Scorer(Section):
     ] = ""
     clip_model: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "CLIP model",
             "The CLIP model that encodes the images: a folder or a repository in transformers' layout.",
-            level="advanced",
             path_kind="folder",
             empty_means="the published CLIP model",
             applies_when=When("kind", rewards_using("clip_model")),
@@ -56,10 +55,9 @@ class Scorer(Section):
     ] = ""
     vocabulary: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Vocabulary",
             "The vocabulary of the model that reads captions, vocab.txt or tokenizer.json: a file or a repository.",
-            level="advanced",
             path_kind="file",
             empty_means="the published vocabulary",
             applies_when=When("kind", rewards_using("vocabulary")),
@@ -77,10 +75,9 @@ class Scorer(Section):
         int,
         Ge(1),
         Le(95),
-        Setting(
+        advanced_setting(
             "JPEG quality",
             "The quality at which images are compressed to measure their file size.",
-            level="advanced",
             applies_when=When("kind", rewards_using("jpeg_quality")),
         ),
     ] = 95
@@ -127,11 +124,10 @@ class Scorer(Section):
         float,
         Ge(0.1),
         Le(3600),
-        Setting(
+        advanced_setting(
             "Time limit",
             "The time within which a server has to answer a request, or a custom function to score a batch of images.",
             unit="s",
-            level="advanced",
             changeable_on_resume=True,
             applies_when=When("kind", rewards_using("timeout_seconds")),
         ),
@@ -140,12 +136,11 @@ class Scorer(Section):
         float,
         Ge(0),
         Le(1440),
-        Setting(
+        advanced_setting(
             "Retry for",
             "How long a run waits for a server that stops answering. If it answers again, the run continues; if "
             "not, the run ends with a backup, from which it can be resumed.",
             unit="min",
-            level="advanced",
             changeable_on_resume=True,
             applies_when=When("kind", rewards_using("retry_minutes")),
         ),

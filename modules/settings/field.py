@@ -13,7 +13,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
@@ -160,6 +160,10 @@ class Setting:
         unit = f" In {self.unit}." if self.unit else ""
         standing = " Not supported yet." if self.not_yet else ""
         return {**handler(core_schema), "title": self.label, "description": f"{self.help}{unit}{standing}"}
+
+
+advanced_setting = partial(Setting, level="advanced")
+"""Returns the `Setting` of a field that only the advanced level of the window shows."""
 
 
 @dataclass(frozen=True, slots=True)

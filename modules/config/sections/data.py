@@ -8,7 +8,7 @@ from annotated_types import Ge, Le, MinLen
 
 from modules.families.registry import families_with
 from modules.settings.conditions import READS_REFERENCES, USES_DENOISER
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.settings.shared_types import Resolution
 
 
@@ -30,24 +30,22 @@ class Data(Section):
         int,
         Ge(0),
         Le(8192),
-        Setting(
+        advanced_setting(
             "Fixed width",
             "Together with a fixed height: one size for all images, whatever their aspect ratio; 0 for none.",
             unit="px",
             group="Size",
-            level="advanced",
         ),
     ] = 0
     fixed_height_px: Annotated[
         int,
         Ge(0),
         Le(8192),
-        Setting(
+        advanced_setting(
             "Fixed height",
             "Together with a fixed width: one size for all images, whatever their aspect ratio; 0 for none.",
             unit="px",
             group="Size",
-            level="advanced",
         ),
     ] = 0
     aspect_ratio_bucketing: Annotated[
@@ -62,23 +60,21 @@ class Data(Section):
         int,
         Ge(8),
         Le(256),
-        Setting(
+        advanced_setting(
             "Bucket step",
             "Bucket widths and heights are multiples of this.",
             unit="px",
             group="Size",
-            level="advanced",
             applies_when=When("aspect_ratio_bucketing", (True,)),
         ),
     ] = 64
     bucket_aspect_ratios: Annotated[
         Literal["free", "fixed"],
-        Setting(
+        advanced_setting(
             "Bucket aspect ratios",
             "Free: all sizes that are multiples of the bucket step, of at most the resolution's area. Fixed: 1, 1.25, "
             "1.5, 1.75, 2, 2.5, 3, 3.5, 4 and their inverses, as in OneTrainer: fewer sizes, fuller batches.",
             group="Size",
-            level="advanced",
             choice_labels={"free": "Free", "fixed": "Fixed (17)"},
             applies_when=When("aspect_ratio_bucketing", (True,)),
         ),
@@ -87,35 +83,32 @@ class Data(Section):
         float,
         Ge(1),
         Le(8),
-        Setting(
+        advanced_setting(
             "Max aspect ratio",
             "The longer side may be at most this many times the shorter one; other images are cropped to it.",
             unit="times",
             group="Size",
-            level="advanced",
             applies_when=When("aspect_ratio_bucketing", (True,)),
         ),
     ] = 2.0
     never_upscale: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Never upscale",
             "Trains images that are smaller than their bucket at a smaller size of the same shape, also where rotation "
             "or the mask crop needs more of the image.",
             group="Size",
-            level="advanced",
         ),
     ] = False
     reference_size: Annotated[
         Literal["image", "pipeline"],
-        Setting(
+        advanced_setting(
             "Reference size",
             "Like the image: a reference image of the aspect ratio of its image is resized, cropped and rotated with "
             "it; another one keeps its aspect ratio, at as many pixels. As in the pipeline: each keeps its "
             "aspect ratio and has the size that other programs give it in samples, usually up to a million pixels, "
             "which needs more memory at small resolutions.",
             group="Size",
-            level="advanced",
             choice_labels={"image": "Like the image", "pipeline": "As in the pipeline"},
             applies_when=READS_REFERENCES,
         ),
@@ -124,23 +117,21 @@ class Data(Section):
         int,
         Ge(0),
         Le(8192),
-        Setting(
+        advanced_setting(
             "Minimum size",
             "Leaves out images whose shorter side is below this; the check lists them. 0 keeps all.",
             unit="px",
             group="Size",
-            level="advanced",
         ),
     ] = 0
     partial_batches: Annotated[
         Literal["keep", "merge", "drop"],
-        Setting(
+        advanced_setting(
             "Partial batches",
             "The rest of a bucket that does not fill a batch. Keep: a smaller batch. Merge: it is trained in the next "
             "epoch, first in its bucket; after the last epoch a rest may remain. Drop: it is left out of that epoch, "
             "and the log names the images.",
             group="Size",
-            level="advanced",
             choice_labels={"keep": "Keep", "merge": "Merge across epochs", "drop": "Drop"},
         ),
     ] = "keep"
@@ -159,12 +150,11 @@ class Data(Section):
         float | None,
         Ge(0),
         Le(1),
-        Setting(
+        advanced_setting(
             "Caption dropout 2",
             "The probability of an empty caption for the second text encoder alone, drawn on its own; Caption dropout "
             "is then that of the first alone. Images that a method samples during training get the caption.",
             group="Captions",
-            level="advanced",
             empty_means="together with the first",
             applies_when=When("model.family", families_with("text_encoder", at_least=2)),
         ),
@@ -173,12 +163,11 @@ class Data(Section):
         float | None,
         Ge(0),
         Le(1),
-        Setting(
+        advanced_setting(
             "Caption dropout 3",
             "The probability of an empty caption for the third text encoder alone, drawn on its own. Images that a "
             "method samples during training get the caption.",
             group="Captions",
-            level="advanced",
             empty_means="together with the first",
             applies_when=When("model.family", families_with("text_encoder", at_least=3)),
         ),
@@ -204,12 +193,11 @@ class Data(Section):
     ] = True
     cache_location: Annotated[
         Literal["disk", "memory"],
-        Setting(
+        advanced_setting(
             "Cache location",
             "On disk: the cache folder, reused by later runs. In memory: nothing is written; every run encodes its "
             "images and captions anew.",
             group="Caches",
-            level="advanced",
             choice_labels={"disk": "On disk", "memory": "In memory"},
             changeable_on_resume=True,
             applies_when=USES_DENOISER,
@@ -217,23 +205,21 @@ class Data(Section):
     ] = "disk"
     cache_dtype: Annotated[
         Literal["encoder", "bfloat16", "float16"],
-        Setting(
+        advanced_setting(
             "Cache dtype",
             "As encoded: latents in the VAE's dtype, text embeddings as the text encoders return them. A 16-bit dtype "
             "needs half the space of float32, and makes no difference to a run with that precision.",
             group="Caches",
-            level="advanced",
             choice_labels={"encoder": "As encoded", "bfloat16": "bfloat16", "float16": "float16"},
             applies_when=USES_DENOISER,
         ),
     ] = "encoder"
     verify_cache: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Verify cache",
             "Re-reads every image and compares its content with the cache, instead of trusting size and date.",
             group="Caches",
-            level="advanced",
             changeable_on_resume=True,
             applies_when=USES_DENOISER,
         ),
@@ -242,11 +228,7 @@ class Data(Section):
         int,
         Ge(1),
         Le(64),
-        Setting(
-            "Loader threads",
-            "How many images are loaded in parallel.",
-            group="Caches",
-            level="advanced",
-            changeable_on_resume=True,
+        advanced_setting(
+            "Loader threads", "How many images are loaded in parallel.", group="Caches", changeable_on_resume=True
         ),
     ] = 2

@@ -8,7 +8,7 @@ from annotated_types import Ge, Le
 
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 
 
 class EmbeddingSettings(Section):
@@ -28,12 +28,11 @@ class EmbeddingSettings(Section):
     ] = "*"
     start: Annotated[
         Literal["tokens", "mean", "random"],
-        Setting(
+        advanced_setting(
             "Initial vectors",
             "How the vectors start. Token by token: as the initial text has them, cut or filled up with * to the token "
             "count. Mean: each is the mean of them. Random: of the same length as the vocabulary's. A file replaces "
             "this.",
-            level="advanced",
             choice_labels={"tokens": "Token by token", "mean": "Mean", "random": "Random"},
         ),
     ] = "tokens"
@@ -56,12 +55,11 @@ class EmbeddingSettings(Section):
         float | None,
         Ge(0),
         Le(100),
-        Setting(
+        advanced_setting(
             "Learning rate",
             "This embedding's own learning rate.",
             empty_means="the learning rate of all embeddings",
             applies_when=When("train", (True,)),
-            level="advanced",
             changeable_on_resume=True,
         ),
     ] = None
@@ -76,19 +74,17 @@ class EmbeddingSettings(Section):
     ] = Every()
     is_output: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Output embedding",
             "Trains the vectors at the text encoder's output instead of its input. Only this program and OneTrainer "
             "read such a file.",
-            level="advanced",
         ),
     ] = False
     uuid: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "UUID",
             "Identifies its files in backups. It never changes, so that the placeholder can be renamed.",
-            level="advanced",
             empty_means="the placeholder",
         ),
     ] = ""
@@ -107,11 +103,10 @@ class Embeddings(Section):
         float | None,
         Ge(0),
         Le(100),
-        Setting(
+        advanced_setting(
             "Embedding learning rate",
             "The learning rate of all embeddings.",
             group="Embeddings",
-            level="advanced",
             applies_when=When("words", is_set=True),
             empty_means="the general one",
             changeable_on_resume=True,
@@ -119,22 +114,20 @@ class Embeddings(Section):
     ] = None
     preserve_norm: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Preserve embedding norm",
             "Rescales each vector to the vocabulary's typical norm after each step, so that no embedding "
             "dominates the others.",
             group="Embeddings",
-            level="advanced",
             applies_when=When("words", is_set=True),
         ),
     ] = False
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"],
-        Setting(
+        advanced_setting(
             "Embedding dtype",
             "The dtype of embeddings while training.",
             group="Embeddings",
-            level="advanced",
             applies_when=When("words", is_set=True),
             choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
         ),

@@ -10,7 +10,7 @@ from annotated_types import Ge, Le, MultipleOf
 from modules.sampling.registry import few_step_labels, sampler_help, sampler_labels
 from modules.settings.conditions import READS_REFERENCES, USES_DENOISER
 from modules.settings.every import Every
-from modules.settings.field import Section, Setting, When, one_of
+from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 
 
 class Validation(Section):
@@ -29,11 +29,10 @@ class Validation(Section):
         int,
         Ge(1),
         Le(100),
-        Setting(
+        advanced_setting(
             "Validation timesteps",
             "At how many fixed timesteps each image is evaluated. More give a steadier loss.",
             group="Validation",
-            level="advanced",
             changeable_on_resume=True,
             applies_when=USES_DENOISER,
         ),
@@ -94,12 +93,7 @@ class SamplePrompt(Section):
         Setting("Seed", "The same seed gives the same image from the same weights."),
     ] = 42
     random_seed: Annotated[
-        bool,
-        Setting(
-            "Random seed",
-            "Uses another seed each time; progress is then hard to tell from chance.",
-            level="advanced",
-        ),
+        bool, advanced_setting("Random seed", "Uses another seed each time; progress is then hard to tell from chance.")
     ] = False
     steps: Annotated[
         int, Ge(1), Le(1000), Setting("Steps", "Denoising steps. More take longer and often look finer.")
@@ -113,10 +107,8 @@ class SamplePrompt(Section):
     sampler: Annotated[
         str,
         *one_of(sampler_labels, sampler_help),
-        Setting(
-            "Sampler",
-            f"The sampler that removes the noise. For models distilled for few steps: {few_step_labels()}.",
-            level="advanced",
+        advanced_setting(
+            "Sampler", f"The sampler that removes the noise. For models distilled for few steps: {few_step_labels()}."
         ),
     ] = "ddim"
     inpainting: Annotated[
@@ -202,14 +194,13 @@ class Sampling(Section):
     ] = Every(n=1, unit="epoch")
     model: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Sampling model",
             "A model to sample with in place of the base model: the distilled one that the result will be used with, "
             "such as a Turbo, with the trained adapter on top. A folder, a repository, a checkpoint or the file of a "
             "denoiser; only the denoiser is read of it. It waits in the computer's memory, and takes the base model's "
             "place on the GPU while images are sampled. Validation stays on the base model.",
             group="Samples",
-            level="advanced",
             path_kind="model",
             empty_means="the base model",
             changeable_on_resume=True,
@@ -231,55 +222,50 @@ class Sampling(Section):
     ] = True
     skip_first: Annotated[
         Every,
-        Setting(
+        advanced_setting(
             "Sample skip first",
             "Sampling begins once this much of the run has passed.",
             group="Samples",
-            level="advanced",
             changeable_on_resume=True,
         ),
     ] = Every()
     also_without_ema: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Also sample without EMA",
             "Generates each sample a second time with the plain weights, besides the one with EMA.",
             group="Samples",
-            level="advanced",
             applies_when=When("training.ema.mode", ("train_device", "temp_device")),
             changeable_on_resume=True,
         ),
     ] = False
     to_tensorboard: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Samples in TensorBoard",
             "Also writes samples to the TensorBoard logs.",
             group="Samples",
-            level="advanced",
             applies_when=When("general.tensorboard", (True,)),
             changeable_on_resume=True,
         ),
     ] = True
     image_format: Annotated[
         Literal["png", "jpg"],
-        Setting(
+        advanced_setting(
             "File format",
             "PNG is lossless, JPG smaller.",
             group="Samples",
-            level="advanced",
             choice_labels={"png": "PNG", "jpg": "JPG"},
             changeable_on_resume=True,
         ),
     ] = "png"
     wildcards_dir: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Wildcards folder",
             "The text files of wildcards: in sample prompts, __colour__ stands for a line of colour.txt there, and "
             "{red|blue} for one of its choices. The seed of the sample decides.",
             group="Samples",
-            level="advanced",
             path_kind="folder",
             empty_means="none",
             changeable_on_resume=True,
@@ -287,12 +273,11 @@ class Sampling(Section):
     ] = "wildcards"
     prompts_file: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Samples in a file",
             "A separate file with the sample prompts, so that several configs can share them. Relative to "
             "the config's folder.",
             group="Samples",
-            level="advanced",
             path_kind="file",
             empty_means="inside the config",
             changeable_on_resume=True,

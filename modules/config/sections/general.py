@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 
 
 class General(Section):
@@ -64,12 +64,11 @@ class General(Section):
     ] = True
     tensorboard_always_on: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Always-on TensorBoard",
             "Keeps TensorBoard's own server running as long as the window is open. Without it, the button TensorBoard "
             "on the Run page starts it.",
             group="Logs",
-            level="advanced",
             changeable_on_resume=True,
         ),
     ] = False
@@ -77,22 +76,20 @@ class General(Section):
         int,
         Ge(1),
         Le(65535),
-        Setting(
+        advanced_setting(
             "TensorBoard port",
             "The port of TensorBoard's server on this machine. If it is taken, another free one is used.",
             group="Logs",
-            level="advanced",
             applies_when=When("tensorboard_always_on", (True,)),
             changeable_on_resume=True,
         ),
     ] = 6006
     tensorboard_expose: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Expose TensorBoard",
             "Makes TensorBoard reachable from other machines on the network. The window asks before it does.",
             group="Logs",
-            level="advanced",
             applies_when=When("tensorboard_always_on", (True,)),
             changeable_on_resume=True,
         ),
@@ -109,11 +106,8 @@ class General(Section):
     ] = False
     only_cache: Annotated[
         bool,
-        Setting(
-            "Only cache",
-            "Fills the caches with all images and captions, then ends without training.",
-            group="Run",
-            level="advanced",
+        advanced_setting(
+            "Only cache", "Fills the caches with all images and captions, then ends without training.", group="Run"
         ),
     ] = False
     train_device: Annotated[
@@ -126,43 +120,39 @@ class General(Section):
     ] = "auto"
     temp_device: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Offload device",
             "Where parts of the model are kept while they are not needed. The CPU's memory is the usual "
             "choice; enter the training device to keep everything there.",
             group="Devices",
-            level="advanced",
         ),
     ] = "cpu"
     num_threads: Annotated[
         int,
         Ge(0),
         Le(256),
-        Setting(
+        advanced_setting(
             "CPU threads",
             "How many CPU threads PyTorch may use. With 0 a short measurement decides, once per machine. A run keeps "
             "its number, also when it is resumed: another number changes the last bits of the result.",
             group="Devices",
-            level="advanced",
         ),
     ] = 0
     deterministic: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Deterministic mode",
             "Makes runs on one machine reproducible bit for bit. It costs some speed on a GPU.",
             group="Devices",
-            level="advanced",
         ),
     ] = False
     debug_checks: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Debug checks",
             "Checks every operation for tensors on the wrong device and for offloaded parts in use. Slow; "
             "for finding bugs.",
             group="Devices",
-            level="advanced",
             changeable_on_resume=True,
         ),
     ] = False
@@ -176,45 +166,41 @@ class MultiGpu(Section):
 
     enabled: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Multi-GPU training",
             "The GPUs share the images of each step, batch size times accumulation steps in all, and add up their "
             "gradients. The result is the same as on one GPU.",
             group="Several GPUs",
-            level="advanced",
         ),
     ] = False
     device_indexes: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "GPUs",
             "Device indexes, separated by commas, such as 0, 1.",
             group="Several GPUs",
-            level="advanced",
             applies_when=_SHARED,
             empty_means="all of them",
         ),
     ] = ""
     sharding: Annotated[
         Literal["auto", "on", "off"],
-        Setting(
+        advanced_setting(
             "Sharding",
             "Shards the weights, gradients and optimizer state of a fine-tuned denoiser among the GPUs (FSDP), so that "
             "each needs a part of the memory, instead of keeping all of them on each GPU.",
             group="Several GPUs",
-            level="advanced",
             applies_when=_SHARED,
             choice_labels={"auto": "Where supported", "on": "On", "off": "Off"},
         ),
     ] = "auto"
     reduce_precision: Annotated[
         Literal["float32", "float32_stochastic", "weights", "weights_stochastic"],
-        Setting(
+        advanced_setting(
             "Gradient reduce dtype",
             "The dtype in which the gradients of the GPUs are reduced. With stochastic rounding less "
             "is lost where the weights are kept in 16 bits.",
             group="Several GPUs",
-            level="advanced",
             applies_when=_SHARED,
             choice_labels={
                 "float32": "float32",
@@ -226,22 +212,20 @@ class MultiGpu(Section):
     ] = "float32_stochastic"
     fused_reduce: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Fused gradient reduce",
             "Sums the gradients of the GPUs while the backward pass continues, as soon as they are ready, instead of "
             "after it.",
             group="Several GPUs",
-            level="advanced",
             applies_when=_SHARED,
         ),
     ] = True
     async_reduce: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Async gradient reduce",
             "The backward pass continues while gradients are transferred.",
             group="Several GPUs",
-            level="advanced",
             applies_when=_SHARED,
         ),
     ] = True
@@ -249,12 +233,11 @@ class MultiGpu(Section):
         int,
         Ge(1),
         Le(65536),
-        Setting(
+        advanced_setting(
             "Async reduce buffer",
             "How much may be in transfer at a time.",
             unit="MB",
             group="Several GPUs",
-            level="advanced",
             applies_when=When("async_reduce", (True,)),
         ),
     ] = 100

@@ -12,7 +12,7 @@ from modules.families.registry import predictions_in_use
 from modules.objectives.losses import MixSettings
 from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.settings.conditions import USES_DENOISER
-from modules.settings.field import Section, Setting, When, one_of
+from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 
 
 def weighting_labels() -> Mapping[str, str]:
@@ -52,34 +52,31 @@ class Loss(Section):
     ] = 5.0
     learned_weighting: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Learned weighting",
             "Learns a weight for each noise level during the run, so that all of them contribute equally (EDM2, Karras "
             "et al. 2024). The reported loss is then close to 1; the chart also offers the loss without these weights.",
             group="Loss",
-            level="advanced",
         ),
     ] = False
     learned_weighting_rate: Annotated[
         float,
         Gt(0),
         Le(1),
-        Setting(
+        advanced_setting(
             "Learned weighting rate",
             "The learning rate of the learned weights.",
             group="Loss",
-            level="advanced",
             applies_when=When("learned_weighting", (True,)),
         ),
     ] = 0.005
     mix: MixSettings = MixSettings.with_defaults()
     scaler: Annotated[
         Scaler,
-        Setting(
+        advanced_setting(
             "Loss scaler",
             "Multiplies the loss by the batch size, the accumulation steps, or both.",
             group="Loss",
-            level="advanced",
             choice_labels=SCALER_LABELS,
         ),
     ] = "none"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, When, advanced_setting
 
 _MASKED = When("enabled", (True,))
 
@@ -16,23 +16,21 @@ class Masks(Section):
 
     enabled: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Masked training",
             "White areas of an image's mask have full weight, black areas a small one. An image without a mask "
             "has full weight everywhere. The validation loss ignores masks, the weighted validation loss uses them.",
             group="Masks",
-            level="advanced",
         ),
     ] = False
     unmasked_weight: Annotated[
         float,
         Ge(0),
         Le(1),
-        Setting(
+        advanced_setting(
             "Unmasked weight",
             "The loss weight of the area outside the mask: the lowest weight that any place of an image has.",
             group="Masks",
-            level="advanced",
             applies_when=_MASKED,
         ),
     ] = 0.1
@@ -40,21 +38,19 @@ class Masks(Section):
         float,
         Ge(0),
         Le(1),
-        Setting(
+        advanced_setting(
             "Unmasked probability",
             "With masked training, the probability that a use of an image ignores its mask, drawn anew each time. An "
             "inpainting model then inpaints the whole image.",
             group="Masks",
-            level="advanced",
         ),
     ] = 0.0
     normalize_area_loss: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Normalize masked area loss",
             "Divides each image's loss by the mean of its weights: small masks count as much as large ones.",
             group="Masks",
-            level="advanced",
             applies_when=_MASKED,
         ),
     ] = False
@@ -62,22 +58,20 @@ class Masks(Section):
         float,
         Ge(0),
         Le(1000),
-        Setting(
+        advanced_setting(
             "Masked prior preservation",
             "How strongly the model is kept at its original prediction outside the mask. Each step predicts twice. A "
             "fine-tune needs memory for a copy of its trained weights.",
             group="Masks",
-            level="advanced",
             applies_when=_MASKED,
         ),
     ] = 0.0
     custom_conditioning_image: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Custom conditioning image",
             "For inpainting models: cat-condlabel.png next to cat.jpg is the conditioning image, in place of the image "
             "without its masked area.",
             group="Masks",
-            level="advanced",
         ),
     ] = False

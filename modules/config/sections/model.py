@@ -14,7 +14,7 @@ from modules.families.spec import VARIANT_LABELS
 from modules.quantization.registry import COMPUTED, FORMATS, PLAIN_COST
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
-from modules.settings.field import Section, Setting, When, one_of
+from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 from modules.settings.lazy_variants import lazy_variants
 from modules.settings.shared_types import CheckpointMode
 
@@ -53,12 +53,11 @@ class Model(Section):
     ] = "stable-diffusion-v1-5/stable-diffusion-v1-5"
     variant: Annotated[
         Literal["text_to_image", "inpainting", "depth", "edit", "edit_one"],
-        Setting(
+        advanced_setting(
             "Model variant",
             "What the model is conditioned on besides the prompt: nothing, a masked image, a depth map, or the images "
             "that it edits, of which some models read one.",
             group="Base model",
-            level="advanced",
             choice_labels=VARIANT_LABELS,
         ),
     ] = "text_to_image"
@@ -69,13 +68,12 @@ class Model(Section):
     ] = SdSettings.with_defaults()
     training_adapter: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Training adapter",
             "For a distilled base model, such as a Turbo: a LoRA file that undoes the distillation while the model "
             "trains. It is merged into the denoiser before quantizing, is not in the result, and samples are drawn "
             "without it. Validation has it, as training does.",
             group="Base model",
-            level="advanced",
             path_kind="file",
             empty_means="none",
             applies_when=USES_DENOISER,
@@ -83,58 +81,53 @@ class Model(Section):
     ] = ""
     compile: Annotated[
         Literal["off", "on", "auto"],
-        Setting(
+        advanced_setting(
             "Compile the model",
             "Compiles the blocks of the denoiser for training (torch.compile): often faster steps on a GPU after some "
             "minutes of compiling, again for each size of images. Where that fails the run continues without. "
             "Automatic measures some steps of the run on a GPU without and with it, and keeps it if the rest of the "
             "run is shorter with it; on a CPU, in deterministic mode and with several devices it is off.",
             group="Base model",
-            level="advanced",
             changeable_on_resume=True,
             choice_labels={"off": "Off", "on": "On", "auto": "Automatic"},
         ),
     ] = "auto"
     channels_last: Annotated[
         Literal["off", "on", "auto"],
-        Setting(
+        advanced_setting(
             "Channels last",
             "Stores the weights of convolutions, and so their results, with the channels innermost (NHWC), for which "
             "many GPUs and CPUs have faster kernels; on others it is slower. Automatic is on for the parts that a "
             "training step runs on an NVIDIA GPU with tensor cores in 16 bits, and off in deterministic mode. Results "
             "differ in rounding.",
             group="Base model",
-            level="advanced",
             choice_labels={"off": "Off", "on": "On", "auto": "Automatic"},
         ),
     ] = "off"
     circular_padding: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Circular padding",
             "Wraps the image at its edges in the denoiser and the VAE: for seamless tiles. Other programs need their "
             "own setting for it (tiling).",
             group="Base model",
-            level="advanced",
         ),
     ] = False
     offline: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Offline",
             "Never uses the network; a repository must already be in the local cache.",
             group="Base model",
-            level="advanced",
             changeable_on_resume=True,
         ),
     ] = False
     hub_cache_dir: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Download folder",
             "Where downloaded models are kept.",
             group="Base model",
-            level="advanced",
             path_kind="folder",
             empty_means="the usual folder",
             changeable_on_resume=True,
@@ -201,7 +194,7 @@ class Part(Section):
     ] = Every()
     checkpointing: Annotated[
         CheckpointMode,
-        Setting(
+        advanced_setting(
             "Gradient checkpointing",
             "Saves memory by recomputing activations in the backward pass. Automatic recomputes as few blocks as fit "
             "the free memory, by the estimate at the start of the run. Per block saves most of what there is "
@@ -216,17 +209,15 @@ class Part(Section):
                 "block": "Per block",
                 "whole": "Whole part at once",
             },
-            level="advanced",
             only_if_trainable=True,
         ),
     ] = "off"
     offload_activations: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Activation offloading",
             "Keeps the checkpointed activations on the offload device until the backward pass. Saves memory on "
             "a GPU at some cost in speed.",
-            level="advanced",
             applies_when=When("checkpointing", ("auto", "transformer", "block", "whole")),
         ),
     ] = False
@@ -234,20 +225,18 @@ class Part(Section):
         float,
         Ge(0),
         Le(1),
-        Setting(
+        advanced_setting(
             "Layer offload fraction",
             "The fraction of the part's layers kept on the offload device and fetched one by one while the part "
             "runs: 0 for none, 0.5 for half of them, 1 for all. Saves memory on a GPU at some cost in speed; "
             "the result is the same bit for bit. Offloaded layers that train are updated on the offload device.",
-            level="advanced",
         ),
     ] = 0.0
     train_embedding: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Train embeddings",
             "Whether embeddings are trained for this text encoder. Has no effect without embeddings.",
-            level="advanced",
             applies_when=When("embeddings.words", is_set=True),
             only_if_trainable=True,
         ),
@@ -255,12 +244,11 @@ class Part(Section):
     dtype: Annotated[
         str,
         *one_of(weight_dtype_labels),
-        Setting(
+        advanced_setting(
             "Weight dtype",
             "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
             "the linear layers of a part whose own weights are not trained, such as the denoiser of a LoRA: a seventh "
             "to a quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a "
             "part's GGUF file as they are stored (docs/quantization.md). " + _costs(),
-            level="advanced",
         ),
     ] = "float32"

@@ -15,7 +15,7 @@ from modules.diffusion.timesteps.distributions import (
 from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.families.registry import FAMILIES
 from modules.settings.conditions import USES_DENOISER
-from modules.settings.field import Section, Setting, When, one_of
+from modules.settings.field import Section, When, advanced_setting, one_of
 
 _WEIGHTED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_weight))
 _BIASED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_bias))
@@ -36,32 +36,29 @@ class Noise(Section):
         float,
         Ge(0),
         Le(100),
-        Setting(
+        advanced_setting(
             "Offset noise",
             "Adds one random value per channel to the noise, so that very dark and very bright images can be "
             "learned. 0.05 to 0.1 is usual.",
             group="Noise",
-            level="advanced",
         ),
     ] = 0.0
     generalized_offset: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Generalized offset noise",
             "Scales offset noise with the noise level, instead of the same at all timesteps: in full at the last one, "
             "almost none on nearly clean images.",
             group="Noise",
-            level="advanced",
             applies_when=When("offset_weight", is_set=True, otherwise=When("offset_adaptive_scale", is_set=True)),
         ),
     ] = False
     offset_random_strength: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Random offset strength",
             "Multiplies the offset noise of each image by a random number from 0 to 1.",
             group="Noise",
-            level="advanced",
             applies_when=When("offset_weight", is_set=True),
         ),
     ] = False
@@ -69,45 +66,41 @@ class Noise(Section):
         float,
         Ge(-100),
         Le(100),
-        Setting(
+        advanced_setting(
             "Adaptive offset scale",
             "Adds this times the absolute mean of each latent channel to the weight of the offset noise, so that dark "
             "and bright images get more of it.",
             group="Noise",
-            level="advanced",
         ),
     ] = 0.0
     perturbation_weight: Annotated[
         float,
         Ge(0),
         Le(100),
-        Setting(
+        advanced_setting(
             "Perturbation noise",
             "Adds a second sample of noise with this weight to the noisy latents and to the target, which only raises "
             "the variance of the noise.",
             group="Noise",
-            level="advanced",
         ),
     ] = 0.0
     input_perturbation: Annotated[
         float,
         Ge(0),
         Le(100),
-        Setting(
+        advanced_setting(
             "Input perturbation",
             "Adds a second sample of noise with this weight to the noisy latents, but not to the target, so that the "
             "model learns to correct its own errors (Ning et al. 2023). 0.1 is usual.",
             group="Noise",
-            level="advanced",
         ),
     ] = 0.0
     input_perturbation_random_strength: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Random input perturbation",
             "Multiplies the input perturbation of each image by a random number from 0 to 1.",
             group="Noise",
-            level="advanced",
             applies_when=When("input_perturbation", is_set=True),
         ),
     ] = False
@@ -115,23 +108,21 @@ class Noise(Section):
         int,
         Ge(0),
         Le(16),
-        Setting(
+        advanced_setting(
             "Pyramid noise levels",
             "Adds coarser and coarser noise in this many levels, so that the model learns large areas of light and "
             "shadow (multi-resolution noise). 6 to 10 is usual; 0 is off.",
             group="Noise",
-            level="advanced",
         ),
     ] = 0
     pyramid_discount: Annotated[
         float,
         Ge(0),
         Le(1),
-        Setting(
+        advanced_setting(
             "Pyramid noise discount",
             "How strong each level is compared with the level before. 0.1 to 0.3 is usual.",
             group="Noise",
-            level="advanced",
             applies_when=When("pyramid_iterations", is_set=True),
         ),
     ] = 0.3
@@ -139,32 +130,25 @@ class Noise(Section):
         float,
         Ge(0),
         Le(1),
-        Setting(
-            "Min noising strength",
-            "Timesteps below this fraction of the range are not trained.",
-            group="Timesteps",
-            level="advanced",
+        advanced_setting(
+            "Min noising strength", "Timesteps below this fraction of the range are not trained.", group="Timesteps"
         ),
     ] = 0.0
     max_strength: Annotated[
         float,
         Ge(0),
         Le(1),
-        Setting(
-            "Max noising strength",
-            "Timesteps above this fraction of the range are not trained.",
-            group="Timesteps",
-            level="advanced",
+        advanced_setting(
+            "Max noising strength", "Timesteps above this fraction of the range are not trained.", group="Timesteps"
         ),
     ] = 1.0
     distribution: Annotated[
         str,
         *one_of(distribution_labels, distribution_help),
-        Setting(
+        advanced_setting(
             "Timestep distribution",
             f"How often each timestep is trained. {' '.join(spec.help for spec in DISTRIBUTIONS.values())}",
             group="Timesteps",
-            level="advanced",
             preview="modules.config.previews:timestep_preview",
         ),
     ] = DEFAULT_DISTRIBUTION
@@ -172,11 +156,10 @@ class Noise(Section):
         float,
         Ge(-1000),
         Le(1000),
-        Setting(
+        advanced_setting(
             "Noising weight",
             "The distribution's first parameter: steepness, spread, or alpha of Beta.",
             group="Timesteps",
-            level="advanced",
             applies_when=_WEIGHTED,
         ),
     ] = 0.0
@@ -184,11 +167,10 @@ class Noise(Section):
         float,
         Ge(-1000),
         Le(1000),
-        Setting(
+        advanced_setting(
             "Noising bias",
             "Shifts the distribution: above 0 to more noise, below 0 to less; beta of Beta.",
             group="Timesteps",
-            level="advanced",
             applies_when=_BIASED,
         ),
     ] = 0.0
@@ -196,31 +178,28 @@ class Noise(Section):
         float,
         Gt(0),
         Le(100),
-        Setting(
+        advanced_setting(
             "Shift",
             "Shifts all timesteps to more noise (above 1) or less (below 1), as for large images.",
             group="Timesteps",
-            level="advanced",
         ),
     ] = 1.0
     dynamic_shift: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Dynamic shift",
             "Also multiplies the shift by the square root of the pixels of an image over those of the model's own "
             f"resolution: larger images are trained with more noise, smaller ones with less.{_own_rule()}",
             group="Timesteps",
-            level="advanced",
         ),
     ] = False
     stratification: Annotated[
         Literal["off", "stratified", "antithetic"],
-        Setting(
+        advanced_setting(
             "Stratified timesteps",
             "Spreads the timesteps of the images of a step evenly over the distribution, so that the loss varies less "
             "from step to step at no cost. Antithetic also mirrors them: each low timestep comes with a high one.",
             group="Timesteps",
-            level="advanced",
             choice_labels={"off": "Off", "stratified": "Stratified", "antithetic": "Antithetic"},
         ),
     ] = "off"

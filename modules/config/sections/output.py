@@ -8,7 +8,7 @@ from annotated_types import Ge, Le
 
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 
 
 class Output(Section):
@@ -90,47 +90,43 @@ class Output(Section):
     ] = ""
     thumbnail: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Thumbnail",
             "Puts a small copy of the newest sample into the file's metadata. A1111, Forge and others show it as the "
             "cover of a LoRA.",
             group="Result",
-            level="advanced",
             changeable_on_resume=True,
         ),
     ] = False
     never_replace: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Prevent overwrites",
             "Refuses to start if the result exists already, instead of giving the new one a number. If it appears "
             "during the run, the result stays in the run's save folder.",
             group="Result",
-            level="advanced",
             changeable_on_resume=True,
         ),
     ] = False
     embed_config: Annotated[
         Literal["none", "settings", "all"],
-        Setting(
+        advanced_setting(
             "Include training config",
             "Whether the file includes the settings it was trained with. Settings: without concepts, sample prompts, "
             "notes and folders; of other files only their names. All: everything, with the folders' paths.",
             group="Result",
-            level="advanced",
             choice_labels={"none": "None", "settings": "Settings", "all": "Settings, concepts and samples"},
             changeable_on_resume=True,
         ),
     ] = "settings"
     embed_dataset: Annotated[
         Literal["none", "counts", "names", "tags"],
-        Setting(
+        advanced_setting(
             "Include dataset facts",
             "What a LoRA's file contains about the training images, for the cards of A1111, Forge and others. Counts: "
             "images, repeats and buckets, with numbered concepts. Names: also the names of the concepts or their "
             "folders. Tags: also every tag of the captions and how often it occurs.",
             group="Result",
-            level="advanced",
             choice_labels={"none": "None", "counts": "Counts", "names": "Counts and names", "tags": "Counts and tags"},
             applies_when=When("training.trains", ("adapter",)),
             changeable_on_resume=True,
@@ -182,21 +178,19 @@ class Backup(Section):
     ] = Every()
     save_skip_first: Annotated[
         Every,
-        Setting(
+        advanced_setting(
             "Save skip first",
             "Saving begins once this much of the run has passed.",
             group="Saves",
-            level="advanced",
             changeable_on_resume=True,
         ),
     ] = Every()
     save_prefix: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Save file name prefix",
             "The prefix of the names of saved files.",
             group="Saves",
-            level="advanced",
             empty_means="the name of the result",
             changeable_on_resume=True,
         ),

@@ -8,7 +8,7 @@ from annotated_types import Ge, Le
 
 from modules.quantization.registry import Residual
 from modules.settings.conditions import USES_DENOISER
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, When, advanced_setting
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, layer_filter
 
 
@@ -19,44 +19,40 @@ class Quantization(Section):
 
     layers: Annotated[
         Literal["all", "attention_mlp", "attention", "custom"],
-        Setting(
+        advanced_setting(
             "Quantized layers",
             "Which linear layers of the denoiser are quantized. The others, and all convolutions, norms and "
             "embeddings, stay in 16 bits, or in float32 if that is the precision. Of text encoders all layers are "
             "quantized.",
             group="Quantization",
-            level="advanced",
             choice_labels={name: PRESET_LABELS[name] for name in ("all", "attention_mlp", "attention", "custom")},
         ),
     ] = "all"
     custom_layers: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Layer names",
             "Parts of layer names, separated by commas: a layer is quantized if its name contains one of them.",
             group="Quantization",
-            level="advanced",
             applies_when=When("layers", ("custom",)),
         ),
     ] = ""
     layers_regex: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Use regular expressions",
             "Treats the layer names as regular expressions.",
             group="Quantization",
-            level="advanced",
             applies_when=When("layers", ("custom",)),
         ),
     ] = False
     svd_dtype: Annotated[
         Literal["none", "float32", "bfloat16", "float16"],
-        Setting(
+        advanced_setting(
             "SVD residual",
             "Keeps the largest singular values of each quantized weight in a low-rank product next to it, in this "
             "dtype, and quantizes only the rest (SVDQuant, Li et al. 2024): more precise for a little memory.",
             group="Quantization",
-            level="advanced",
             choice_labels={"none": "Off", "float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
         ),
     ] = "none"
@@ -64,21 +60,19 @@ class Quantization(Section):
         int,
         Ge(1),
         Le(1024),
-        Setting(
+        advanced_setting(
             "SVD rank",
             "The rank of the low-rank product.",
             group="Quantization",
-            level="advanced",
             applies_when=When("svd_dtype", ("float32", "bfloat16", "float16")),
         ),
     ] = 16
     cache_dir: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Quantization cache folder",
             "Where quantized weights with an SVD residual are kept, so that they are computed only once.",
             group="Quantization",
-            level="advanced",
             path_kind="folder",
             empty_means="inside the cache folder",
             applies_when=When("svd_dtype", ("float32", "bfloat16", "float16")),

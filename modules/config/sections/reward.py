@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from modules.objectives.registry import policy_methods, reward_methods
 from modules.rewards.settings import Scorer
 from modules.settings.every import Every
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 
 _A_REWARD_METHOD = When("training.method", reward_methods())
 _A_POLICY_METHOD = When("training.method", policy_methods())
@@ -37,12 +37,11 @@ class Reward(Section):
         int,
         Ge(1),
         Le(1000),
-        Setting(
+        advanced_setting(
             "Images per measurement",
             "How many images are sampled for a measurement. More give a more stable score and take longer.",
             unit="images",
             group="Reward",
-            level="advanced",
             applies_when=_A_REWARD_METHOD,
         ),
     ] = 8
@@ -132,13 +131,12 @@ class Reward(Section):
         int,
         Ge(1),
         Le(10_000),
-        Setting(
+        advanced_setting(
             "Steps averaged",
             "The diversity and the KL of rollouts are averaged over this many steps before they are compared with "
             "their limits, because single rollouts differ.",
             unit="steps",
             group="Overoptimization",
-            level="advanced",
             applies_when=_A_POLICY_METHOD,
         ),
     ] = 10

@@ -18,7 +18,7 @@ from modules.optim.schedule_registry import DEFAULT_SCHEDULE, SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
 from modules.optim.spec import OptimizerSettings
 from modules.settings.conditions import USES_DENOISER
-from modules.settings.field import Section, Setting, Variant, When, one_of, variants
+from modules.settings.field import Section, Setting, Variant, When, advanced_setting, one_of, variants
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
 from modules.settings.lazy_variants import lazy_variants
 
@@ -65,12 +65,11 @@ class Ema(Section):
         int,
         Ge(1),
         Le(1000),
-        Setting(
+        advanced_setting(
             "EMA update every",
             "How often the average is updated.",
             unit="steps",
             group="EMA",
-            level="advanced",
             applies_when=When("mode", ("train_device", "temp_device")),
         ),
     ] = 1
@@ -113,32 +112,29 @@ class Training(Section):
     ] = "adapter"
     layer_filter: Annotated[
         Preset,
-        Setting(
+        advanced_setting(
             "Layer filter",
             "Which layers of the denoiser a fine-tune trains; the others stay frozen.",
             group="Training target",
-            level="advanced",
             applies_when=_FULL,
             choice_labels=PRESET_LABELS,
         ),
     ] = "all"
     layer_filter_names: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Layer names",
             "Parts of layer names, separated by commas: a layer is trained if its name contains one of them.",
             group="Training target",
-            level="advanced",
             applies_when=When("layer_filter", ("custom",)),
         ),
     ] = ""
     layer_filter_regex: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Use regular expressions",
             "Treats the layer names as regular expressions, each of which may match anywhere in a name.",
             group="Training target",
-            level="advanced",
             applies_when=When("layer_filter", ("custom",)),
         ),
     ] = False
@@ -183,11 +179,10 @@ class Training(Section):
     ] = 1e-4
     learning_rate_scaler: Annotated[
         Scaler,
-        Setting(
+        advanced_setting(
             "Learning rate scaler",
             "Multiplies the learning rate by the square root of the batch size, the accumulation steps, or both.",
             group="Learning rate",
-            level="advanced",
             choice_labels=SCALER_LABELS,
         ),
     ] = "none"
@@ -216,12 +211,11 @@ class Training(Section):
         float | None,
         Gt(0),
         Le(10_000),
-        Setting(
+        advanced_setting(
             "Clip grad norm",
             "Scales gradients down to this norm when they are larger. With a fused backward pass, each weight's "
             "gradient is scaled alone.",
             group="Optimizer",
-            level="advanced",
             empty_means="no clipping",
         ),
     ] = 1.0
@@ -229,12 +223,11 @@ class Training(Section):
         int,
         Ge(0),
         Le(10_000),
-        Setting(
+        advanced_setting(
             "Max consecutive skipped steps",
             "A step with a NaN or infinite loss or gradient is skipped. More than this many in a row end the run.",
             unit="steps",
             group="Optimizer",
-            level="advanced",
             changeable_on_resume=True,
         ),
     ] = 8
@@ -254,36 +247,33 @@ class Training(Section):
     ] = "float32"
     fallback_train_dtype: Annotated[
         Literal["float32", "bfloat16"],
-        Setting(
+        advanced_setting(
             "Fallback train dtype",
             "The dtype of a VAE whose weight dtype is float16 but which overflows in it, as SDXL's own does. bfloat16 "
             "takes half the memory, with less precise latents and samples.",
             group="Precision and attention",
-            level="advanced",
             choice_labels={"float32": "float32", "bfloat16": "bfloat16"},
             applies_when=When("parts.vae.dtype", ("float16",)),
         ),
     ] = "float32"
     autocast_cache: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Autocast cache",
             "Keeps the 16-bit copies of float32 weights through a step: faster, with more memory.",
             group="Precision and attention",
-            level="advanced",
             applies_when=When("precision", ("bfloat16", "float16")),
         ),
     ] = True
     cuda_graphs: Annotated[
         Literal["off", "on", "auto"],
-        Setting(
+        advanced_setting(
             "CUDA graphs",
             "Records the forward and backward pass once for each size of images, and the optimizer's step, and then "
             "enqueues each at once, for small models and fast GPUs, which wait for the computer between their many "
             "small operations. Where a run cannot be recorded, it runs without. Where the optimizer's step is, "
             "learning rates are rounded to float32. Automatic is off: no GPU has passed the check of the results yet.",
             group="Precision and attention",
-            level="advanced",
             changeable_on_resume=True,
             choice_labels={"off": "Off", "on": "On", "auto": "Automatic"},
         ),
@@ -291,24 +281,22 @@ class Training(Section):
     attention: Annotated[
         str,
         *one_of(attention_labels),
-        Setting(
+        advanced_setting(
             "Attention",
             "The attention implementation of the denoiser in training and sampling. PyTorch's own choice is good on "
             "every device.",
             group="Precision and attention",
-            level="advanced",
             changeable_on_resume=True,
             applies_when=USES_DENOISER,
         ),
     ] = "sdpa"
     low_precision_updates: Annotated[
         Literal["master", "stochastic"],
-        Setting(
+        advanced_setting(
             "Low-precision weight updates",
             "How trained 16-bit weights are updated: small updates vanish in them. Float32 master weights are exact, "
             "with four more bytes per weight. Stochastic rounding takes none and adds a little noise; bfloat16 only.",
             group="Precision and attention",
-            level="advanced",
             choice_labels={"master": "Master weights (float32)", "stochastic": "Stochastic rounding"},
         ),
     ] = "master"

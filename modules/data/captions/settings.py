@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Le
 
 from modules.settings.conditions import USES_DENOISER
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, When, advanced_setting
 
 CaptionChoice = Literal["random", "in_turn", "first"]
 
@@ -45,90 +45,76 @@ class CaptionChanges(Section):
 
     choice: Annotated[
         CaptionChoice,
-        Setting(
+        advanced_setting(
             "Caption choice",
             "Which caption is used where an image has several: a random one, all of them in turn, or always the first. "
             "It is then changed in this order: wildcards, replacements, tag dropout, capitalization, shuffling, "
             "trigger word, prefix and suffix.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             choice_labels={"random": "Random", "in_turn": "In turn", "first": "First"},
         ),
     ] = "random"
     wildcards: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Wildcards",
             "Replaces alternatives in captions, such as {red|blue}, by one of them at random.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
         ),
     ] = False
     replacements: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Replacements",
             "Words or phrases to replace in captions, one per line: old => new. Whole words only, in this order.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             multiline=True,
             empty_means="none",
         ),
     ] = ""
     tag_delimiter: Annotated[
-        str,
-        Setting("Tag delimiter", "What separates two tags.", group=CAPTION_AUGMENTATION, level="advanced"),
+        str, advanced_setting("Tag delimiter", "What separates two tags.", group=CAPTION_AUGMENTATION)
     ] = ","
     keep_tags_count: Annotated[
         int,
         Ge(0),
         Le(1000),
-        Setting(
+        advanced_setting(
             "Keep tags count",
             "How many tags at the start of a caption are neither shuffled nor dropped.",
             unit="tags",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
         ),
     ] = 1
     keep_tags_separator: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Keep tags separator",
             "A mark in captions between tags that are kept and others, such as |||. Tags before it are kept at the "
             "start, those after a second one at the end. Captions without it keep the first tags as counted.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             empty_means="none",
         ),
     ] = ""
     tag_group_separator: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Tag group separator",
             "A mark in captions, such as ;;;, between tags that stay together. The tag delimiter replaces it.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             empty_means="none",
         ),
     ] = ""
     tag_dropout: Annotated[
-        bool,
-        Setting(
-            "Tag dropout",
-            "Randomly drops tags from captions.",
-            group=CAPTION_AUGMENTATION,
-            level="advanced",
-        ),
+        bool, advanced_setting("Tag dropout", "Randomly drops tags from captions.", group=CAPTION_AUGMENTATION)
     ] = False
     tag_dropout_mode: Annotated[
         Literal["full", "random", "random_weighted"],
-        Setting(
+        advanced_setting(
             "Tag dropout mode",
             "Full drops all tags at once, random each on its own, random weighted the later ones more often: the "
             "probability grows up to the last tag.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             applies_when=When("tag_dropout", (True,)),
             choice_labels={"full": "Full", "random": "Random", "random_weighted": "Random weighted"},
         ),
@@ -137,62 +123,56 @@ class CaptionChanges(Section):
         float,
         Ge(0),
         Le(1),
-        Setting(
+        advanced_setting(
             "Tag dropout probability",
             "The probability that tags are dropped.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             applies_when=When("tag_dropout", (True,)),
         ),
     ] = 0.0
     special_tags_mode: Annotated[
         Literal["none", "blacklist", "whitelist"],
-        Setting(
+        advanced_setting(
             "Special tags mode",
             "Whether only the special tags may be dropped (blacklist), or never (whitelist).",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             applies_when=When("tag_dropout", (True,)),
             choice_labels={"none": "None", "blacklist": "Blacklist", "whitelist": "Whitelist"},
         ),
     ] = "none"
     special_tags: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Special tags",
             "The tags, separated by the delimiter, or a .txt or .csv file with one on each line.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
         ),
     ] = ""
     special_tags_regex: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Special tags are regular expressions",
             "Treats the special tags as regular expressions that match a whole tag: photo.* is any tag that starts so.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
         ),
     ] = False
     randomize_capitalization: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Randomize capitalization",
             "Randomly changes the capitalization of tags. The tokenizer of SD and SDXL reads all letters as lowercase, "
             "so their images do not depend on it.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
         ),
     ] = False
     capitalization_modes: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Capitalization modes",
             "Any of capslock, title, first and random, separated by commas; one is chosen each time.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = "capslock, title, first, random"
@@ -200,61 +180,55 @@ class CaptionChanges(Section):
         float,
         Ge(0),
         Le(1),
-        Setting(
+        advanced_setting(
             "Capitalization probability",
             "The probability that a tag is changed.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = 0.0
     lowercase_first: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Force lowercase first",
             "Converts every tag to lowercase before its capitalization is changed.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = False
     shuffle_tags: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Shuffle tags",
             "Shuffles the order of a caption's tags. Kept tags stay in their place.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
         ),
     ] = False
     trigger_word: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Trigger word",
             "A word or phrase that every caption shall contain. Captions without it get it as their first tag; a tag "
             "that contains it is neither dropped nor capitalized.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             empty_means="none",
         ),
     ] = ""
     prefix: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Prefix",
             "Written before every caption, also where an image has none.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             empty_means="none",
         ),
     ] = ""
     suffix: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Suffix",
             "Written after every caption. Without a space if it begins with a punctuation mark.",
             group=CAPTION_AUGMENTATION,
-            level="advanced",
             empty_means="none",
         ),
     ] = ""

@@ -15,7 +15,7 @@ from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import QWEN3, QWEN_IMAGE_VAE
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec, TextSpec
-from modules.settings.field import Setting
+from modules.settings.field import advanced_setting
 from modules.settings.layer_filter import LayerFilter
 
 CONDITIONER = "text_conditioner"
@@ -28,13 +28,12 @@ class AnimaSettings(FamilySettings):
     name: Literal["anima"] = "anima"
     train_conditioner: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Train the text conditioner",
             "Also trains the small network between Qwen3 and the transformer, with a learning rate of its own. It "
             "holds much of what the model knows of tags, artists and characters, and its makers advise against it. "
             "Prompts are encoded in each step then, as they cannot be cached.",
             group="Base model",
-            level="advanced",
         ),
     ] = False
 

@@ -29,7 +29,7 @@ from modules.families.parts.part_classes import (
 )
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.settings.field import Setting
+from modules.settings.field import advanced_setting
 
 MAX_TOKENS = 512
 """The tokens that T5 reads of a prompt, with the end token and the padding (`FluxPipeline`)."""
@@ -46,26 +46,24 @@ class FluxSettings(FamilySettings):
         float,
         Ge(0.0),
         Le(100.0),
-        Setting(
+        advanced_setting(
             "Training guidance",
             "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the "
             "images as they are. FLUX.1 schnell has no such input.",
             group="Base model",
-            level="advanced",
         ),
     ] = 1.0
     text_tokens: Annotated[
         int | None,
         Ge(1),
         Le(MAX_TOKENS),
-        Setting(
+        advanced_setting(
             "T5 tokens",
             "The number of tokens that T5 reads of each prompt; shorter prompts are padded to it, and the model "
             "attends to the padding. Fewer need less memory and smaller caches, but differ from what other programs "
             "do.",
             group="Base model",
             unit="tokens",
-            level="advanced",
             empty_means="512, 256 for schnell",
         ),
     ] = None

@@ -22,7 +22,7 @@ from modules.families.parts.flux2.classes import (
 )
 from modules.families.parts.part_classes import MISTRAL, chat_parts
 from modules.families.spec import FamilySpec
-from modules.settings.field import Setting
+from modules.settings.field import advanced_setting
 
 
 class Flux2DevSettings(Flux2Settings):
@@ -33,12 +33,11 @@ class Flux2DevSettings(Flux2Settings):
         float,
         Ge(0.0),
         Le(100.0),
-        Setting(
+        advanced_setting(
             "Training guidance",
             "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the "
             "images as they are.",
             group="Base model",
-            level="advanced",
         ),
     ] = 1.0
 

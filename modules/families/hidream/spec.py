@@ -17,7 +17,7 @@ from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, KL_VAE, LLAMA, T5_TEXT, t5_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.settings.field import Setting
+from modules.settings.field import advanced_setting
 from modules.settings.layer_filter import LayerFilter
 
 USUAL_TOKENS, MAX_TOKENS = 128, 218
@@ -32,13 +32,12 @@ class HiDreamSettings(FamilySettings):
         int,
         Ge(8),
         Le(MAX_TOKENS),
-        Setting(
+        advanced_setting(
             "Tokens",
             "The number of tokens that each text encoder reads of a prompt. T5 and Llama pad shorter prompts to it, "
             "and the model attends to the padding. The cache of a prompt takes 270 kB for each token in bfloat16.",
             group="Base model",
             unit="tokens",
-            level="advanced",
         ),
     ] = USUAL_TOKENS
 

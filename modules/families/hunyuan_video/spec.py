@@ -24,7 +24,7 @@ from modules.families.parts.part_classes import (
 )
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.settings.field import Setting
+from modules.settings.field import advanced_setting
 
 
 class HunyuanVideoSettings(FamilySettings):
@@ -35,12 +35,11 @@ class HunyuanVideoSettings(FamilySettings):
         float,
         Ge(0.0),
         Le(100.0),
-        Setting(
+        advanced_setting(
             "Training guidance",
             "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the "
             "images as they are.",
             group="Base model",
-            level="advanced",
         ),
     ] = 1.0
 

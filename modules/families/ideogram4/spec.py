@@ -19,7 +19,7 @@ from modules.families.parts.flux2.classes import LATENTS, VAE
 from modules.families.parts.part_classes import QWEN3_VL, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec
-from modules.settings.field import Setting
+from modules.settings.field import advanced_setting
 from modules.settings.layer_filter import LayerFilter
 
 MAX_TOKENS = 2048
@@ -34,14 +34,13 @@ class Ideogram4Settings(FamilySettings):
         int | None,
         Ge(64),
         Le(MAX_TOKENS),
-        Setting(
+        advanced_setting(
             "Text tokens",
             "The most tokens that are read of a prompt, with the 8 of the template. The model gets 53,248 values for "
             "each: in the cache of captions, a token takes 0.1 MB in 16 bits, a caption of 512 tokens 55 MB, one of "
             "2048 tokens 218 MB.",
             group="Base model",
             unit="tokens",
-            level="advanced",
             empty_means="2048",
         ),
     ] = None

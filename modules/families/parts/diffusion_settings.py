@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from modules.families.settings import FamilySettings
-from modules.settings.field import Setting
+from modules.settings.field import advanced_setting
 
 
 class LatentDiffusionSettings(FamilySettings):
@@ -16,23 +16,21 @@ class LatentDiffusionSettings(FamilySettings):
 
     prediction_type: Annotated[
         Literal["auto", "epsilon", "v_prediction"],
-        Setting(
+        advanced_setting(
             "Prediction type",
             "Automatic reads it from the model. Set it only if the model's files lack it or have it wrong, "
             "or to convert a model to v-prediction by training.",
             group="Base model",
-            level="advanced",
             choice_labels={"auto": "Automatic", "epsilon": "epsilon", "v_prediction": "v-prediction"},
         ),
     ] = "auto"
     zero_terminal_snr: Annotated[
         Literal["auto", "on", "off"],
-        Setting(
+        advanced_setting(
             "Zero terminal SNR",
             "Makes the last timestep pure noise, so that the model can generate very dark and very bright images "
             "(Lin et al. 2023). Only with v-prediction. Automatic reads it from the model.",
             group="Base model",
-            level="advanced",
             choice_labels={"auto": "Automatic", "on": "On", "off": "Off"},
         ),
     ] = "auto"
@@ -40,23 +38,21 @@ class LatentDiffusionSettings(FamilySettings):
         int,
         Ge(0),
         Le(11),
-        Setting(
+        advanced_setting(
             "Clip skip",
             "How many of the text encoder's last layers are skipped, counted from 0 as in OneTrainer: 0 for most "
             "models, 1 for many anime models. kohya and A1111 count from 1: their clip skip 1 is 0 here, their 2 is 1.",
             group="Base model",
             unit="layers",
-            level="advanced",
         ),
     ] = 0
     prompt_weighting: Annotated[
         bool,
-        Setting(
+        advanced_setting(
             "Prompt weighting",
             "Reads (word:1.2), (word) and [word] in captions and sample prompts as weights, as A1111 does. Off: "
             "brackets are ordinary characters.",
             group="Base model",
-            level="advanced",
         ),
     ] = False
 

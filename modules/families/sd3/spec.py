@@ -25,7 +25,7 @@ from modules.families.parts.part_classes import (
 )
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.settings.field import Setting
+from modules.settings.field import advanced_setting
 from modules.settings.layer_filter import LayerFilter
 
 USUAL_TOKENS, MAX_TOKENS = 256, 512
@@ -42,38 +42,35 @@ class Sd3Settings(FamilySettings):
         int,
         Ge(1),
         Le(MAX_TOKENS),
-        Setting(
+        advanced_setting(
             "T5 tokens",
             "The number of tokens that T5 reads of each prompt; shorter prompts are padded to it, and the model "
             "attends to the padding. OneTrainer has 77. Fewer need less memory and smaller caches. Both CLIPs always "
             "read 75.",
             group="Base model",
             unit="tokens",
-            level="advanced",
         ),
     ] = USUAL_TOKENS
     clip_skip: Annotated[
         int,
         Ge(0),
         Le(10),
-        Setting(
+        advanced_setting(
             "Clip skip",
             "How many of the last layers of CLIP-L are skipped, besides the one that the model always skips.",
             group="Base model",
             unit="layers",
-            level="advanced",
         ),
     ] = 0
     clip_skip_2: Annotated[
         int | None,
         Ge(0),
         Le(30),
-        Setting(
+        advanced_setting(
             "Clip skip 2",
             "Clip skip of the second text encoder, CLIP-G.",
             group="Base model",
             unit="layers",
-            level="advanced",
             empty_means="same as the first",
         ),
     ] = None

@@ -18,7 +18,7 @@ from modules.families.parts.part_classes import (
     clip_prompts,
 )
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.settings.field import Setting
+from modules.settings.field import advanced_setting
 
 
 class SdxlSettings(LatentDiffusionSettings):
@@ -29,12 +29,11 @@ class SdxlSettings(LatentDiffusionSettings):
         int | None,
         Ge(0),
         Le(31),
-        Setting(
+        advanced_setting(
             "Clip skip 2",
             "Clip skip of the second text encoder.",
             group="Base model",
             unit="layers",
-            level="advanced",
             empty_means="same as the first",
         ),
     ] = None

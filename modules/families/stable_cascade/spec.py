@@ -18,7 +18,7 @@ from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, clip_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.settings.field import Setting
+from modules.settings.field import Setting, advanced_setting
 from modules.settings.layer_filter import LayerFilter
 
 DECODER = "stabilityai/stable-cascade"
@@ -44,11 +44,10 @@ class StableCascadeSettings(FamilySettings):
     ] = DECODER
     effnet_encoder: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "EfficientNet encoder",
             "A .safetensors file of the network that encodes images into latents.",
             group="Base model",
-            level="advanced",
             path_kind="file",
             empty_means="the decoder's own",
         ),

@@ -16,7 +16,7 @@ from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CLIP_TEXT, clip_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.settings.field import Setting
+from modules.settings.field import Setting, advanced_setting
 from modules.settings.layer_filter import LayerFilter
 
 DECODER = "warp-ai/wuerstchen"
@@ -42,13 +42,12 @@ class WuerstchenSettings(FamilySettings):
     ] = DECODER
     effnet_encoder: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "EfficientNet encoder",
             "The network that encodes images into latents: a file, model_v2_stage_b.pt or one of the encoder alone, or "
             "the folder or repository of such a file. Not used if the decoder's folder has it, as "
             "effnet_encoder.safetensors.",
             group="Base model",
-            level="advanced",
             path_kind="model",
         ),
     ] = ENCODER

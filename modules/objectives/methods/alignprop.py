@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.rewards.registry import hold_out_labels, reward_help
-from modules.settings.field import Section, Setting, When, one_of
+from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 from modules.system.problem import Problem
 
 _DIRECT = When("gradient_truncation", ("direct",))
@@ -59,22 +59,20 @@ class AlignProp(Section):
         int,
         Ge(0),
         Le(1000),
-        Setting(
+        advanced_setting(
             "Lowest timestep",
             "The step that is trained is at this timestep or above: late steps only change details.",
             applies_when=_DIRECT,
-            level="advanced",
         ),
     ] = 300
     max_timestep: Annotated[
         int,
         Ge(1),
         Le(1000),
-        Setting(
+        advanced_setting(
             "Highest timestep",
             "The step that is trained is at this timestep or below. Published: not above 990.",
             applies_when=_DIRECT,
-            level="advanced",
         ),
     ] = 990
     backprop_steps: Annotated[
@@ -120,20 +118,17 @@ class AlignProp(Section):
     ] = 10.0
     positive_words: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "Positive words",
             "Words before each prompt that a scored image should agree with, such as Realistic photo. With words, the "
             "reward is that with the positive ones minus that with the negative ones, which cancels what a reward "
             "model prefers whatever the prompt is (SRPO). Only for reward models that read the prompt.",
-            level="advanced",
         ),
     ] = ""
     negative_words: Annotated[
         str,
-        Setting(
-            "Negative words",
-            "Words before each prompt that a scored image should not agree with, such as CG render.",
-            level="advanced",
+        advanced_setting(
+            "Negative words", "Words before each prompt that a scored image should not agree with, such as CG render."
         ),
     ] = ""
     weight: Annotated[

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.problem import Problem
 
 
@@ -44,10 +44,9 @@ class Ddpo(Section):
         int,
         Ge(2),
         Le(10_000),
-        Setting(
+        advanced_setting(
             "Rewards kept per prompt",
             "How many of the latest rewards of each prompt are compared.",
-            level="advanced",
             applies_when=When("advantage", ("prompt",)),
         ),
     ] = 32
@@ -55,10 +54,9 @@ class Ddpo(Section):
         int,
         Ge(2),
         Le(10_000),
-        Setting(
+        advanced_setting(
             "Min rewards per prompt",
             "A prompt with fewer rewards than this is compared with all images of the rollout.",
-            level="advanced",
             applies_when=When("advantage", ("prompt",)),
         ),
     ] = 16

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le
 from modules.objectives import forward_fields
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
-from modules.settings.field import Section, Setting
+from modules.settings.field import Section, Setting, advanced_setting
 
 
 class Dgpo(Section):
@@ -59,11 +59,10 @@ class Dgpo(Section):
         float,
         Gt(0),
         Le(0.5),
-        Setting(
+        advanced_setting(
             "Clip range",
             "How far the denoising loss of an image may move from that of the sampling model before it is not trained "
             "further. Published: 1e-3 to 1e-2 with guidance, 1e-5 to 1e-4 without.",
-            level="advanced",
         ),
     ] = 1e-3
     advantage_clip: fields.AdvantageClip = 5.0

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 
 _WITH_REFERENCE = When("loss", ("sigmoid", "ipo"))
 
@@ -47,13 +47,12 @@ class Dpo(Section):
     target_margin: Annotated[fields.TargetMargin, replace(fields.TARGET_MARGIN, applies_when=_WITH_REFERENCE)] = 0.0
     loss_noise: Annotated[
         Literal["fresh", "generated"],
-        Setting(
+        advanced_setting(
             "Noise in the loss",
             "The noise that the images of a pair get in the loss: new noise in each step, the same for both, or for "
             "each image the noise that it was sampled from (PNAPO). Pairs that a person chose in a run of online DPO "
             "have it in the run's folder choices/pairs; other pairs, and images that are cropped, resized or mirrored, "
             "get new noise. It suits flow models, with the family that sampled the images.",
-            level="advanced",
             choice_labels={"fresh": "Fresh noise", "generated": "The image's own (PNAPO)"},
         ),
     ] = "fresh"
@@ -61,10 +60,9 @@ class Dpo(Section):
         float,
         Ge(0),
         Le(0.5),
-        Setting(
+        advanced_setting(
             "Label smoothing",
             "The assumed share of pairs that are labelled the wrong way round. 0.1 helps with noisy choices.",
-            level="advanced",
             applies_when=_WITH_REFERENCE,
         ),
     ] = 0.0
@@ -72,11 +70,10 @@ class Dpo(Section):
         float,
         Ge(0),
         Le(1000),
-        Setting(
+        advanced_setting(
             "SFT weight",
             "The weight of the denoising loss on the chosen images, which is added. It keeps the quality of the chosen "
             "images from falling together with that of the rejected ones.",
-            level="advanced",
             applies_when=_WITH_REFERENCE,
         ),
     ] = 0.0

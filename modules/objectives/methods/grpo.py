@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.problem import Problem
 
 
@@ -23,12 +23,11 @@ class Grpo(Section):
         int,
         Ge(0),
         Le(256),
-        Setting(
+        advanced_setting(
             "Train on best and worst",
             "Train only on this many images of each group, half of them the best and half the worst, which saves time. "
             "0 trains on all.",
             unit="images",
-            level="advanced",
         ),
     ] = 0
     steps: fields.DenoisingSteps = 16

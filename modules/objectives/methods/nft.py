@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le
 from modules.objectives import forward_fields
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 
 _OF_NFT = When("objective", ("negative_aware",))
 _OF_AWM = When("objective", ("advantage_weighted",))
@@ -67,11 +67,10 @@ class Nft(Section):
         float,
         Gt(0),
         Le(0.5),
-        Setting(
+        advanced_setting(
             "Clip range",
             "How far the denoising loss of an image may move from that of the sampling model before it is not trained "
             "further. Published: 1e-5.",
-            level="advanced",
             applies_when=_OF_AWM,
         ),
     ] = 1e-5
@@ -79,10 +78,9 @@ class Nft(Section):
         float,
         Ge(0),
         Le(100),
-        Setting(
+        advanced_setting(
             "KL weight, sampling model",
             "Keeps the model close to the one that samples, an average of its former weights. Published: 0.1.",
-            level="advanced",
             applies_when=_OF_AWM,
         ),
     ] = 0.1

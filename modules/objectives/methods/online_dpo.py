@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.sampling.registry import SAMPLERS
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.problem import Problem
 
 _OF_IMAGES = When("pairs", ("images",))
@@ -121,10 +121,9 @@ class OnlineDpo(Section):
         float,
         Ge(0),
         Le(0.5),
-        Setting(
+        advanced_setting(
             "Label smoothing",
             "The assumed share of pairs that are chosen the wrong way round.",
-            level="advanced",
             applies_when=_OF_IMAGES,
         ),
     ] = 0.0
@@ -132,11 +131,10 @@ class OnlineDpo(Section):
         float,
         Ge(0),
         Le(1000),
-        Setting(
+        advanced_setting(
             "SFT weight",
             "The weight of the denoising loss on the chosen images, which is added. It keeps their quality from "
             "falling together with that of the rejected ones.",
-            level="advanced",
             applies_when=_OF_IMAGES,
         ),
     ] = 0.0
@@ -155,11 +153,10 @@ class OnlineDpo(Section):
         int,
         Ge(1),
         Le(1000),
-        Setting(
+        advanced_setting(
             "Highest timestep",
             "Only denoising steps up to this timestep are compared: before, the images are too blurred to be scored. "
             "Published: 750.",
-            level="advanced",
             applies_when=_OF_STEPS,
         ),
     ] = 750
@@ -177,11 +174,10 @@ class OnlineDpo(Section):
         float,
         Gt(0),
         Le(0.99),
-        Setting(
+        advanced_setting(
             "Ratio clip",
             "How far the probability ratio of the model and the reference may move before it is not trained further. "
             "Published: 0.1.",
-            level="advanced",
             applies_when=_OF_STEPS,
         ),
     ] = 0.1
@@ -198,10 +194,8 @@ class OnlineDpo(Section):
         int,
         Ge(0),
         Le(100_000),
-        Setting(
-            "Pairs per step",
-            "How many of a rollout's pairs an optimizer step trains on, in turn. 0 is all of them.",
-            level="advanced",
+        advanced_setting(
+            "Pairs per step", "How many of a rollout's pairs an optimizer step trains on, in turn. 0 is all of them."
         ),
     ] = 0
     reference: Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from modules.objectives.spec import MethodGuide, MethodSpec
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.problem import Problem
 
 _VAE = When("training.trains", ("vae",))
@@ -62,12 +62,11 @@ class Reconstruction(Section):
     ] = 0.0
     vgg_file: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "VGG16 file",
             "The VGG16 of the perceptual distance: a file of torchvision's or timm's weights, or a Hugging Face "
             "repository with a model.safetensors.",
             group=_GROUP,
-            level="advanced",
             path_kind="file",
             empty_means="the published one, a download of 0.6 GB",
             applies_when=_PERCEPTUAL,
@@ -75,11 +74,10 @@ class Reconstruction(Section):
     ] = ""
     lpips_file: Annotated[
         str,
-        Setting(
+        advanced_setting(
             "LPIPS file",
             "The weights of VGG16's features in the perceptual distance: those of LPIPS for VGG16, version 0.1.",
             group=_GROUP,
-            level="advanced",
             path_kind="file",
             empty_means="the published ones",
             applies_when=_PERCEPTUAL,
@@ -89,12 +87,11 @@ class Reconstruction(Section):
         float,
         Ge(0),
         Le(1000),
-        Setting(
+        advanced_setting(
             "KL strength",
             "The weight of the KL divergence of the latents from a standard normal distribution, as a mean over their "
             "elements. It keeps the latents in their range when the encoder is trained.",
             group=_GROUP,
-            level="advanced",
             applies_when=When("decoder_only", (False,)),
         ),
     ] = 1e-6

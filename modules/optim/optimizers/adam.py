@@ -22,7 +22,6 @@ from modules.optim.terms.general import (
     FusedBackPass,
     Maximize,
     WeightDecay,
-    advanced_setting,
 )
 from modules.optim.terms.shared_fields import (
     PYTORCH_OPTIMIZER,
@@ -38,7 +37,7 @@ from modules.optim.terms.shared_fields import (
     in_8_bits,
     packages_of_bits,
 )
-from modules.settings.field import When
+from modules.settings.field import When, advanced_setting
 
 
 class AdamW(OptimizerSettings):

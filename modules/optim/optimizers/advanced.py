@@ -43,8 +43,8 @@ from modules.optim.terms.general import (
     SliceEvery,
     SlowBeta,
     WeightDecay,
-    advanced_setting,
 )
+from modules.settings.field import advanced_setting
 
 _FUSED = RemovedSetting((False,), "the estimate of the learning rate needs all gradients at once.")
 _CLIPPING = RemovedSetting((), "adv-optm no longer has it. Use Clip grad norm.")

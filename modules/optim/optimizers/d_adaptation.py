@@ -32,8 +32,8 @@ from modules.optim.terms.general import (
     SliceEvery,
     SlowBeta,
     WeightDecay,
-    advanced_setting,
 )
+from modules.settings.field import advanced_setting
 from modules.system.factories import Package
 
 

@@ -19,10 +19,9 @@ from modules.optim.terms.general import (
     Epsilon2,
     FusedBackPass,
     WeightDecay,
-    advanced_setting,
 )
 from modules.optim.terms.shared_fields import BITSANDBYTES, InstabilityBeta, Smallest8Bit
-from modules.settings.field import When
+from modules.settings.field import When, advanced_setting
 from modules.system.problem import Problem
 
 _SIZES = (64, 128, 256, 512, 1024, 2048, 4096)  # of bitsandbytes' kernels

@@ -18,16 +18,7 @@ from modules.optim.terms.advanced import (
     OrthogonalGradient,
 )
 from modules.optim.terms.arguments import by_name
-from modules.optim.terms.general import (
-    Beta1,
-    Beta2,
-    Epsilon,
-    FusedBackPass,
-    Momentum,
-    Nesterov,
-    WeightDecay,
-    advanced_setting,
-)
+from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPass, Momentum, Nesterov, WeightDecay
 from modules.optim.terms.muon import (
     AdamRate,
     AdamSized,
@@ -47,7 +38,7 @@ from modules.optim.terms.muon import (
     advanced_muon_state_bytes,
     filter_problems,
 )
-from modules.settings.field import When
+from modules.settings.field import When, advanced_setting
 
 
 class Muon(OptimizerSettings):

@@ -32,10 +32,9 @@ from modules.optim.terms.general import (
     SearchSteps,
     SlowBeta,
     WeightDecay,
-    advanced_setting,
 )
 from modules.optim.terms.shared_fields import AveragePower, PositiveBeta1, PositiveMomentum, RatePower
-from modules.settings.field import When
+from modules.settings.field import When, advanced_setting
 from modules.system.factories import Package
 from modules.system.problem import Problem
 

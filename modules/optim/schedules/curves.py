@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.optim.schedule_spec import Cycles, MinFactor, Position, ScheduleSettings, ScheduleSpec
-from modules.settings.field import Setting
+from modules.settings.field import Setting, advanced_setting
 
 
 class Constant(ScheduleSettings):
@@ -186,10 +186,9 @@ class WarmupStableDecay(ScheduleSettings):
     ] = 0.2
     decay_shape: Annotated[
         Literal["linear", "cosine", "sqrt"],
-        Setting(
+        advanced_setting(
             "Decay shape",
             "How the learning rate falls.",
-            level="advanced",
             choice_labels={"linear": "Linear", "cosine": "Cosine", "sqrt": "1 - square root"},
         ),
     ] = "linear"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from modules.optim.spec import Shape
 from modules.optim.terms.arguments import RemovedSetting
-from modules.optim.terms.general import advanced_setting
+from modules.settings.field import advanced_setting
 from modules.system.factories import Package
 from modules.system.problem import Problem
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from modules.settings.field import Setting, When
-
-
-def advanced_setting(label: str, explanation: str, **options: Any) -> Setting:
-    """Return a setting for the advanced level."""
-    return Setting(label, explanation, level="advanced", **options)
-
+from modules.settings.field import Setting, When, advanced_setting
 
 Beta1 = Annotated[
     float,

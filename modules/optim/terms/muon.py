@@ -10,8 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from modules.optim.spec import Shape
 from modules.optim.terms.advanced import average_bytes, even_factors
-from modules.optim.terms.general import advanced_setting
-from modules.settings.field import Section, When
+from modules.settings.field import Section, When, advanced_setting
 from modules.system.patterns import compiled_pattern, fault_of_pattern
 from modules.system.problem import Problem, shown
 

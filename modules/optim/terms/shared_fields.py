@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from modules.optim.spec import OptimizerSpec, Shape, always
-from modules.optim.terms.general import advanced_setting
-from modules.settings.field import Setting, When
+from modules.settings.field import Setting, When, advanced_setting
 from modules.system.factories import Package
 
 BITSANDBYTES = Package("bitsandbytes")

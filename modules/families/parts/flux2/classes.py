@@ -18,7 +18,7 @@ from modules.families.model_class import ModelClass, VaeFile
 from modules.families.parts.part_classes import KL_VAE, chat_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import LatentSpec, TextSpec
-from modules.settings.field import Setting
+from modules.settings.field import advanced_setting
 from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.parts.flux2"
@@ -76,14 +76,13 @@ class Flux2Settings(FamilySettings):
         int | None,
         Ge(64),
         Le(MAX_TOKENS),
-        Setting(
+        advanced_setting(
             "Text tokens",
             "The number of tokens that the text encoder reads of each prompt, with those of the template; shorter "
             "prompts are padded to it, and the model attends to the padding. Fewer need less memory and smaller "
             "caches, but differ from what other programs do.",
             group="Base model",
             unit="tokens",
-            level="advanced",
             empty_means="512",
         ),
     ] = None
