@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
@@ -44,21 +44,19 @@ CONDITIONING_FOLDERS = ("conditioning_folder", "conditioning_folder_2", "conditi
 class ImageChanges(Section):
     """Augmentation of a concept's images."""
 
+    group: ClassVar[str] = IMAGE_AUGMENTATION
+
     crop_jitter: Annotated[
         bool,
         advanced_setting(
             "Crop jitter",
             "Crops at a random position instead of the centre, where the image is larger than its bucket.",
-            group=IMAGE_AUGMENTATION,
         ),
     ] = False
     flip: Annotated[
         Way,
         advanced_setting(
-            "Flip",
-            "Flips horizontally. Not suited for faces, text, or anything asymmetric.",
-            group=IMAGE_AUGMENTATION,
-            choice_labels=_WAYS,
+            "Flip", "Flips horizontally. Not suited for faces, text, or anything asymmetric.", choice_labels=_WAYS
         ),
     ] = "off"
     rotate: Annotated[
@@ -66,7 +64,6 @@ class ImageChanges(Section):
         advanced_setting(
             "Rotate",
             "Rotates the image around the middle of its crop, enlarged as far as needed so that no corner is empty.",
-            group=IMAGE_AUGMENTATION,
             choice_labels=_WAYS,
         ),
     ] = "off"
@@ -78,37 +75,24 @@ class ImageChanges(Section):
             "Rotate: max angle",
             "The maximum angle, in both directions; fixed rotates counterclockwise by exactly this much.",
             unit="degrees",
-            group=IMAGE_AUGMENTATION,
             applies_when=When("rotate", _CHANGED),
         ),
     ] = 0.0
     brightness: Annotated[
-        Way,
-        advanced_setting(
-            "Brightness", "Makes the image brighter or darker.", group=IMAGE_AUGMENTATION, choice_labels=_WAYS
-        ),
+        Way, advanced_setting("Brightness", "Makes the image brighter or darker.", choice_labels=_WAYS)
     ] = "off"
     brightness_max: Annotated[float, *_strength("Brightness: strength", _FACTOR)] = 0.0
     contrast: Annotated[
-        Way,
-        advanced_setting(
-            "Contrast", "Increases or decreases the contrast.", group=IMAGE_AUGMENTATION, choice_labels=_WAYS
-        ),
+        Way, advanced_setting("Contrast", "Increases or decreases the contrast.", choice_labels=_WAYS)
     ] = "off"
     contrast_max: Annotated[float, *_strength("Contrast: strength", _FACTOR)] = 0.0
     saturation: Annotated[
-        Way,
-        advanced_setting(
-            "Saturation", "Increases or decreases the saturation.", group=IMAGE_AUGMENTATION, choice_labels=_WAYS
-        ),
+        Way, advanced_setting("Saturation", "Increases or decreases the saturation.", choice_labels=_WAYS)
     ] = "off"
     saturation_max: Annotated[float, *_strength("Saturation: strength", _FACTOR)] = 0.0
-    hue: Annotated[
-        Way,
-        advanced_setting(
-            "Hue", "Shifts all hues around the colour wheel.", group=IMAGE_AUGMENTATION, choice_labels=_WAYS
-        ),
-    ] = "off"
+    hue: Annotated[Way, advanced_setting("Hue", "Shifts all hues around the colour wheel.", choice_labels=_WAYS)] = (
+        "off"
+    )
     hue_max: Annotated[
         float, *_strength("Hue: strength", "The maximum shift: 1 is half the colour wheel, in both directions.")
     ] = 0.0
@@ -117,7 +101,6 @@ class ImageChanges(Section):
         advanced_setting(
             "Circular mask shrink",
             "Cuts the mask to a circle around its middle, with a random radius: 20 % to 100 % of the mask's.",
-            group=IMAGE_AUGMENTATION,
         ),
     ] = False
     mask_rotate_crop: Annotated[
@@ -126,7 +109,6 @@ class ImageChanges(Section):
             "Mask rotate and crop",
             "Rotates the image randomly by up to 20 degrees and crops it to its mask, with a random margin of 10 % to "
             "30 % at each side. An image without a mask stays whole.",
-            group=IMAGE_AUGMENTATION,
         ),
     ] = False
     mask_source: Annotated[
@@ -135,7 +117,6 @@ class ImageChanges(Section):
             "Masks from",
             "File: cat-masklabel.png next to cat.jpg. Folder: a file of the image's name in another folder. Alpha: the "
             "image's own opacity. White is trained with full weight.",
-            group=IMAGE_AUGMENTATION,
             choice_labels={"file": "File next to the image", "folder": "Masks folder", "alpha": "Alpha channel"},
         ),
     ] = "file"
@@ -144,7 +125,6 @@ class ImageChanges(Section):
         advanced_setting(
             "Masks folder",
             "The folder of the masks, with the same names and subfolders as the images.",
-            group=IMAGE_AUGMENTATION,
             path_kind="folder",
             applies_when=When("mask_source", ("folder",)),
         ),
@@ -204,7 +184,6 @@ class ImageChanges(Section):
             "Resolution override",
             "The resolution of this concept, in place of the general one; several are used in turn.",
             unit="px",
-            group=IMAGE_AUGMENTATION,
             empty_means="the general one",
         ),
     ] = ()

@@ -15,6 +15,7 @@ class FamilySettings(Section):
     A family without settings of its own needs only the name. The methods answer what code outside of the family asks.
     """
 
+    group: ClassVar[str] = "Base model"
     applies_when: ClassVar[When | None] = USES_DENOISER
 
     name: str

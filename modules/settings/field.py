@@ -56,9 +56,10 @@ class MapKey(Protocol):
 class Section(BaseModel):
     """A frozen group of fields. Unknown keys never reach it: the codec removes them first.
 
-    `applies_when` is the condition of its fields that have none of their own.
+    `group` is the group of its fields that have none of their own, and `applies_when` their condition.
     """
 
+    group: ClassVar[str] = ""
     applies_when: ClassVar[When | None] = None
 
     model_config = ConfigDict(
@@ -285,8 +286,9 @@ def _walk(section: type[BaseModel], prefix: str) -> Iterator[FieldRecord]:
             if isinstance(inner, type) and issubclass(inner, Section):
                 yield from _walk(inner, path)
             continue
-        if setting.applies_when is None and (common := getattr(section, "applies_when", None)) is not None:
-            setting = replace(setting, applies_when=common)
+        group = setting.group or getattr(section, "group", "")
+        applies_when = setting.applies_when or getattr(section, "applies_when", None)
+        setting = replace(setting, group=group, applies_when=applies_when)
         yield _record(path, name, inner, optional, info, setting)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, MinLen
 
@@ -15,6 +15,8 @@ from modules.settings.shared_types import Resolution
 class Data(Section):
     """Sizes, captions and caches, for all concepts."""
 
+    group: ClassVar[str] = "Size"
+
     resolution_px: Annotated[
         tuple[Resolution, ...],
         MinLen(1),
@@ -23,7 +25,6 @@ class Data(Section):
             "The side of a square image at the training size; other aspect ratios get the same area. A size such as "
             "1024x768 is one size for all images. Several, such as 512, 768, train each image at each of them in turn.",
             unit="px",
-            group="Size",
         ),
     ] = (512,)
     fixed_width_px: Annotated[
@@ -34,7 +35,6 @@ class Data(Section):
             "Fixed width",
             "Together with a fixed height: one size for all images, whatever their aspect ratio; 0 for none.",
             unit="px",
-            group="Size",
         ),
     ] = 0
     fixed_height_px: Annotated[
@@ -45,7 +45,6 @@ class Data(Section):
             "Fixed height",
             "Together with a fixed width: one size for all images, whatever their aspect ratio; 0 for none.",
             unit="px",
-            group="Size",
         ),
     ] = 0
     aspect_ratio_bucketing: Annotated[
@@ -53,7 +52,6 @@ class Data(Section):
         Setting(
             "Aspect ratio bucketing",
             "Groups images of similar aspect ratio, so that little is cropped. Off: images are cropped to a square.",
-            group="Size",
         ),
     ] = True
     bucket_step_px: Annotated[
@@ -64,7 +62,6 @@ class Data(Section):
             "Bucket step",
             "Bucket widths and heights are multiples of this.",
             unit="px",
-            group="Size",
             applies_when=When("aspect_ratio_bucketing", (True,)),
         ),
     ] = 64
@@ -74,7 +71,6 @@ class Data(Section):
             "Bucket aspect ratios",
             "Free: all sizes that are multiples of the bucket step, of at most the resolution's area. Fixed: 1, 1.25, "
             "1.5, 1.75, 2, 2.5, 3, 3.5, 4 and their inverses, as in OneTrainer: fewer sizes, fuller batches.",
-            group="Size",
             choice_labels={"free": "Free", "fixed": "Fixed (17)"},
             applies_when=When("aspect_ratio_bucketing", (True,)),
         ),
@@ -87,7 +83,6 @@ class Data(Section):
             "Max aspect ratio",
             "The longer side may be at most this many times the shorter one; other images are cropped to it.",
             unit="times",
-            group="Size",
             applies_when=When("aspect_ratio_bucketing", (True,)),
         ),
     ] = 2.0
@@ -97,7 +92,6 @@ class Data(Section):
             "Never upscale",
             "Trains images that are smaller than their bucket at a smaller size of the same shape, also where rotation "
             "or the mask crop needs more of the image.",
-            group="Size",
         ),
     ] = False
     reference_size: Annotated[
@@ -108,7 +102,6 @@ class Data(Section):
             "it; another one keeps its aspect ratio, at as many pixels. As in the pipeline: each keeps its "
             "aspect ratio and has the size that other programs give it in samples, usually up to a million pixels, "
             "which needs more memory at small resolutions.",
-            group="Size",
             choice_labels={"image": "Like the image", "pipeline": "As in the pipeline"},
             applies_when=READS_REFERENCES,
         ),
@@ -121,7 +114,6 @@ class Data(Section):
             "Minimum size",
             "Leaves out images whose shorter side is below this; the check lists them. 0 keeps all.",
             unit="px",
-            group="Size",
         ),
     ] = 0
     partial_batches: Annotated[
@@ -131,7 +123,6 @@ class Data(Section):
             "The rest of a bucket that does not fill a batch. Keep: a smaller batch. Merge: it is trained in the next "
             "epoch, first in its bucket; after the last epoch a rest may remain. Drop: it is left out of that epoch, "
             "and the log names the images.",
-            group="Size",
             choice_labels={"keep": "Keep", "merge": "Merge across epochs", "drop": "Drop"},
         ),
     ] = "keep"

@@ -93,11 +93,11 @@ class EmbeddingSettings(Section):
 class Embeddings(Section):
     """Embeddings, trained alone or together with a model or an adapter."""
 
+    group: ClassVar[str] = "Embeddings"
     applies_when: ClassVar[When | None] = USES_DENOISER
 
     words: Annotated[
-        tuple[EmbeddingSettings, ...],
-        Setting("Embeddings", "The embeddings to train, or to use during training.", group="Embeddings"),
+        tuple[EmbeddingSettings, ...], Setting("Embeddings", "The embeddings to train, or to use during training.")
     ] = ()
     learning_rate: Annotated[
         float | None,
@@ -106,7 +106,6 @@ class Embeddings(Section):
         advanced_setting(
             "Embedding learning rate",
             "The learning rate of all embeddings.",
-            group="Embeddings",
             applies_when=When("words", is_set=True),
             empty_means="the general one",
             changeable_on_resume=True,
@@ -118,7 +117,6 @@ class Embeddings(Section):
             "Preserve embedding norm",
             "Rescales each vector to the vocabulary's typical norm after each step, so that no embedding "
             "dominates the others.",
-            group="Embeddings",
             applies_when=When("words", is_set=True),
         ),
     ] = False
@@ -127,7 +125,6 @@ class Embeddings(Section):
         advanced_setting(
             "Embedding dtype",
             "The dtype of embeddings while training.",
-            group="Embeddings",
             applies_when=When("words", is_set=True),
             choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, MultipleOf
 
@@ -16,13 +16,12 @@ from modules.settings.field import Section, Setting, When, advanced_setting, one
 class Validation(Section):
     """The loss on images that are not trained on."""
 
+    group: ClassVar[str] = "Validation"
+
     every: Annotated[
         Every,
         Setting(
-            "Validate every",
-            "How often the loss on the validation concepts is measured.",
-            group="Validation",
-            changeable_on_resume=True,
+            "Validate every", "How often the loss on the validation concepts is measured.", changeable_on_resume=True
         ),
     ] = Every()
     num_timesteps: Annotated[
@@ -32,7 +31,6 @@ class Validation(Section):
         advanced_setting(
             "Validation timesteps",
             "At how many fixed timesteps each image is evaluated. More give a steadier loss.",
-            group="Validation",
             changeable_on_resume=True,
             applies_when=USES_DENOISER,
         ),
@@ -44,7 +42,6 @@ class Validation(Section):
             "Whenever the validation loss reaches a new low, the model is saved in the run's save folder "
             'as "...-best", replacing the previous one. The validation before the first step does not count. Without '
             "validation it has no effect.",
-            group="Validation",
             changeable_on_resume=True,
         ),
     ] = True
@@ -54,7 +51,6 @@ class Validation(Section):
             "Result",
             "Which model becomes the result when the run ends: the one after the last step, or the one "
             "with the lowest validation loss.",
-            group="Validation",
             choice_labels={"last": "Last step", "best": "Best checkpoint"},
             applies_when=When("keep_best", (True,)),
             changeable_on_resume=True,
@@ -68,7 +64,6 @@ class Validation(Section):
             "Early stopping patience",
             "The run saves and ends after this many validations in a row without a new best. 0 never stops early.",
             unit="validations",
-            group="Validation",
             changeable_on_resume=True,
         ),
     ] = 0
@@ -188,10 +183,11 @@ class SamplePrompt(Section):
 class Sampling(Section):
     """When samples are generated, and how they are kept."""
 
-    every: Annotated[
-        Every,
-        Setting("Sample every", "How often samples are generated.", group="Samples", changeable_on_resume=True),
-    ] = Every(n=1, unit="epoch")
+    group: ClassVar[str] = "Samples"
+
+    every: Annotated[Every, Setting("Sample every", "How often samples are generated.", changeable_on_resume=True)] = (
+        Every(n=1, unit="epoch")
+    )
     model: Annotated[
         str,
         advanced_setting(
@@ -200,33 +196,20 @@ class Sampling(Section):
             "such as a Turbo, with the trained adapter on top. A folder, a repository, a checkpoint or the file of a "
             "denoiser; only the denoiser is read of it. It waits in the computer's memory, and takes the base model's "
             "place on the GPU while images are sampled. Validation stays on the base model.",
-            group="Samples",
             path_kind="model",
             empty_means="the base model",
             changeable_on_resume=True,
             applies_when=USES_DENOISER,
         ),
     ] = ""
-    at_start: Annotated[
-        bool,
-        Setting("Sample at start", "Also samples before the first step.", group="Samples"),
-    ] = True
+    at_start: Annotated[bool, Setting("Sample at start", "Also samples before the first step.")] = True
     at_end: Annotated[
-        bool,
-        Setting(
-            "Sample at end",
-            "Also samples after the last step.",
-            group="Samples",
-            changeable_on_resume=True,
-        ),
+        bool, Setting("Sample at end", "Also samples after the last step.", changeable_on_resume=True)
     ] = True
     skip_first: Annotated[
         Every,
         advanced_setting(
-            "Sample skip first",
-            "Sampling begins once this much of the run has passed.",
-            group="Samples",
-            changeable_on_resume=True,
+            "Sample skip first", "Sampling begins once this much of the run has passed.", changeable_on_resume=True
         ),
     ] = Every()
     also_without_ema: Annotated[
@@ -234,7 +217,6 @@ class Sampling(Section):
         advanced_setting(
             "Also sample without EMA",
             "Generates each sample a second time with the plain weights, besides the one with EMA.",
-            group="Samples",
             applies_when=When("training.ema.mode", ("train_device", "temp_device")),
             changeable_on_resume=True,
         ),
@@ -244,7 +226,6 @@ class Sampling(Section):
         advanced_setting(
             "Samples in TensorBoard",
             "Also writes samples to the TensorBoard logs.",
-            group="Samples",
             applies_when=When("general.tensorboard", (True,)),
             changeable_on_resume=True,
         ),
@@ -254,7 +235,6 @@ class Sampling(Section):
         advanced_setting(
             "File format",
             "PNG is lossless, JPG smaller.",
-            group="Samples",
             choice_labels={"png": "PNG", "jpg": "JPG"},
             changeable_on_resume=True,
         ),
@@ -265,7 +245,6 @@ class Sampling(Section):
             "Wildcards folder",
             "The text files of wildcards: in sample prompts, __colour__ stands for a line of colour.txt there, and "
             "{red|blue} for one of its choices. The seed of the sample decides.",
-            group="Samples",
             path_kind="folder",
             empty_means="none",
             changeable_on_resume=True,
@@ -277,7 +256,6 @@ class Sampling(Section):
             "Samples in a file",
             "A separate file with the sample prompts, so that several configs can share them. Relative to "
             "the config's folder.",
-            group="Samples",
             path_kind="file",
             empty_means="inside the config",
             changeable_on_resume=True,
@@ -286,11 +264,5 @@ class Sampling(Section):
     ] = ""
     prompts: Annotated[
         tuple[SamplePrompt, ...],
-        Setting(
-            "Samples",
-            "The prompts to sample.",
-            group="Samples",
-            changeable_on_resume=True,
-            applies_when=USES_DENOISER,
-        ),
+        Setting("Samples", "The prompts to sample.", changeable_on_resume=True, applies_when=USES_DENOISER),
     ] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
@@ -164,13 +164,14 @@ _SHARED = When("enabled", (True,))
 class MultiGpu(Section):
     """Training on several GPUs of this machine at once, which share the images of each step."""
 
+    group: ClassVar[str] = "Several GPUs"
+
     enabled: Annotated[
         bool,
         advanced_setting(
             "Multi-GPU training",
             "The GPUs share the images of each step, batch size times accumulation steps in all, and add up their "
             "gradients. The result is the same as on one GPU.",
-            group="Several GPUs",
         ),
     ] = False
     device_indexes: Annotated[
@@ -178,7 +179,6 @@ class MultiGpu(Section):
         advanced_setting(
             "GPUs",
             "Device indexes, separated by commas, such as 0, 1.",
-            group="Several GPUs",
             applies_when=_SHARED,
             empty_means="all of them",
         ),
@@ -189,7 +189,6 @@ class MultiGpu(Section):
             "Sharding",
             "Shards the weights, gradients and optimizer state of a fine-tuned denoiser among the GPUs (FSDP), so that "
             "each needs a part of the memory, instead of keeping all of them on each GPU.",
-            group="Several GPUs",
             applies_when=_SHARED,
             choice_labels={"auto": "Where supported", "on": "On", "off": "Off"},
         ),
@@ -200,7 +199,6 @@ class MultiGpu(Section):
             "Gradient reduce dtype",
             "The dtype in which the gradients of the GPUs are reduced. With stochastic rounding less "
             "is lost where the weights are kept in 16 bits.",
-            group="Several GPUs",
             applies_when=_SHARED,
             choice_labels={
                 "float32": "float32",
@@ -216,7 +214,6 @@ class MultiGpu(Section):
             "Fused gradient reduce",
             "Sums the gradients of the GPUs while the backward pass continues, as soon as they are ready, instead of "
             "after it.",
-            group="Several GPUs",
             applies_when=_SHARED,
         ),
     ] = True
@@ -225,7 +222,6 @@ class MultiGpu(Section):
         advanced_setting(
             "Async gradient reduce",
             "The backward pass continues while gradients are transferred.",
-            group="Several GPUs",
             applies_when=_SHARED,
         ),
     ] = True
@@ -237,7 +233,6 @@ class MultiGpu(Section):
             "Async reduce buffer",
             "How much may be in transfer at a time.",
             unit="MB",
-            group="Several GPUs",
             applies_when=When("async_reduce", (True,)),
         ),
     ] = 100

@@ -28,15 +28,14 @@ def weighting_help() -> Mapping[str, str]:
 class Loss(Section):
     """How the error between prediction and target is weighted."""
 
+    group: ClassVar[str] = "Loss"
     applies_when: ClassVar[When | None] = USES_DENOISER
 
     weighting: Annotated[
         str,
         *one_of(weighting_labels, weighting_help),
         Setting(
-            "Loss weighting",
-            " ".join(spec.help for spec in weightings_for(predictions_in_use()).values() if spec.help),
-            group="Loss",
+            "Loss weighting", " ".join(spec.help for spec in weightings_for(predictions_in_use()).values() if spec.help)
         ),
     ] = "none"
     gamma: Annotated[
@@ -46,7 +45,6 @@ class Loss(Section):
         Setting(
             "Gamma",
             " ".join(f"{spec.label}: {spec.gamma_help}." for spec in WEIGHTINGS.values() if spec.gamma_help),
-            group="Loss",
             applies_when=When("weighting", tuple(name for name, spec in WEIGHTINGS.items() if spec.gamma_help)),
         ),
     ] = 5.0
@@ -56,7 +54,6 @@ class Loss(Section):
             "Learned weighting",
             "Learns a weight for each noise level during the run, so that all of them contribute equally (EDM2, Karras "
             "et al. 2024). The reported loss is then close to 1; the chart also offers the loss without these weights.",
-            group="Loss",
         ),
     ] = False
     learned_weighting_rate: Annotated[
@@ -66,7 +63,6 @@ class Loss(Section):
         advanced_setting(
             "Learned weighting rate",
             "The learning rate of the learned weights.",
-            group="Loss",
             applies_when=When("learned_weighting", (True,)),
         ),
     ] = 0.005
@@ -76,7 +72,6 @@ class Loss(Section):
         advanced_setting(
             "Loss scaler",
             "Multiplies the loss by the batch size, the accumulation steps, or both.",
-            group="Loss",
             choice_labels=SCALER_LABELS,
         ),
     ] = "none"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le
 
@@ -14,13 +14,14 @@ _MASKED = When("enabled", (True,))
 class Masks(Section):
     """Training on regions of images. The mask of cat.jpg is cat-masklabel.png next to it."""
 
+    group: ClassVar[str] = "Masks"
+
     enabled: Annotated[
         bool,
         advanced_setting(
             "Masked training",
             "White areas of an image's mask have full weight, black areas a small one. An image without a mask "
             "has full weight everywhere. The validation loss ignores masks, the weighted validation loss uses them.",
-            group="Masks",
         ),
     ] = False
     unmasked_weight: Annotated[
@@ -30,7 +31,6 @@ class Masks(Section):
         advanced_setting(
             "Unmasked weight",
             "The loss weight of the area outside the mask: the lowest weight that any place of an image has.",
-            group="Masks",
             applies_when=_MASKED,
         ),
     ] = 0.1
@@ -42,7 +42,6 @@ class Masks(Section):
             "Unmasked probability",
             "With masked training, the probability that a use of an image ignores its mask, drawn anew each time. An "
             "inpainting model then inpaints the whole image.",
-            group="Masks",
         ),
     ] = 0.0
     normalize_area_loss: Annotated[
@@ -50,7 +49,6 @@ class Masks(Section):
         advanced_setting(
             "Normalize masked area loss",
             "Divides each image's loss by the mean of its weights: small masks count as much as large ones.",
-            group="Masks",
             applies_when=_MASKED,
         ),
     ] = False
@@ -62,7 +60,6 @@ class Masks(Section):
             "Masked prior preservation",
             "How strongly the model is kept at its original prediction outside the mask. Each step predicts twice. A "
             "fine-tune needs memory for a copy of its trained weights.",
-            group="Masks",
             applies_when=_MASKED,
         ),
     ] = 0.0
@@ -72,6 +69,5 @@ class Masks(Section):
             "Custom conditioning image",
             "For inpainting models: cat-condlabel.png next to cat.jpg is the conditioning image, in place of the image "
             "without its masked area.",
-            group="Masks",
         ),
     ] = False

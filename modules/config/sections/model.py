@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
@@ -41,13 +41,14 @@ def _costs() -> str:
 class Model(Section):
     """The model a run starts from."""
 
+    group: ClassVar[str] = "Base model"
+
     base_model: Annotated[
         str,
         Setting(
             "Base model",
             "The model to start from: a single file (.safetensors or .ckpt), a folder in diffusers layout, or the name "
             "of a Hugging Face repository (it is downloaded once and then used offline).",
-            group="Base model",
             path_kind="model",
         ),
     ] = "stable-diffusion-v1-5/stable-diffusion-v1-5"
@@ -57,14 +58,13 @@ class Model(Section):
             "Model variant",
             "What the model is conditioned on besides the prompt: nothing, a masked image, a depth map, or the images "
             "that it edits, of which some models read one.",
-            group="Base model",
             choice_labels=VARIANT_LABELS,
         ),
     ] = "text_to_image"
     family: Annotated[
         FamilySettings,
         *lazy_variants(FAMILIES, "sd"),
-        Setting("Model family", "The model family of the base model, and its own settings.", group="Base model"),
+        Setting("Model family", "The model family of the base model, and its own settings."),
     ] = SdSettings.with_defaults()
     training_adapter: Annotated[
         str,
@@ -73,7 +73,6 @@ class Model(Section):
             "For a distilled base model, such as a Turbo: a LoRA file that undoes the distillation while the model "
             "trains. It is merged into the denoiser before quantizing, is not in the result, and samples are drawn "
             "without it. Validation has it, as training does.",
-            group="Base model",
             path_kind="file",
             empty_means="none",
             applies_when=USES_DENOISER,
@@ -87,7 +86,6 @@ class Model(Section):
             "minutes of compiling, again for each size of images. Where that fails the run continues without. "
             "Automatic measures some steps of the run on a GPU without and with it, and keeps it if the rest of the "
             "run is shorter with it; on a CPU, in deterministic mode and with several devices it is off.",
-            group="Base model",
             changeable_on_resume=True,
             choice_labels={"off": "Off", "on": "On", "auto": "Automatic"},
         ),
@@ -100,7 +98,6 @@ class Model(Section):
             "many GPUs and CPUs have faster kernels; on others it is slower. Automatic is on for the parts that a "
             "training step runs on an NVIDIA GPU with tensor cores in 16 bits, and off in deterministic mode. Results "
             "differ in rounding.",
-            group="Base model",
             choice_labels={"off": "Off", "on": "On", "auto": "Automatic"},
         ),
     ] = "off"
@@ -110,7 +107,6 @@ class Model(Section):
             "Circular padding",
             "Wraps the image at its edges in the denoiser and the VAE: for seamless tiles. Other programs need their "
             "own setting for it (tiling).",
-            group="Base model",
         ),
     ] = False
     offline: Annotated[
@@ -118,7 +114,6 @@ class Model(Section):
         advanced_setting(
             "Offline",
             "Never uses the network; a repository must already be in the local cache.",
-            group="Base model",
             changeable_on_resume=True,
         ),
     ] = False
@@ -127,7 +122,6 @@ class Model(Section):
         advanced_setting(
             "Download folder",
             "Where downloaded models are kept.",
-            group="Base model",
             path_kind="folder",
             empty_means="the usual folder",
             changeable_on_resume=True,

@@ -30,6 +30,7 @@ def _own_rule() -> str:
 class Noise(Section):
     """Noise beyond the plain Gaussian, and the timestep distribution."""
 
+    group: ClassVar[str] = "Noise"
     applies_when: ClassVar[When | None] = USES_DENOISER
 
     offset_weight: Annotated[
@@ -40,7 +41,6 @@ class Noise(Section):
             "Offset noise",
             "Adds one random value per channel to the noise, so that very dark and very bright images can be "
             "learned. 0.05 to 0.1 is usual.",
-            group="Noise",
         ),
     ] = 0.0
     generalized_offset: Annotated[
@@ -49,7 +49,6 @@ class Noise(Section):
             "Generalized offset noise",
             "Scales offset noise with the noise level, instead of the same at all timesteps: in full at the last one, "
             "almost none on nearly clean images.",
-            group="Noise",
             applies_when=When("offset_weight", is_set=True, otherwise=When("offset_adaptive_scale", is_set=True)),
         ),
     ] = False
@@ -58,7 +57,6 @@ class Noise(Section):
         advanced_setting(
             "Random offset strength",
             "Multiplies the offset noise of each image by a random number from 0 to 1.",
-            group="Noise",
             applies_when=When("offset_weight", is_set=True),
         ),
     ] = False
@@ -70,7 +68,6 @@ class Noise(Section):
             "Adaptive offset scale",
             "Adds this times the absolute mean of each latent channel to the weight of the offset noise, so that dark "
             "and bright images get more of it.",
-            group="Noise",
         ),
     ] = 0.0
     perturbation_weight: Annotated[
@@ -81,7 +78,6 @@ class Noise(Section):
             "Perturbation noise",
             "Adds a second sample of noise with this weight to the noisy latents and to the target, which only raises "
             "the variance of the noise.",
-            group="Noise",
         ),
     ] = 0.0
     input_perturbation: Annotated[
@@ -92,7 +88,6 @@ class Noise(Section):
             "Input perturbation",
             "Adds a second sample of noise with this weight to the noisy latents, but not to the target, so that the "
             "model learns to correct its own errors (Ning et al. 2023). 0.1 is usual.",
-            group="Noise",
         ),
     ] = 0.0
     input_perturbation_random_strength: Annotated[
@@ -100,7 +95,6 @@ class Noise(Section):
         advanced_setting(
             "Random input perturbation",
             "Multiplies the input perturbation of each image by a random number from 0 to 1.",
-            group="Noise",
             applies_when=When("input_perturbation", is_set=True),
         ),
     ] = False
@@ -112,7 +106,6 @@ class Noise(Section):
             "Pyramid noise levels",
             "Adds coarser and coarser noise in this many levels, so that the model learns large areas of light and "
             "shadow (multi-resolution noise). 6 to 10 is usual; 0 is off.",
-            group="Noise",
         ),
     ] = 0
     pyramid_discount: Annotated[
@@ -122,7 +115,6 @@ class Noise(Section):
         advanced_setting(
             "Pyramid noise discount",
             "How strong each level is compared with the level before. 0.1 to 0.3 is usual.",
-            group="Noise",
             applies_when=When("pyramid_iterations", is_set=True),
         ),
     ] = 0.3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
@@ -14,13 +14,14 @@ from modules.settings.field import Section, Setting, When, advanced_setting
 class Output(Section):
     """The file that a finished run writes."""
 
+    group: ClassVar[str] = "Result"
+
     destination: Annotated[
         str,
         Setting(
             "Save to",
             "The result's file, or the folder of a model in diffusers format. It is written when the run succeeds. If "
             "something is there that the run did not write, its result gets a number, such as lora-2.",
-            group="Result",
             path_kind="save",
             changeable_on_resume=True,
         ),
@@ -35,7 +36,6 @@ class Output(Section):
             "and Forge load nothing. ComfyUI's format has the names of ComfyUI's own models (diffusion_model., "
             "text_encoders.), as other trainers of flow models write them. Each saved file is reported with the "
             "programs that load it.",
-            group="Result",
             choice_labels={
                 "auto": "Automatic",
                 "kohya": "kohya",
@@ -52,7 +52,6 @@ class Output(Section):
             "Model format",
             "A single file loads in ComfyUI, A1111, Forge and diffusers; of flow-matching models it contains the "
             "denoiser alone. The diffusers format is a folder with a file for each part of the model.",
-            group="Result",
             choice_labels={"single_file": "Single file (most programs)", "diffusers": "diffusers folder"},
             applies_when=When("training.trains", ("full", "vae")),
             changeable_on_resume=True,
@@ -66,7 +65,6 @@ class Output(Section):
             "detail: of a model only the UNet is in float8, which ComfyUI, Forge, A1111 and diffusers load; of a LoRA "
             "all, scaled by its alpha. float8 with scales loses less: each matrix has a scale, which ComfyUI reads. "
             "It is for fine-tunes of flow models in a single file.",
-            group="Result",
             choice_labels={
                 "float32": "float32",
                 "bfloat16": "bfloat16",
@@ -82,7 +80,6 @@ class Output(Section):
         Setting(
             "Trigger words",
             "The words that activate what was trained. Written to the file's metadata, where other programs show them.",
-            group="Result",
             empty_means="none",
             changeable_on_resume=True,
             applies_when=USES_DENOISER,
@@ -94,7 +91,6 @@ class Output(Section):
             "Thumbnail",
             "Puts a small copy of the newest sample into the file's metadata. A1111, Forge and others show it as the "
             "cover of a LoRA.",
-            group="Result",
             changeable_on_resume=True,
         ),
     ] = False
@@ -104,7 +100,6 @@ class Output(Section):
             "Prevent overwrites",
             "Refuses to start if the result exists already, instead of giving the new one a number. If it appears "
             "during the run, the result stays in the run's save folder.",
-            group="Result",
             changeable_on_resume=True,
         ),
     ] = False
@@ -114,7 +109,6 @@ class Output(Section):
             "Include training config",
             "Whether the file includes the settings it was trained with. Settings: without concepts, sample prompts, "
             "notes and folders; of other files only their names. All: everything, with the folders' paths.",
-            group="Result",
             choice_labels={"none": "None", "settings": "Settings", "all": "Settings, concepts and samples"},
             changeable_on_resume=True,
         ),
@@ -126,7 +120,6 @@ class Output(Section):
             "What a LoRA's file contains about the training images, for the cards of A1111, Forge and others. Counts: "
             "images, repeats and buckets, with numbered concepts. Names: also the names of the concepts or their "
             "folders. Tags: also every tag of the captions and how often it occurs.",
-            group="Result",
             choice_labels={"none": "None", "counts": "Counts", "names": "Counts and names", "tags": "Counts and tags"},
             applies_when=When("training.trains", ("adapter",)),
             changeable_on_resume=True,

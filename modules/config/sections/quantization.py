@@ -15,6 +15,7 @@ from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPrese
 class Quantization(Section):
     """Settings for all parts whose weight dtype is a quantized one."""
 
+    group: ClassVar[str] = "Quantization"
     applies_when: ClassVar[When | None] = USES_DENOISER
 
     layers: Annotated[
@@ -24,7 +25,6 @@ class Quantization(Section):
             "Which linear layers of the denoiser are quantized. The others, and all convolutions, norms and "
             "embeddings, stay in 16 bits, or in float32 if that is the precision. Of text encoders all layers are "
             "quantized.",
-            group="Quantization",
             choice_labels={name: PRESET_LABELS[name] for name in ("all", "attention_mlp", "attention", "custom")},
         ),
     ] = "all"
@@ -33,7 +33,6 @@ class Quantization(Section):
         advanced_setting(
             "Layer names",
             "Parts of layer names, separated by commas: a layer is quantized if its name contains one of them.",
-            group="Quantization",
             applies_when=When("layers", ("custom",)),
         ),
     ] = ""
@@ -42,7 +41,6 @@ class Quantization(Section):
         advanced_setting(
             "Use regular expressions",
             "Treats the layer names as regular expressions.",
-            group="Quantization",
             applies_when=When("layers", ("custom",)),
         ),
     ] = False
@@ -52,7 +50,6 @@ class Quantization(Section):
             "SVD residual",
             "Keeps the largest singular values of each quantized weight in a low-rank product next to it, in this "
             "dtype, and quantizes only the rest (SVDQuant, Li et al. 2024): more precise for a little memory.",
-            group="Quantization",
             choice_labels={"none": "Off", "float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
         ),
     ] = "none"
@@ -63,7 +60,6 @@ class Quantization(Section):
         advanced_setting(
             "SVD rank",
             "The rank of the low-rank product.",
-            group="Quantization",
             applies_when=When("svd_dtype", ("float32", "bfloat16", "float16")),
         ),
     ] = 16
@@ -72,7 +68,6 @@ class Quantization(Section):
         advanced_setting(
             "Quantization cache folder",
             "Where quantized weights with an SVD residual are kept, so that they are computed only once.",
-            group="Quantization",
             path_kind="folder",
             empty_means="inside the cache folder",
             applies_when=When("svd_dtype", ("float32", "bfloat16", "float16")),

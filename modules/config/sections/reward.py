@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -18,9 +18,10 @@ _A_POLICY_METHOD = When("training.method", policy_methods())
 class Reward(Section):
     """The reward models that reward methods train on. The other methods need none."""
 
+    group: ClassVar[str] = "Reward"
+
     models: Annotated[
-        tuple[Scorer, ...],
-        Setting("Reward models", "The models that score the images sampled by a reward method.", group="Reward"),
+        tuple[Scorer, ...], Setting("Reward models", "The models that score the images sampled by a reward method.")
     ] = ()
     measure_every: Annotated[
         Every,
@@ -28,7 +29,6 @@ class Reward(Section):
             "Measure the reward",
             "How often the reward is measured, including the held-out reward. The images are always sampled with the "
             "same prompts and seeds: the prompts of the samples, or captions of the validation images.",
-            group="Reward",
             applies_when=_A_REWARD_METHOD,
             changeable_on_resume=True,
         ),
@@ -41,7 +41,6 @@ class Reward(Section):
             "Images per measurement",
             "How many images are sampled for a measurement. More give a more stable score and take longer.",
             unit="images",
-            group="Reward",
             applies_when=_A_REWARD_METHOD,
         ),
     ] = 8
@@ -54,7 +53,6 @@ class Reward(Section):
             "The run saves and ends after this many measurements in a row without a new best, by the held-out reward "
             "or, without one, by the trained rewards. 0 never stops early.",
             unit="measurements",
-            group="Reward",
             applies_when=_A_REWARD_METHOD,
             changeable_on_resume=True,
         ),
@@ -66,7 +64,6 @@ class Reward(Section):
             "Whenever the held-out reward (without one, the trained reward) reaches a new high, the model is saved in "
             'the run\'s save folder as "...-best-reward", replacing the previous one. The measurement before the first '
             "step does not count.",
-            group="Reward",
             applies_when=_A_REWARD_METHOD,
             changeable_on_resume=True,
         ),
@@ -77,7 +74,6 @@ class Reward(Section):
             "Result",
             "Which model becomes the result when the run ends: the one after the last step, or the one with the "
             "highest reward.",
-            group="Reward",
             choice_labels={"last": "Last step", "best": "Best checkpoint"},
             applies_when=When("keep_best", (True,)),
             changeable_on_resume=True,

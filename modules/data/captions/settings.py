@@ -41,6 +41,7 @@ class CaptionChanges(Section):
     The fields are in the order of the operations in `modules/data/captions/operations.py`.
     """
 
+    group: ClassVar[str] = CAPTION_AUGMENTATION
     applies_when: ClassVar[When | None] = USES_DENOISER
 
     choice: Annotated[
@@ -50,16 +51,13 @@ class CaptionChanges(Section):
             "Which caption is used where an image has several: a random one, all of them in turn, or always the first. "
             "It is then changed in this order: wildcards, replacements, tag dropout, capitalization, shuffling, "
             "trigger word, prefix and suffix.",
-            group=CAPTION_AUGMENTATION,
             choice_labels={"random": "Random", "in_turn": "In turn", "first": "First"},
         ),
     ] = "random"
     wildcards: Annotated[
         bool,
         advanced_setting(
-            "Wildcards",
-            "Replaces alternatives in captions, such as {red|blue}, by one of them at random.",
-            group=CAPTION_AUGMENTATION,
+            "Wildcards", "Replaces alternatives in captions, such as {red|blue}, by one of them at random."
         ),
     ] = False
     replacements: Annotated[
@@ -67,23 +65,17 @@ class CaptionChanges(Section):
         advanced_setting(
             "Replacements",
             "Words or phrases to replace in captions, one per line: old => new. Whole words only, in this order.",
-            group=CAPTION_AUGMENTATION,
             multiline=True,
             empty_means="none",
         ),
     ] = ""
-    tag_delimiter: Annotated[
-        str, advanced_setting("Tag delimiter", "What separates two tags.", group=CAPTION_AUGMENTATION)
-    ] = ","
+    tag_delimiter: Annotated[str, advanced_setting("Tag delimiter", "What separates two tags.")] = ","
     keep_tags_count: Annotated[
         int,
         Ge(0),
         Le(1000),
         advanced_setting(
-            "Keep tags count",
-            "How many tags at the start of a caption are neither shuffled nor dropped.",
-            unit="tags",
-            group=CAPTION_AUGMENTATION,
+            "Keep tags count", "How many tags at the start of a caption are neither shuffled nor dropped.", unit="tags"
         ),
     ] = 1
     keep_tags_separator: Annotated[
@@ -92,7 +84,6 @@ class CaptionChanges(Section):
             "Keep tags separator",
             "A mark in captions between tags that are kept and others, such as |||. Tags before it are kept at the "
             "start, those after a second one at the end. Captions without it keep the first tags as counted.",
-            group=CAPTION_AUGMENTATION,
             empty_means="none",
         ),
     ] = ""
@@ -101,20 +92,16 @@ class CaptionChanges(Section):
         advanced_setting(
             "Tag group separator",
             "A mark in captions, such as ;;;, between tags that stay together. The tag delimiter replaces it.",
-            group=CAPTION_AUGMENTATION,
             empty_means="none",
         ),
     ] = ""
-    tag_dropout: Annotated[
-        bool, advanced_setting("Tag dropout", "Randomly drops tags from captions.", group=CAPTION_AUGMENTATION)
-    ] = False
+    tag_dropout: Annotated[bool, advanced_setting("Tag dropout", "Randomly drops tags from captions.")] = False
     tag_dropout_mode: Annotated[
         Literal["full", "random", "random_weighted"],
         advanced_setting(
             "Tag dropout mode",
             "Full drops all tags at once, random each on its own, random weighted the later ones more often: the "
             "probability grows up to the last tag.",
-            group=CAPTION_AUGMENTATION,
             applies_when=When("tag_dropout", (True,)),
             choice_labels={"full": "Full", "random": "Random", "random_weighted": "Random weighted"},
         ),
@@ -126,7 +113,6 @@ class CaptionChanges(Section):
         advanced_setting(
             "Tag dropout probability",
             "The probability that tags are dropped.",
-            group=CAPTION_AUGMENTATION,
             applies_when=When("tag_dropout", (True,)),
         ),
     ] = 0.0
@@ -135,7 +121,6 @@ class CaptionChanges(Section):
         advanced_setting(
             "Special tags mode",
             "Whether only the special tags may be dropped (blacklist), or never (whitelist).",
-            group=CAPTION_AUGMENTATION,
             applies_when=When("tag_dropout", (True,)),
             choice_labels={"none": "None", "blacklist": "Blacklist", "whitelist": "Whitelist"},
         ),
@@ -145,7 +130,6 @@ class CaptionChanges(Section):
         advanced_setting(
             "Special tags",
             "The tags, separated by the delimiter, or a .txt or .csv file with one on each line.",
-            group=CAPTION_AUGMENTATION,
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
         ),
     ] = ""
@@ -154,7 +138,6 @@ class CaptionChanges(Section):
         advanced_setting(
             "Special tags are regular expressions",
             "Treats the special tags as regular expressions that match a whole tag: photo.* is any tag that starts so.",
-            group=CAPTION_AUGMENTATION,
             applies_when=When("special_tags_mode", ("blacklist", "whitelist")),
         ),
     ] = False
@@ -164,7 +147,6 @@ class CaptionChanges(Section):
             "Randomize capitalization",
             "Randomly changes the capitalization of tags. The tokenizer of SD and SDXL reads all letters as lowercase, "
             "so their images do not depend on it.",
-            group=CAPTION_AUGMENTATION,
         ),
     ] = False
     capitalization_modes: Annotated[
@@ -172,7 +154,6 @@ class CaptionChanges(Section):
         advanced_setting(
             "Capitalization modes",
             "Any of capslock, title, first and random, separated by commas; one is chosen each time.",
-            group=CAPTION_AUGMENTATION,
             applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = "capslock, title, first, random"
@@ -183,7 +164,6 @@ class CaptionChanges(Section):
         advanced_setting(
             "Capitalization probability",
             "The probability that a tag is changed.",
-            group=CAPTION_AUGMENTATION,
             applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = 0.0
@@ -192,17 +172,11 @@ class CaptionChanges(Section):
         advanced_setting(
             "Force lowercase first",
             "Converts every tag to lowercase before its capitalization is changed.",
-            group=CAPTION_AUGMENTATION,
             applies_when=When("randomize_capitalization", (True,)),
         ),
     ] = False
     shuffle_tags: Annotated[
-        bool,
-        advanced_setting(
-            "Shuffle tags",
-            "Shuffles the order of a caption's tags. Kept tags stay in their place.",
-            group=CAPTION_AUGMENTATION,
-        ),
+        bool, advanced_setting("Shuffle tags", "Shuffles the order of a caption's tags. Kept tags stay in their place.")
     ] = False
     trigger_word: Annotated[
         str,
@@ -210,25 +184,18 @@ class CaptionChanges(Section):
             "Trigger word",
             "A word or phrase that every caption shall contain. Captions without it get it as their first tag; a tag "
             "that contains it is neither dropped nor capitalized.",
-            group=CAPTION_AUGMENTATION,
             empty_means="none",
         ),
     ] = ""
     prefix: Annotated[
         str,
-        advanced_setting(
-            "Prefix",
-            "Written before every caption, also where an image has none.",
-            group=CAPTION_AUGMENTATION,
-            empty_means="none",
-        ),
+        advanced_setting("Prefix", "Written before every caption, also where an image has none.", empty_means="none"),
     ] = ""
     suffix: Annotated[
         str,
         advanced_setting(
             "Suffix",
             "Written after every caption. Without a space if it begins with a punctuation mark.",
-            group=CAPTION_AUGMENTATION,
             empty_means="none",
         ),
     ] = ""

@@ -33,7 +33,6 @@ class AnimaSettings(FamilySettings):
             "Also trains the small network between Qwen3 and the transformer, with a learning rate of its own. It "
             "holds much of what the model knows of tags, artists and characters, and its makers advise against it. "
             "Prompts are encoded in each step then, as they cannot be cached.",
-            group="Base model",
         ),
     ] = False
 

@@ -50,7 +50,6 @@ class FluxSettings(FamilySettings):
             "Training guidance",
             "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the "
             "images as they are. FLUX.1 schnell has no such input.",
-            group="Base model",
         ),
     ] = 1.0
     text_tokens: Annotated[
@@ -62,7 +61,6 @@ class FluxSettings(FamilySettings):
             "The number of tokens that T5 reads of each prompt; shorter prompts are padded to it, and the model "
             "attends to the padding. Fewer need less memory and smaller caches, but differ from what other programs "
             "do.",
-            group="Base model",
             unit="tokens",
             empty_means="512, 256 for schnell",
         ),

@@ -37,7 +37,6 @@ class Flux2DevSettings(Flux2Settings):
             "Training guidance",
             "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the "
             "images as they are.",
-            group="Base model",
         ),
     ] = 1.0
 

@@ -36,7 +36,6 @@ class HiDreamSettings(FamilySettings):
             "Tokens",
             "The number of tokens that each text encoder reads of a prompt. T5 and Llama pad shorter prompts to it, "
             "and the model attends to the padding. The cache of a prompt takes 270 kB for each token in bfloat16.",
-            group="Base model",
             unit="tokens",
         ),
     ] = USUAL_TOKENS

@@ -39,7 +39,6 @@ class Ideogram4Settings(FamilySettings):
             "The most tokens that are read of a prompt, with the 8 of the template. The model gets 53,248 values for "
             "each: in the cache of captions, a token takes 0.1 MB in 16 bits, a caption of 512 tokens 55 MB, one of "
             "2048 tokens 218 MB.",
-            group="Base model",
             unit="tokens",
             empty_means="2048",
         ),

@@ -20,7 +20,6 @@ class LatentDiffusionSettings(FamilySettings):
             "Prediction type",
             "Automatic reads it from the model. Set it only if the model's files lack it or have it wrong, "
             "or to convert a model to v-prediction by training.",
-            group="Base model",
             choice_labels={"auto": "Automatic", "epsilon": "epsilon", "v_prediction": "v-prediction"},
         ),
     ] = "auto"
@@ -30,7 +29,6 @@ class LatentDiffusionSettings(FamilySettings):
             "Zero terminal SNR",
             "Makes the last timestep pure noise, so that the model can generate very dark and very bright images "
             "(Lin et al. 2023). Only with v-prediction. Automatic reads it from the model.",
-            group="Base model",
             choice_labels={"auto": "Automatic", "on": "On", "off": "Off"},
         ),
     ] = "auto"
@@ -42,7 +40,6 @@ class LatentDiffusionSettings(FamilySettings):
             "Clip skip",
             "How many of the text encoder's last layers are skipped, counted from 0 as in OneTrainer: 0 for most "
             "models, 1 for many anime models. kohya and A1111 count from 1: their clip skip 1 is 0 here, their 2 is 1.",
-            group="Base model",
             unit="layers",
         ),
     ] = 0
@@ -52,7 +49,6 @@ class LatentDiffusionSettings(FamilySettings):
             "Prompt weighting",
             "Reads (word:1.2), (word) and [word] in captions and sample prompts as weights, as A1111 does. Off: "
             "brackets are ordinary characters.",
-            group="Base model",
         ),
     ] = False
 

@@ -47,7 +47,6 @@ class Sd3Settings(FamilySettings):
             "The number of tokens that T5 reads of each prompt; shorter prompts are padded to it, and the model "
             "attends to the padding. OneTrainer has 77. Fewer need less memory and smaller caches. Both CLIPs always "
             "read 75.",
-            group="Base model",
             unit="tokens",
         ),
     ] = USUAL_TOKENS
@@ -58,7 +57,6 @@ class Sd3Settings(FamilySettings):
         advanced_setting(
             "Clip skip",
             "How many of the last layers of CLIP-L are skipped, besides the one that the model always skips.",
-            group="Base model",
             unit="layers",
         ),
     ] = 0
@@ -69,7 +67,6 @@ class Sd3Settings(FamilySettings):
         advanced_setting(
             "Clip skip 2",
             "Clip skip of the second text encoder, CLIP-G.",
-            group="Base model",
             unit="layers",
             empty_means="same as the first",
         ),

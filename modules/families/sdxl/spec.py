@@ -32,7 +32,6 @@ class SdxlSettings(LatentDiffusionSettings):
         advanced_setting(
             "Clip skip 2",
             "Clip skip of the second text encoder.",
-            group="Base model",
             unit="layers",
             empty_means="same as the first",
         ),

@@ -38,7 +38,6 @@ class StableCascadeSettings(FamilySettings):
             "The model that decodes samples (stages A and B): a folder in diffusers layout, or the name of a Hugging "
             "Face repository. It also contains the image encoder, effnet_encoder.safetensors. Neither is trained. Not "
             "used if the folder of the base model has them.",
-            group="Base model",
             path_kind="model",
         ),
     ] = DECODER
@@ -47,7 +46,6 @@ class StableCascadeSettings(FamilySettings):
         advanced_setting(
             "EfficientNet encoder",
             "A .safetensors file of the network that encodes images into latents.",
-            group="Base model",
             path_kind="file",
             empty_means="the decoder's own",
         ),

@@ -36,7 +36,6 @@ class WuerstchenSettings(FamilySettings):
             "The model that decodes samples (stages A and B, with a text encoder of its own): a folder in diffusers "
             "layout, or the name of a Hugging Face repository. It is not trained. Not used if the folder of the base "
             "model has it.",
-            group="Base model",
             path_kind="model",
         ),
     ] = DECODER
@@ -47,7 +46,6 @@ class WuerstchenSettings(FamilySettings):
             "The network that encodes images into latents: a file, model_v2_stage_b.pt or one of the encoder alone, or "
             "the folder or repository of such a file. Not used if the decoder's folder has it, as "
             "effnet_encoder.safetensors.",
-            group="Base model",
             path_kind="model",
         ),
     ] = ENCODER

@@ -5,7 +5,7 @@ training target and cannot be chosen as a method.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le
 
@@ -21,13 +21,14 @@ _GROUP = "VAE"
 class Reconstruction(Section):
     """How a VAE is trained: which half of it, and the terms of its loss."""
 
+    group: ClassVar[str] = _GROUP
+
     decoder_only: Annotated[
         bool,
         Setting(
             "Decoder only",
             "Trains only the decoder, so that the latents stay the same and every model and LoRA can use the new VAE. "
             "Training the encoder too changes the latents: models that were trained with the old ones no longer fit.",
-            group=_GROUP,
             applies_when=_VAE,
         ),
     ] = True
@@ -35,7 +36,7 @@ class Reconstruction(Section):
         float,
         Ge(0),
         Le(1000),
-        Setting("MSE strength", "The weight of the squared error of the pixels.", group=_GROUP, applies_when=_VAE),
+        Setting("MSE strength", "The weight of the squared error of the pixels.", applies_when=_VAE),
     ] = 1.0
     mae_strength: Annotated[
         float,
@@ -44,7 +45,6 @@ class Reconstruction(Section):
         Setting(
             "MAE strength",
             "The weight of the absolute error of the pixels. Sharper than the squared error alone.",
-            group=_GROUP,
             applies_when=_VAE,
         ),
     ] = 0.0
@@ -56,7 +56,6 @@ class Reconstruction(Section):
             "Perceptual strength",
             "The weight of the perceptual distance LPIPS, which compares the features that a VGG16 sees in the images: "
             "sharper textures than errors of the pixels alone, at a lower PSNR. 0.1 to 1 is usual.",
-            group=_GROUP,
             applies_when=_VAE,
         ),
     ] = 0.0
@@ -66,7 +65,6 @@ class Reconstruction(Section):
             "VGG16 file",
             "The VGG16 of the perceptual distance: a file of torchvision's or timm's weights, or a Hugging Face "
             "repository with a model.safetensors.",
-            group=_GROUP,
             path_kind="file",
             empty_means="the published one, a download of 0.6 GB",
             applies_when=_PERCEPTUAL,
@@ -77,7 +75,6 @@ class Reconstruction(Section):
         advanced_setting(
             "LPIPS file",
             "The weights of VGG16's features in the perceptual distance: those of LPIPS for VGG16, version 0.1.",
-            group=_GROUP,
             path_kind="file",
             empty_means="the published ones",
             applies_when=_PERCEPTUAL,
@@ -91,7 +88,6 @@ class Reconstruction(Section):
             "KL strength",
             "The weight of the KL divergence of the latents from a standard normal distribution, as a mean over their "
             "elements. It keeps the latents in their range when the encoder is trained.",
-            group=_GROUP,
             applies_when=When("decoder_only", (False,)),
         ),
     ] = 1e-6

@@ -20,7 +20,7 @@ IN_32_BITS = When("optim_bits", ("32",))
 
 _SMALLEST = {
     "label": "Min 8-bit size",
-    "explanation": "Tensors with fewer weights keep their state in 32 bits.",
+    "help": "Tensors with fewer weights keep their state in 32 bits.",
     "unit": "weights",
 }
 Smallest8Bit = Annotated[int, Ge(0), Le(1_000_000_000), advanced_setting(**_SMALLEST)]

@@ -81,7 +81,6 @@ class Flux2Settings(FamilySettings):
             "The number of tokens that the text encoder reads of each prompt, with those of the template; shorter "
             "prompts are padded to it, and the model attends to the padding. Fewer need less memory and smaller "
             "caches, but differ from what other programs do.",
-            group="Base model",
             unit="tokens",
             empty_means="512",
         ),
