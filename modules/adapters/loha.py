@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
-    AN_ADAPTER,
+    AdapterSection,
     Bundle,
     LayerNames,
     LayerPatterns,
@@ -40,7 +40,7 @@ from modules.adapters.training_settings import (
 )
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, lacking_factor, product_size
 from modules.formats.program_table import UNKNOWN, none, plain_lora_only
-from modules.settings.field import Section, advanced_setting
+from modules.settings.field import advanced_setting
 
 if TYPE_CHECKING:
     from modules.memory.arrays import Array
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 FACTORS = frozenset(f"hada_{name}" for name in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2"))
 
 
-class Loha(Section):
+class Loha(AdapterSection):
     """Adds two low-rank products, multiplied by element (Hyeon-Woo et al. 2022): a higher rank for its size."""
 
     name: Literal["loha"] = "loha"
@@ -71,13 +71,7 @@ class Loha(Section):
     decompose_norm_eps: DecomposeEps = True
     decompose_output_axis: DecomposeOutputAxis = False
     use_tucker: Annotated[
-        bool,
-        advanced_setting(
-            "Tucker decomposition",
-            "Also decomposes convolution kernels larger than 1x1.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
-        ),
+        bool, advanced_setting("Tucker decomposition", "Also decomposes convolution kernels larger than 1x1.")
     ] = False
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True

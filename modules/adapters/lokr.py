@@ -14,7 +14,7 @@ from annotated_types import Ge, Le
 
 from modules.adapters.ranks import ALL_ALIKE, factorization
 from modules.adapters.settings import (
-    AN_ADAPTER,
+    AdapterSection,
     Bundle,
     LayerNames,
     LayerPatterns,
@@ -41,7 +41,7 @@ from modules.adapters.training_settings import (
 )
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size
 from modules.formats.program_table import Answer, none, plain_lora_only, refuses
-from modules.settings.field import Section, Setting, advanced_setting
+from modules.settings.field import Setting, advanced_setting
 
 if TYPE_CHECKING:
     from modules.memory.arrays import Array
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 FACTORS = frozenset({"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"})
 
 
-class Lokr(Section):
+class Lokr(AdapterSection):
     """Adds a Kronecker product of small matrices (Yeh et al. 2024): very small files, or a high rank."""
 
     name: Literal["lokr"] = "lokr"
@@ -77,17 +77,12 @@ class Lokr(Section):
             "Factor",
             "The size of the first, small matrix: the smaller it is, the larger the file. -1 makes both matrices as "
             "alike in size as the layer allows, which gives the smallest file.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
         ),
     ] = -1
     decompose_both: Annotated[
         bool,
         advanced_setting(
-            "Decompose both",
-            "Also factorizes the first matrix into a low-rank product if the rank is small enough.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
+            "Decompose both", "Also factorizes the first matrix into a low-rank product if the rank is small enough."
         ),
     ] = False
     use_tucker: Annotated[
@@ -96,18 +91,11 @@ class Lokr(Section):
             "Tucker decomposition",
             "Also decomposes convolution kernels larger than 1x1. The file has these factors multiplied out, as "
             "ComfyUI and Forge need them.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
         ),
     ] = False
     full_matrix: Annotated[
         bool,
-        advanced_setting(
-            "Full matrix",
-            "Trains both matrices in full, whatever the rank. Alpha then has no effect.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
-        ),
+        advanced_setting("Full matrix", "Trains both matrices in full, whatever the rank. Alpha then has no effect."),
     ] = False
     decompose: Decompose = False
     decompose_norm_eps: DecomposeEps = True
@@ -118,8 +106,6 @@ class Lokr(Section):
             "Vec trick",
             "Multiplies by the two matrices one after the other and never builds their product. Uses less memory; the "
             "result is the same but for rounding.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
         ),
     ] = True
     dtype: WeightType = "float32"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
-    AN_ADAPTER,
+    AdapterSection,
     Bundle,
     LayerNames,
     LayerPatterns,
@@ -37,14 +37,14 @@ from modules.adapters.training_settings import (
 from modules.formats.adapter_names import DOWN, MID, UP
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size
 from modules.formats.program_table import plain_lora_only
-from modules.settings.field import Section, advanced_setting
+from modules.settings.field import advanced_setting
 
 if TYPE_CHECKING:
     from modules.memory.arrays import Array
     from modules.memory.replay import Replay
 
 
-class Lora(Section):
+class Lora(AdapterSection):
     """Adds a product of two small matrices to each layer (Hu et al. 2021): the usual choice."""
 
     name: Literal["lora"] = "lora"
@@ -59,8 +59,6 @@ class Lora(Section):
             "Initialization",
             "Zero: the product begins as zero (Hu et al. 2021). PiSSA: it begins as the principal part of each weight "
             "(Meng et al. 2024), whose singular values are computed before the run; the file then has twice the rank.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
             choice_labels={"zero": "Zero", "pissa": "PiSSA"},
         ),
     ] = "zero"

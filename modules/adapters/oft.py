@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Le, Lt
 
 from modules.adapters.ranks import factorization
-from modules.adapters.settings import AN_ADAPTER, Bundle, LayerNames, LayerPatterns, Layers, OtherLayers, StartFrom
+from modules.adapters.settings import AdapterSection, Bundle, LayerNames, LayerPatterns, Layers, OtherLayers, StartFrom
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import ModuleDropout, WeightType
 from modules.formats.adapter_types import AdapterType, Shapes
 from modules.formats.program_table import UNKNOWN, Answers, none, plain_lora_only
-from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.field import Setting, When, advanced_setting
 from modules.system.problem import Problem, count
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ NO_LIMIT = 1024.0
 """The least alpha that limits nothing in any program: they differ in how they read it as a limit of the norm."""
 
 
-class Oft(Section):
+class Oft(AdapterSection):
     """Rotates the outputs or inputs of each layer in blocks and keeps their norms (Qiu et al. 2023)."""
 
     name: Literal["oft"] = "oft"
@@ -47,8 +47,6 @@ class Oft(Section):
             "Block size",
             "How many channels are rotated together; the file grows with it. A layer gets another size where programs "
             "need one: for outputs at most the square root of their number, for inputs the nearest divisor.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
         ),
     ] = 32
     rotates: Annotated[
@@ -57,8 +55,6 @@ class Oft(Section):
             "Rotates",
             "The outputs of each layer, as LyCORIS (Diag-OFT): ComfyUI and A1111 load the file. Or its inputs, as "
             "OneTrainer (OFT v2), which is slower: only programs with support for OFT v2 load the file.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
             choice_labels={"outputs": "Outputs (Diag-OFT)", "inputs": "Inputs (OFT v2)"},
         ),
     ] = "outputs"
@@ -70,33 +66,21 @@ class Oft(Section):
             "COFT constraint",
             "Keeps the rotations close to none: the norm of what generates a layer's rotations is at most this number "
             "times the number of its rotated channels, as in LyCORIS; for example 1e-3. 0 sets no limit.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
         ),
     ] = 0.0
-    block_share: Annotated[
-        bool,
-        advanced_setting(
-            "Share blocks", "All blocks of a layer share one rotation.", group="Adapter", applies_when=AN_ADAPTER
-        ),
-    ] = False
+    block_share: Annotated[bool, advanced_setting("Share blocks", "All blocks of a layer share one rotation.")] = False
     scaled: Annotated[
         bool,
         advanced_setting(
             "Scaled OFT",
             "Divides the trained values by the square root of their number per block, so that the same learning rate "
             "fits every block size. Choose a higher learning rate with it.",
-            group="Adapter",
-            applies_when=AN_ADAPTER,
         ),
     ] = False
     rescale: Annotated[
         bool,
         advanced_setting(
-            "Rescale outputs",
-            "Also trains a scale for each output.",
-            group="Adapter",
-            applies_when=When("rotates", ("outputs",)),
+            "Rescale outputs", "Also trains a scale for each output.", applies_when=When("rotates", ("outputs",))
         ),
     ] = False
     layers: Layers = "attention_mlp"
@@ -106,12 +90,7 @@ class Oft(Section):
         float,
         Ge(0),
         Lt(1),
-        advanced_setting(
-            "Dropout",
-            "The probability that a block is not rotated in a step.",
-            group="Regularization",
-            applies_when=AN_ADAPTER,
-        ),
+        advanced_setting("Dropout", "The probability that a block is not rotated in a step.", group="Regularization"),
     ] = 0.0
     module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""

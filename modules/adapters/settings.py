@@ -6,12 +6,19 @@ all together.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
-from modules.settings.field import When, advanced_setting
+from modules.settings.field import Section, When, advanced_setting
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
 
 AN_ADAPTER = When("training.trains", ("adapter",))
+
+
+class AdapterSection(Section):
+    """The base of the settings of one adapter, which only a run of an adapter reads."""
+
+    group: ClassVar[str] = "Adapter"
+    applies_when: ClassVar[When | None] = AN_ADAPTER
 
 
 Layers = Annotated[
@@ -22,7 +29,6 @@ Layers = Annotated[
         "itself, those of all blocks, every linear and convolution layer, or those you name. Text encoders always get "
         "all.",
         group="Layers",
-        applies_when=AN_ADAPTER,
         choice_labels=PRESET_LABELS,
     ),
 ]
@@ -50,7 +56,6 @@ StartFrom = Annotated[
         "Start from",
         "An adapter file to continue training from. Its layers keep the rank that they have in it.",
         group="Starting point",
-        applies_when=AN_ADAPTER,
         path_kind="file",
         empty_means="a new adapter",
     ),
@@ -69,12 +74,7 @@ OtherLayers = Annotated[
 ]
 Bundle = Annotated[
     bool,
-    advanced_setting(
-        "Bundle embeddings",
-        "Writes the embeddings that are trained with the adapter into its file.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-    ),
+    advanced_setting("Bundle embeddings", "Writes the embeddings that are trained with the adapter into its file."),
 ]
 
 

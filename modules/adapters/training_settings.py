@@ -6,19 +6,14 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from modules.adapters.settings import AN_ADAPTER, AdapterSettings
+from modules.adapters.settings import AdapterSettings
 from modules.settings.field import Setting, When, advanced_setting
 
 Dropout = Annotated[
     float,
     Ge(0),
     Lt(1),
-    advanced_setting(
-        "Dropout",
-        "The probability of dropping each of the adapter's inputs.",
-        group="Regularization",
-        applies_when=AN_ADAPTER,
-    ),
+    advanced_setting("Dropout", "The probability of dropping each of the adapter's inputs.", group="Regularization"),
 ]
 RankDropout = Annotated[
     float,
@@ -29,7 +24,6 @@ RankDropout = Annotated[
         "The probability of dropping each rank of a layer's adapter, for each image of its own. Adapters whose "
         "ranks no image passes through drop outputs of their product instead.",
         group="Regularization",
-        applies_when=AN_ADAPTER,
     ),
 ]
 ModuleDropout = Annotated[
@@ -40,7 +34,6 @@ ModuleDropout = Annotated[
         "Module dropout",
         "The probability of leaving out the whole adapter of a layer in a step.",
         group="Regularization",
-        applies_when=AN_ADAPTER,
     ),
 ]
 LoraPlusRatio = Annotated[
@@ -51,25 +44,16 @@ LoraPlusRatio = Annotated[
         "LoRA+ ratio",
         "The learning rate of the matrix that begins as zero (B, or up), divided by that of the others (Hayou et al. "
         "2024, who suggest 16). 1 trains all with the same rate.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
     ),
 ]
 Decompose = Annotated[
-    bool,
-    advanced_setting(
-        "DoRA",
-        "Trains magnitude and direction of the weights separately (Liu et al. 2024).",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-    ),
+    bool, advanced_setting("DoRA", "Trains magnitude and direction of the weights separately (Liu et al. 2024).")
 ]
 DecomposeEps = Annotated[
     bool,
     advanced_setting(
         "DoRA norm epsilon",
         "Adds a tiny number to the norm to avoid division by zero.",
-        group="Adapter",
         applies_when=When("decompose", (True,)),
     ),
 ]
@@ -79,7 +63,6 @@ DecomposeOutputAxis = Annotated[
         "DoRA on output axis",
         "One magnitude for each output of a layer, as in the paper, instead of each input. diffusers loads only these; "
         "ComfyUI, Forge and A1111 apply only those of inputs as they were trained.",
-        group="Adapter",
         applies_when=When("decompose", (True,)),
     ),
 ]
@@ -88,8 +71,6 @@ WeightType = Annotated[
     advanced_setting(
         "Weight dtype",
         "The dtype of the adapter's weights while training.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
         choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
     ),
 ]
@@ -99,23 +80,13 @@ Rank = Annotated[
     int,
     Ge(1),
     Le(1024),
-    Setting(
-        "Rank",
-        "How much the LoRA can hold; 8 to 32 for most subjects. The file grows with it.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-    ),
+    Setting("Rank", "How much the LoRA can hold; 8 to 32 for most subjects. The file grows with it."),
 ]
 Alpha = Annotated[
     float,
     Gt(0),
     Le(4096),
-    Setting(
-        "Alpha",
-        "The strength of the LoRA is alpha divided by rank; equal values give strength 1.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-    ),
+    Setting("Alpha", "The strength of the LoRA is alpha divided by rank; equal values give strength 1."),
 ]
 ConvRank = Annotated[
     int | None,
@@ -124,8 +95,6 @@ ConvRank = Annotated[
     advanced_setting(
         "Convolution rank",
         "The rank of convolutions with a kernel larger than 1x1 (LoCon's own rank).",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
         empty_means="the rank of the other layers",
     ),
 ]
@@ -136,8 +105,6 @@ ConvAlpha = Annotated[
     advanced_setting(
         "Convolution alpha",
         "The alpha of convolutions with a kernel larger than 1x1.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
         empty_means="the strength of the other layers",
     ),
 ]
@@ -150,7 +117,6 @@ LayerRanksText = Annotated[
         "a regular expression. The first line that takes a layer counts, before the rank of convolutions; with a rank "
         "of 0 the layer gets no adapter. Without an alpha it has the strength of the other layers.",
         group="Layers",
-        applies_when=AN_ADAPTER,
         empty_means="the rank above for all layers",
         multiline=True,
     ),
@@ -161,8 +127,6 @@ RankStabilized = Annotated[
         "Rank-stabilized (rsLoRA)",
         "Divides alpha by the square root of the rank instead of the rank (Kalajdzievski 2023), so that high ranks "
         "learn as fast as low ones. Files hold the alpha that gives the same strength in every program.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
     ),
 ]
 
@@ -176,7 +140,6 @@ MaxNorm = Annotated[
         "After each step, layers whose change of the model (B A, times alpha by rank) has a larger norm are scaled "
         "down to it: kohya's scale_weight_norms, usually 1. It prevents overfitting, and several LoRAs combine better.",
         group="Regularization",
-        applies_when=AN_ADAPTER,
         empty_means="no limit",
     ),
 ]
