@@ -184,11 +184,9 @@ class ProjectedGuidance:
 class FamilySpec:
     """The facts about a family that are known before any weight is read.
 
-    `settings` is the class of the family's own settings, `model.family`. `factory` names the function that loads a
-    `LoadRequest`, as "module:function"; it is imported inside the training thread. Widths and heights must be multiples
-    of `size_step_px`; `pipelines` are the classes in the index of this family's diffusers folders.
-
-    `files` names the record of its files (`FamilyFiles`) as "module:name", torch-free.
+    `settings` is the class of the family's own settings, `model.family`. The package that has it contains the family's
+    code (`factory`, `files`). Widths and heights must be multiples of `size_step_px`; `pipelines` are the classes in
+    the index of this family's diffusers folders.
 
     `variants` are the model variants (`model.variant`) besides the base model, each with the number of channels that
     its denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of
@@ -221,12 +219,10 @@ class FamilySpec:
     label: str
     settings: type[FamilySettings]
     parts: tuple[PartSpec, ...]
-    factory: str
-    default_resolution_px: int
     size_step_px: int
     latents: LatentSpec
     text: TextSpec
-    files: str
+    default_resolution_px: int = 1024
     pipelines: tuple[str, ...] = ()
     variants: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -245,6 +241,20 @@ class FamilySpec:
     references: ReferenceSizes | None = None
     caption_images: Mapping[str, CaptionImages] = field(default_factory=dict)
     variant: str = ""
+
+    @property
+    def factory(self) -> str:
+        """The function that loads a `LoadRequest`, as "module:function"; it is imported inside the training thread."""
+        return f"{self._package}.model:load"
+
+    @property
+    def files(self) -> str:
+        """The record of its files (`FamilyFiles`), as "module:name"; torch-free."""
+        return f"{self._package}.files:FILES"
+
+    @property
+    def _package(self) -> str:
+        return self.settings.__module__.rpartition(".")[0]
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:

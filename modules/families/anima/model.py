@@ -15,14 +15,12 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
-from modules.families.anima.spec import ANIMA, CONDITIONER, CONVENTION, MAX_TOKENS, AnimaSettings
+from modules.families.anima.spec import ANIMA, CONDITIONER, MAX_TOKENS, AnimaSettings
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_tokens import T5Tokenizer, load_t5_tokenizer
-from modules.families.parts.text_model import FlowModel
+from modules.families.parts.text_model import FlowModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.devices import tensor_on
 
@@ -171,11 +169,6 @@ def load(request: LoadRequest[AnimaSettings]) -> Anima:
             if attention is not None:
                 attention.processor._attention_backend = "native"
     return Anima(
-        spec=ANIMA,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("anima", files.parts, prediction="flow"),
+        **flow_facts(files, ANIMA, "anima"),
         tokenizers=PromptTokenizers(qwen, t5),
     )

@@ -97,8 +97,6 @@ ANIMA = FamilySpec(
         ),
         PartSpec("vae", "VAE", "vae", QWEN_IMAGE_VAE, trainable=False),
     ),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8),
     text=TextSpec(
@@ -110,7 +108,6 @@ ANIMA = FamilySpec(
         widths={CONDITIONER: ("target_dim", "text_embed_dim")},
         counted_by=CONDITIONER,
     ),
-    files=f"{_HOME}.files:FILES",
     pipelines=("AnimaModularPipeline",),
     process=flow_matching(CONVENTION),
     sample_guidance=4.0,

@@ -9,15 +9,14 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import FlowProcess, flow_process_of
-from modules.families.chroma.spec import CHROMA, CONVENTION, FROZEN, MAX_TOKENS, ChromaSettings
+from modules.diffusion.flow import FlowProcess
+from modules.families.chroma.spec import CHROMA, FROZEN, MAX_TOKENS, ChromaSettings
 from modules.families.parts.conditioning import visible_tokens
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
-from modules.families.parts.text_model import T5Model
+from modules.families.parts.text_model import T5Model, flow_facts
 from modules.families.protocol import LoadRequest
 
 
@@ -81,11 +80,6 @@ def load(request: LoadRequest[ChromaSettings]) -> Chroma:
         kept_padding=1,
     )
     return Chroma(
-        spec=CHROMA,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("chroma1", files.parts, prediction="flow"),
+        **flow_facts(files, CHROMA, "chroma1"),
         t5=t5,
     )

@@ -61,14 +61,11 @@ CHROMA = FamilySpec(
         PartSpec("text_encoder", "Text encoder (T5-XXL)", "text_encoder", T5_TEXT),
         PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=2, overflows_in_float16=True),
     text=replace(
         t5_prompts(MAX_TOKENS, text_encoder="t5xxl"), widths={"text_encoder": ("d_model", "joint_attention_dim")}
     ),
-    files=f"{_HOME}.files:FILES",
     pipelines=("ChromaPipeline",),
     process=flow_matching(CONVENTION),
     sample_guidance=3.0,

@@ -13,15 +13,13 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
 from modules.diffusion.latents import channels_to_patches, patches_to_channels
-from modules.families.ernie_image.spec import CONVENTION, ERNIE_IMAGE, MAX_TOKENS, ErnieImageSettings
+from modules.families.ernie_image.spec import ERNIE_IMAGE, MAX_TOKENS, ErnieImageSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel
+from modules.families.parts.text_model import ChatModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.devices import tensor_on
 
@@ -79,11 +77,6 @@ def load(request: LoadRequest[ErnieImageSettings]) -> ErnieImage:
     files = read_model(request, ERNIE_IMAGE)
     files.parts["vae"].register_to_config(batch_norm_eps=NORM_EPSILON)
     return ErnieImage(
-        spec=ERNIE_IMAGE,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("ernie_image", files.parts, prediction="flow"),
+        **flow_facts(files, ERNIE_IMAGE, "ernie_image"),
         reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
     )

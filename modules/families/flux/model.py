@@ -14,18 +14,16 @@ from torch import nn
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS, references_of
-from modules.diffusion.flow import flow_process_of
 from modules.families.flux.files import published_name
-from modules.families.flux.spec import CONVENTION, FLUX, MAX_TOKENS, PACKED, FluxSettings
+from modules.families.flux.spec import FLUX, MAX_TOKENS, PACKED, FluxSettings
 from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
 from modules.families.parts.conditioning import PooledConditioning, guidance_input, replaced_rows
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack, with_references
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
-from modules.families.parts.text_model import FlowModel
+from modules.families.parts.text_model import FlowModel, flow_facts
 from modules.families.parts.token_rows import add_words, extended
 from modules.families.protocol import LoadRequest
 
@@ -158,13 +156,7 @@ def load(request: LoadRequest[FluxSettings]) -> Flux:
         kept_padding=None,
     )
     return Flux(
-        spec=FLUX,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        by_inputs=by_inputs,
-        lora_naming=naming_of(published_name(config), files.parts, prediction="flow", by_inputs=by_inputs),
+        **flow_facts(files, FLUX, published_name(config), by_inputs=by_inputs),
         clip_tokenizer=load_clip_tokenizer(files.tokenizers.get("text_encoder")),
         t5=t5,
         guidance=request.settings.guidance,

@@ -103,8 +103,6 @@ FLUX = FamilySpec(
         PartSpec("text_encoder_2", "Text encoder 2 (T5-XXL)", "text_encoder", T5_TEXT),
         PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=PACKED, overflows_in_float16=True),
     text=replace(
@@ -114,7 +112,6 @@ FLUX = FamilySpec(
             "text_encoder_2": ("d_model", "joint_attention_dim"),
         },
     ),
-    files=f"{_HOME}.files:FILES",
     pipelines=("FluxPipeline", "FluxFillPipeline", "FluxKontextPipeline"),
     variants={"inpainting": 16 + 64},
     inputs={"inpainting": PIXEL_INPAINTING, "edit": REFERENCES},

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.diffusion.flow import flow_process_of
 from modules.families.flux2.files import MODEL
 from modules.families.flux2.spec import FLUX2, Flux2DevSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import load_chat_tokenizer
-from modules.families.parts.flux2.classes import CONVENTION
 from modules.families.parts.flux2.forward import Flux2, Flux2Conditioning
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
+from modules.families.parts.text_model import flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.regular_files import read_regular
 
@@ -47,13 +45,7 @@ def load(request: LoadRequest[Flux2DevSettings]) -> Flux2Dev:
     folder = files.tokenizers.get("text_encoder")
     tokenizer = load_chat_tokenizer(folder)
     return Flux2Dev(
-        spec=FLUX2,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        by_inputs=by_inputs,
-        lora_naming=naming_of(MODEL.name, files.parts, prediction="flow", by_inputs=by_inputs),
+        **flow_facts(files, FLUX2, MODEL.name, by_inputs=by_inputs),
         reader=ChatReader(
             files.parts["text_encoder"],
             tokenizer,

@@ -41,7 +41,6 @@ class Flux2DevSettings(Flux2Settings):
     ] = 1.0
 
 
-_HOME = "modules.families.flux2"
 _TEMPLATE_TOKENS = 36  # with the message of the system
 
 FLUX2 = FamilySpec(
@@ -49,12 +48,9 @@ FLUX2 = FamilySpec(
     label="FLUX.2 dev",
     settings=Flux2DevSettings,
     parts=chat_parts(TRANSFORMER, MISTRAL, VAE, reader="Mistral"),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=16,
     latents=LATENTS,
     text=prompts(_TEMPLATE_TOKENS),
-    files=f"{_HOME}.files:FILES",
     pipelines=("Flux2Pipeline",),
     inputs={"edit": REFERENCES},
     process=flow_matching(CONVENTION),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from modules.diffusion.flow import flow_process_of
 from modules.families.flux2_klein.files import published_name
 from modules.families.flux2_klein.spec import FLUX2_KLEIN, Flux2KleinSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import load_chat_tokenizer
-from modules.families.parts.flux2.classes import CONVENTION
 from modules.families.parts.flux2.forward import Flux2
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
+from modules.families.parts.text_model import flow_facts
 from modules.families.protocol import LoadRequest
 
 # Qwen3's for a single message of the user, with the beginning of an answer whose thought is empty.
@@ -27,15 +25,7 @@ def load(request: LoadRequest[Flux2KleinSettings]) -> Flux2:
     files, by_inputs = read_model(request, FLUX2_KLEIN), FLUX2_KLEIN.by_inputs_alone(request.variant)
     tokenizer = load_chat_tokenizer(files.tokenizers.get("text_encoder"))
     return Flux2(
-        spec=FLUX2_KLEIN,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        by_inputs=by_inputs,
-        lora_naming=naming_of(
-            published_name(files.parts["transformer"].config), files.parts, prediction="flow", by_inputs=by_inputs
-        ),
+        **flow_facts(files, FLUX2_KLEIN, published_name(files.parts["transformer"].config), by_inputs=by_inputs),
         reader=ChatReader(
             files.parts["text_encoder"],
             tokenizer,

@@ -29,7 +29,6 @@ class Flux2KleinSettings(Flux2Settings):
     name: Literal["flux2_klein"] = "flux2_klein"
 
 
-_HOME = "modules.families.flux2_klein"
 _TEMPLATE_TOKENS = 12
 
 FLUX2_KLEIN = FamilySpec(
@@ -37,12 +36,9 @@ FLUX2_KLEIN = FamilySpec(
     label="FLUX.2 klein",
     settings=Flux2KleinSettings,
     parts=chat_parts(TRANSFORMER, QWEN3, VAE, reader="Qwen3"),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=16,
     latents=LATENTS,
     text=prompts(_TEMPLATE_TOKENS),
-    files=f"{_HOME}.files:FILES",
     pipelines=("Flux2KleinPipeline",),
     inputs={"edit": REFERENCES},
     process=flow_matching(CONVENTION),

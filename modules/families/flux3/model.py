@@ -15,9 +15,7 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS, references_of
-from modules.diffusion.flow import flow_process_of
 from modules.families.flux3.spec import (
-    CONVENTION,
     EDITING,
     FLUX3,
     LAYERS,
@@ -30,10 +28,9 @@ from modules.families.parts.chat_text import ChatReader, ChatTemplate, StepPaddi
 from modules.families.parts.chat_tokens import load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.flux2.forward import text_ids
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel
+from modules.families.parts.text_model import ChatModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.errors import DarkroomError
 
@@ -104,13 +101,7 @@ def load(request: LoadRequest[Flux3Settings]) -> Flux3:
     by_inputs = FLUX3.by_inputs_alone(request.variant)
     tokenizer = load_chat_tokenizer(files.tokenizers.get("text_encoder"))
     return Flux3(
-        spec=FLUX3,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        by_inputs=by_inputs,
-        lora_naming=naming_of("flux3", files.parts, prediction="flow", by_inputs=by_inputs),
+        **flow_facts(files, FLUX3, "flux3", by_inputs=by_inputs),
         reader=ChatReader(
             files.parts["text_encoder"],
             tokenizer,

@@ -15,17 +15,15 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
-from modules.families.hidream.spec import CONVENTION, HIDREAM, HiDreamSettings
+from modules.families.hidream.spec import HIDREAM, HiDreamSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.encoder_states import EncoderStates
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
-from modules.families.parts.text_model import FlowModel
+from modules.families.parts.text_model import FlowModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.devices import tensor_on
 from modules.system.errors import DarkroomError
@@ -150,12 +148,7 @@ def load(request: LoadRequest[HiDreamSettings]) -> HiDream:
         width=config.caption_channels[1],
     )
     return HiDream(
-        spec=HIDREAM,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("hidream_i1", files.parts, prediction="flow"),
+        **flow_facts(files, HIDREAM, "hidream_i1"),
         clips={name: files.tower(name, skipped_layers=0, is_normed=True) for name in CLIPS},
         t5=T5Tower(files.parts[T5], t5_tokenizer, max_tokens=most, masks_padding=True, kept_padding=None),
         llama=llama,

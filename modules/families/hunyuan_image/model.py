@@ -15,9 +15,7 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
 from modules.families.hunyuan_image.spec import (
-    CONVENTION,
     GLYPH_LAYERS,
     GLYPH_TOKENS,
     HUNYUAN_IMAGE,
@@ -28,11 +26,10 @@ from modules.families.hunyuan_image.spec import (
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, token_mask
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import byte_tokenizer
-from modules.families.parts.text_model import FlowModel
+from modules.families.parts.text_model import FlowModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
@@ -173,12 +170,7 @@ def load(request: LoadRequest[HunyuanImageSettings]) -> HunyuanImage:
     files = read_model(request, HUNYUAN_IMAGE, _require_base)
     tower = T5Tower(files.parts[_BYT5], byte_tokenizer(), GLYPH_TOKENS, masks_padding=True, kept_padding=0)
     return HunyuanImage(
-        spec=HUNYUAN_IMAGE,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("hunyuan_image", files.parts, prediction="flow"),
+        **flow_facts(files, HUNYUAN_IMAGE, "hunyuan_image"),
         reader=prompt_reader(files.parts[_QWEN], load_chat_tokenizer(files.tokenizers.get(_QWEN))),
         byt5=tower,
     )

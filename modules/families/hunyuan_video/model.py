@@ -15,16 +15,14 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
-from modules.families.hunyuan_video.spec import CONVENTION, HUNYUAN_VIDEO, MAX_TOKENS, HunyuanVideoSettings
+from modules.families.hunyuan_video.spec import HUNYUAN_VIDEO, MAX_TOKENS, HunyuanVideoSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, guidance_input, replaced_rows, token_mask
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import FlowModel
+from modules.families.parts.text_model import FlowModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
@@ -163,12 +161,7 @@ def load(request: LoadRequest[HunyuanVideoSettings]) -> HunyuanVideo:
     """
     files = read_model(request, HUNYUAN_VIDEO, _require_text_to_video)
     return HunyuanVideo(
-        spec=HUNYUAN_VIDEO,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("hunyuan_video", files.parts, prediction="flow"),
+        **flow_facts(files, HUNYUAN_VIDEO, "hunyuan_video"),
         reader=prompt_reader(files.parts[_LLAMA], load_chat_tokenizer(files.tokenizers.get(_LLAMA))),
         clip_tokenizer=load_clip_tokenizer(files.tokenizers.get(_CLIP)),
         guidance=request.settings.guidance,

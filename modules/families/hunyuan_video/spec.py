@@ -78,8 +78,6 @@ HUNYUAN_VIDEO = FamilySpec(
         ),
         PartSpec("vae", "VAE", "vae", HUNYUAN_VIDEO_VAE, trainable=False),
     ),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, frame_factor=4),
     text=replace(
@@ -89,7 +87,6 @@ HUNYUAN_VIDEO = FamilySpec(
             "text_encoder_2": ("hidden_size", "pooled_projection_dim"),
         },
     ),
-    files=f"{_HOME}.files:FILES",
     pipelines=("HunyuanVideoPipeline",),
     process=flow_matching(CONVENTION),
     guidance="embedded",

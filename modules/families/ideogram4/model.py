@@ -15,14 +15,12 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
-from modules.families.ideogram4.spec import CONVENTION, GUIDE, IDEOGRAM4, LAYERS, Ideogram4Settings
+from modules.families.ideogram4.spec import GUIDE, IDEOGRAM4, LAYERS, Ideogram4Settings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel
+from modules.families.parts.text_model import ChatModel, flow_facts
 from modules.families.parts.vae import put_places_first
 from modules.families.protocol import LoadRequest
 from modules.system.errors import DarkroomError
@@ -131,11 +129,6 @@ def load(request: LoadRequest[Ideogram4Settings]) -> Ideogram4:
     put_places_first(files.parts["vae"], name=files.name)
     tokenizer = load_chat_tokenizer(files.tokenizers.get("text_encoder"))
     return Ideogram4(
-        spec=IDEOGRAM4.without({GUIDE} - files.parts.keys()),
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("ideogram4", files.parts, prediction="flow"),
+        **flow_facts(files, IDEOGRAM4.without({GUIDE} - files.parts.keys()), "ideogram4"),
         reader=prompt_reader(files.parts["text_encoder"], tokenizer, request.settings.most_tokens),
     )

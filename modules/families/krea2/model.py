@@ -9,23 +9,21 @@ not count it: the states are those of the same tokens without it (`Krea2Pipeline
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
-from modules.families.krea2.spec import CONVENTION, KREA2, MAX_TOKENS, TURBO_MU, Krea2Settings
+from modules.families.krea2.spec import KREA2, MAX_TOKENS, TURBO_MU, Krea2Settings
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.files import ModelFiles
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel
+from modules.families.parts.text_model import ChatModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.formats.diffusers_folder import read_json
 from modules.system.errors import DarkroomError
@@ -100,12 +98,7 @@ def load(request: LoadRequest[Krea2Settings]) -> Krea2:
     layers = read_layers(encoder.num_hidden_layers, transformer.num_text_layers, given)
     tokenizer = load_chat_tokenizer(files.tokenizers.get("text_encoder"))
     return Krea2(
-        spec=KREA2,
-        modules=files.parts,
-        process=flow_process_of(scheduler, CONVENTION),
-        scheduler=scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("krea2", files.parts, prediction="flow"),
+        **flow_facts(replace(files, scheduler=scheduler), KREA2, "krea2"),
         reader=prompt_reader(files.parts["text_encoder"], tokenizer, layers),
     )
 

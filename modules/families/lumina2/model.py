@@ -14,15 +14,14 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
 from modules.families.lumina2.positions import Positions, give_positions
-from modules.families.lumina2.spec import CONVENTION, LUMINA2, MAX_TOKENS, Lumina2Settings
+from modules.families.lumina2.spec import LUMINA2, MAX_TOKENS, Lumina2Settings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer
 from modules.families.parts.conditioning import token_mask
 from modules.families.parts.gemma import START, InstructedModel, load_tokenizer
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
+from modules.families.parts.text_model import flow_facts
 from modules.families.protocol import LoadRequest
 
 INSTRUCTION = (
@@ -77,12 +76,7 @@ def load(request: LoadRequest[Lumina2Settings]) -> Lumina2:
     positions = give_positions(files.parts["transformer"])
     encoder, tokenizer = files.parts["text_encoder"], load_tokenizer(files.tokenizers.get("text_encoder"))
     return Lumina2(
-        spec=LUMINA2,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("lumina2", files.parts, prediction="flow"),
+        **flow_facts(files, LUMINA2, "lumina2"),
         reader=prompt_reader(encoder, tokenizer),
         plain=plain_reader(encoder, tokenizer),
         positions=positions,

@@ -5,18 +5,22 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar
 
 import torch
 from torch import nn
 
 from modules.data.conditioning import Conditioning, SizeConditioning
-from modules.diffusion.flow import FlowProcess
+from modules.diffusion.flow import FlowProcess, flow_process_of
 from modules.families.parts.chat_text import ChatReader
 from modules.families.parts.conditioning import TokenConditioning
+from modules.families.parts.files import ModelFiles
 from modules.families.parts.latent_model import LatentModel, Process
+from modules.families.parts.lora_names import naming_of
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.token_rows import extended
+from modules.families.spec import FamilySpec, LoraNaming
 
 
 class PromptText(Conditioning, Protocol):
@@ -76,6 +80,35 @@ class TextModel(LatentModel[Process], ABC, Generic[Process, Text]):
 
 class FlowModel(TextModel[FlowProcess, Text], ABC, Generic[Text]):
     """A loaded flow model without size conditioning."""
+
+
+class FlowFacts(TypedDict):
+    """The arguments that all flow models share (`LatentModel`)."""
+
+    spec: FamilySpec
+    modules: Mapping[str, Any]
+    process: FlowProcess
+    scheduler: Mapping[str, Any]
+    folder: Path | None
+    lora_naming: LoraNaming
+    by_inputs: str
+
+
+def flow_facts(files: ModelFiles, spec: FamilySpec, model: str, *, by_inputs: str = "") -> FlowFacts:
+    """Return the arguments of a flow model that follow from its files; `model` is the name of its published model.
+
+    `by_inputs` is a variant that its weights do not show. Raises DarkroomError for a shift that cannot be used.
+    """
+    assert spec.process.flow is not None, f"{spec.label} is not a flow model"
+    return {
+        "spec": spec,
+        "modules": files.parts,
+        "process": flow_process_of(files.scheduler, spec.process.flow),
+        "scheduler": files.scheduler,
+        "folder": files.folder,
+        "lora_naming": naming_of(model, files.parts, prediction="flow", by_inputs=by_inputs),
+        "by_inputs": by_inputs,
+    }
 
 
 # The shared base of flow models whose prompts a frozen language model reads as messages of a chat.

@@ -70,8 +70,6 @@ PIXART = FamilySpec(
         PartSpec("text_encoder", "Text encoder (T5-XXL)", "text_encoder", T5_TEXT),
         PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=4, factor=8, overflows_in_float16=True),
     text=replace(
@@ -80,7 +78,6 @@ PIXART = FamilySpec(
         is_lower_case=True,
         widths={"text_encoder": ("d_model", "caption_channels")},
     ),
-    files=f"{_HOME}.files:FILES",
     pipelines=("PixArtSigmaPipeline", "PixArtAlphaPipeline"),
     sample_guidance=4.5,
     distilled=replace(DISTILLED_DDPM, words=(*DISTILLED_DDPM.words, "dmd"), steps=4),

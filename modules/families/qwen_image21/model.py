@@ -15,15 +15,13 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel
+from modules.families.parts.text_model import ChatModel, flow_facts
 from modules.families.protocol import LoadRequest
-from modules.families.qwen_image21.spec import CONVENTION, MAX_TOKENS, QWEN_IMAGE21, QwenImage21Settings
+from modules.families.qwen_image21.spec import MAX_TOKENS, QWEN_IMAGE21, QwenImage21Settings
 
 _SYSTEM = "<|im_start|>system\nComprehend and analyze the provided prompt.<|im_end|>\n"
 TEMPLATE = ChatTemplate(f"{_SYSTEM}<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
@@ -79,11 +77,6 @@ def load(request: LoadRequest[QwenImage21Settings]) -> QwenImage21:
     """
     files = read_model(request, QWEN_IMAGE21)
     return QwenImage21(
-        spec=QWEN_IMAGE21,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("qwen_image21", files.parts, prediction="flow"),
+        **flow_facts(files, QWEN_IMAGE21, "qwen_image21"),
         reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
     )

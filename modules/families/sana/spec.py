@@ -58,8 +58,6 @@ SANA = FamilySpec(
     label="Sana",
     settings=SanaSettings,
     parts=chat_parts(TRANSFORMER, GEMMA2, DEEP_VAE, reader="Gemma 2"),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=32,
     latents=LatentSpec(channels=32, factor=32, overflows_in_float16=True),
     text=replace(
@@ -67,7 +65,6 @@ SANA = FamilySpec(
         tokenizer=f"{_HOME}.model:load_tokenizer",
         is_lower_case=True,
     ),
-    files=f"{_HOME}.files:FILES",
     pipelines=("SanaPipeline",),
     process=flow_matching(CONVENTION),
     sample_guidance=4.5,

@@ -25,12 +25,10 @@ SD = FamilySpec(
         PartSpec("text_encoder", "Text encoder", "text_encoder", CLIP_TEXT),
         PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
-    factory="modules.families.sd.model:load",
     default_resolution_px=512,
     size_step_px=8,
     latents=LatentSpec(channels=4, factor=8),
     text=clip_prompts(text_encoder="emp_params"),
-    files="modules.families.sd.files:FILES",
     pipelines=(
         "StableDiffusionPipeline",
         "StableDiffusionImg2ImgPipeline",

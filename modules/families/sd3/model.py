@@ -13,19 +13,17 @@ from torch import nn
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.encoder_states import EncoderStates
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
-from modules.families.parts.text_model import FlowModel
+from modules.families.parts.text_model import FlowModel, flow_facts
 from modules.families.parts.token_rows import add_words, extended
 from modules.families.protocol import LoadRequest
 from modules.families.sd3.files import published_name
-from modules.families.sd3.spec import CONVENTION, SD3, Sd3Settings, unread_queries
+from modules.families.sd3.spec import SD3, Sd3Settings, unread_queries
 from modules.system.errors import DarkroomError
 
 # The conditioning of Stable Diffusion 3, from the states of each text encoder that the model has.
@@ -194,12 +192,7 @@ def load(request: LoadRequest[Sd3Settings]) -> StableDiffusion3:
             files.parts[name], tokenizer, max_tokens=settings.text_tokens, masks_padding=False, kept_padding=None
         )
     return StableDiffusion3(
-        spec=spec,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of(published_name(config), files.parts, prediction="flow"),
+        **flow_facts(files, spec, published_name(config)),
         clips=clips,
         t5=t5,
         t5_tokens=settings.text_tokens,

@@ -148,8 +148,6 @@ SD3 = FamilySpec(
         PartSpec("text_encoder_3", "Text encoder 3 (T5-XXL)", "text_encoder", T5_TEXT, optional=True),
         PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),
     text=replace(
@@ -157,7 +155,6 @@ SD3 = FamilySpec(
         widths={"text_encoder_3": ("d_model", "joint_attention_dim")},
     ),
     text_without={"text_encoder_3": replace(clip_prompts(**EMBEDDINGS), truncates=True)},
-    files=f"{_HOME}.files:FILES",
     pipelines=("StableDiffusion3Pipeline",),
     process=flow_matching(CONVENTION),
     sample_guidance=4.5,

@@ -63,12 +63,9 @@ SDXL = FamilySpec(
         PartSpec("text_encoder_2", "Text encoder 2 (OpenCLIP bigG)", "text_encoder", CLIP_TEXT_WITH_PROJECTION),
         PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
     ),
-    factory="modules.families.sdxl.model:load",
-    default_resolution_px=1024,
     size_step_px=8,
     latents=LatentSpec(channels=4, factor=8, overflows_in_float16=True),
     text=clip_prompts(text_encoder="clip_l", text_encoder_2="clip_g"),
-    files="modules.families.sdxl.files:FILES",
     pipelines=(
         "StableDiffusionXLPipeline",
         "StableDiffusionXLImg2ImgPipeline",

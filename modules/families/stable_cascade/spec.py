@@ -94,8 +94,6 @@ STABLE_CASCADE = FamilySpec(
         PartSpec("text_encoder", "Text encoder (OpenCLIP bigG)", "text_encoder", CLIP_TEXT_WITH_PROJECTION),
         PartSpec("vae", "Image encoder and decoder", "vae", AUTOENCODER, trainable=False, published_in=(DECODER,)),
     ),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=128,
     latents=LatentSpec(channels=16, factor=Fraction(128, 3)),
     text=replace(
@@ -103,7 +101,6 @@ STABLE_CASCADE = FamilySpec(
         truncates=True,
         widths={"text_encoder": ("hidden_size", "clip_text_in_channels")},
     ),
-    files=f"{_HOME}.files:FILES",
     pipelines=("StableCascadePriorPipeline",),
     sample_guidance=4.0,
     released="2024-02",

@@ -87,14 +87,11 @@ WUERSTCHEN = FamilySpec(
         PartSpec("text_encoder", "Text encoder (OpenCLIP bigG)", "text_encoder", CLIP_TEXT),
         PartSpec("vae", "Image encoder and decoder", "vae", AUTOENCODER, trainable=False, published_in=(DECODER,)),
     ),
-    factory=f"{_HOME}.model:load",
-    default_resolution_px=1024,
     size_step_px=128,
     latents=LatentSpec(channels=16, factor=Fraction(128, 3)),
     text=replace(
         clip_prompts(text_encoder="clip_g"), truncates=True, widths={"text_encoder": ("hidden_size", "c_cond")}
     ),
-    files=f"{_HOME}.files:FILES",
     pipelines=("WuerstchenPriorPipeline",),
     sample_guidance=4.0,
     released="2023-09",

@@ -14,15 +14,13 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.diffusion.flow import flow_process_of
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel
+from modules.families.parts.text_model import ChatModel, flow_facts
 from modules.families.protocol import LoadRequest
-from modules.families.z_image.spec import CONVENTION, MAX_TOKENS, Z_IMAGE, ZImageSettings
+from modules.families.z_image.spec import MAX_TOKENS, Z_IMAGE, ZImageSettings
 from modules.system.errors import DarkroomError
 
 _TEMPLATE = ChatTemplate("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
@@ -63,11 +61,6 @@ def load(request: LoadRequest[ZImageSettings]) -> ZImage:
             f"{files.name} also reads images (Z-Image Omni), which is not supported.", advice="Choose Z-Image."
         )
     return ZImage(
-        spec=Z_IMAGE,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        lora_naming=naming_of("z_image", files.parts, prediction="flow"),
+        **flow_facts(files, Z_IMAGE, "z_image"),
         reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
     )

@@ -23,11 +23,9 @@ TOY = FamilySpec(
         PartSpec("unet", "UNet", "denoiser", UNET),
         PartSpec("text_encoder", "Text encoder", "text_encoder", CLIP_TEXT),
     ),
-    factory="tests.builders.toy_family.load:load",
     default_resolution_px=32,
     size_step_px=2,
     latents=LatentSpec(channels=3, factor=1),
     text=clip_prompts(),
-    files="tests.builders.toy_family.files:FILES",
     pipelines=("ToyPixelPipeline",),
 )
