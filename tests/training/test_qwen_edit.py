@@ -32,7 +32,7 @@ from tests.builders.pipelines import load_tiny
 from tests.builders.qwen_image import write_qwen_edit_folder
 from tests.builders.references import referenced_config
 from tests.builders.runs import assert_equal_tensors, losses, run
-from trainer.events import BackupSaved, CacheFilled, SampleReady, ValidationFinished
+from trainer.events import BackupSaved, CacheFilled, SampleReady, ValidationFinished, WarningRaised
 from trainer.preflight import check
 from trainer.preflight.run_budget import memory_estimate
 from trainer.run.prune import unused_by
@@ -250,3 +250,18 @@ def test_adapters_are_trained_and_read_again(config: Config, edit_2511: Path, ad
     file = Path(run(config).finished.model_path)
     assert identify(file).family == "qwen_image"
     assert run(laid_over(config, {"adapter": {"start_from": str(file)}})).finished.outcome == "finished"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("has_latents", [True, False])
+def test_mirrored_references_have_entries_of_their_own(config: Config, has_latents: bool) -> None:
+    """No caption is encoded again in training; the caption of each image is read with both, if both may occur."""
+    image = {**config.concepts[0].model_dump()["image"], "flip": "random"}
+    concept = {**config.concepts[0].model_dump(), "image": image, "image_variations": 4}
+    sections = {"concepts": [concept], "data": {"latent_cache": has_latents, "text_cache": True}}
+    ran = run(laid_over(config, {**sections, "training": {"epochs": 3}}))
+    assert ran.finished.outcome == "finished"
+    assert not [w for w in ran.of(WarningRaised) if "damaged" in w.message]
+    [(num_entries, _)] = filled(ran, "captions")
+    assert 7 < num_entries <= 13
+    assert has_latents or num_entries == 13
