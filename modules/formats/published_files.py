@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modules.formats.headers import shards_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem
@@ -61,6 +60,8 @@ class PublishedFile:
         """
         missing = [name for name in self.names if not (folder / name).is_file()]
         if missing == [_WEIGHTS] and (folder / _INDEX).is_file():
+            from modules.formats.headers import shards_of  # the window starts without the readers of files
+
             shards_of(folder / _INDEX)
             return ""
         return missing[0] if missing else ""

@@ -304,7 +304,7 @@ def _read_sidecar(content: bytes, folder: Path) -> None:
 
 
 def _read_metadata(content: bytes, folder: Path) -> None:
-    from modules.config.imports.any_file import config_of_lora
+    from modules.config.imports.lora_metadata import config_of_lora
 
     config_of_lora(_write(folder, "m.safetensors", content))
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file as save_tensors
 
 from modules.config.codec import Loaded, decode, encode, load_file, save_file
-from modules.config.imports.any_file import is_kohya, kohya_args, load_any
+from modules.config.imports.any_file import is_kohya, load_any
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import arguments_of, sides_of
+from modules.config.imports.lora_metadata import kohya_args
 from modules.config.schema import Config
 from modules.optim.schedule_registry import SCHEDULES
 from modules.system.problem import Problem
