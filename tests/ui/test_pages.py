@@ -253,11 +253,11 @@ def test_a_tooltip_shows_help_range_and_default(window: Window) -> None:
         row.record.label,
         row.record.setting.help,
         "Range: from 1 to 4,096 images",
-        "Default: 1 images",
+        "Default: 1 image",
     ):
         assert words in tip
     fill(inside(row.control.frame, Entry), "3")
-    assert "As loaded: 1 images" in row.tip()
+    assert "As loaded: 1 image" in row.tip()
 
 
 def test_an_empty_entry_shows_a_placeholder(window: Window) -> None:
