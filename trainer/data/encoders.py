@@ -10,10 +10,13 @@ from typing import cast
 import torch
 from torch import nn
 
+from modules.data.cache.build import LoadableImage
 from modules.data.captions.seen import ReadCaption
 from modules.data.conditioning import Conditioning
 from modules.families.protocol import FamilyThatSees, ModelFamily
 from modules.system.devices import CPU, Device, move, pin
+from modules.system.errors import DarkroomError
+from modules.system.file_errors import plain_reason
 
 _GPU_BATCH_SIZE = 8  # images that are moved and written together; their latents are small
 
@@ -80,12 +83,23 @@ class Encoders:
     def _encode(self, caption: ReadCaption) -> Conditioning:
         if isinstance(caption, str):
             return self.family.encode_prompts([caption])
-        images = [image.load_tensor() for image in caption.images]
+        images = list(map(_loaded, caption.images))
         return cast(FamilyThatSees, self.family).encode_with_images([caption.text], images)
 
     def _has_one_chunk(self, caption: str) -> bool:
         limit = self.family.spec.text.chunk_tokens
         return self.captions_at_once > 1 and self.family.count_tokens(caption) <= limit
+
+
+def _loaded(image: LoadableImage) -> torch.Tensor:
+    """Return a reference image that is read with a caption. Raises DarkroomError if it cannot be decoded."""
+    try:
+        return image.load_tensor()
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DarkroomError(
+            f"The reference image {image.path} cannot be decoded ({plain_reason(error)}).",
+            advice="Repair the file, or remove it together with its image.",
+        ) from error
 
 
 @contextmanager
