@@ -23,7 +23,7 @@ class SeenReferences:
     """The reference images of a dataset as its text encoder sees them with a caption: whole, at one of its `sizes`.
 
     They are mirrored with their image, but neither cropped, rotated nor recoloured with it: so a caption has one entry
-    in the cache, or two. `digests` are those of the files by input and example.
+    in the cache, or two. `digests` are those of the files by input and example, or without a cache their paths.
     """
 
     versions: ImageVersions
@@ -67,7 +67,7 @@ def seen_references(
     versions: ImageVersions,
     inputs: Sequence[ModelInput],
     seen: CaptionImages | None,
-    digests: DigestIndex,
+    digests: DigestIndex | None,
     *,
     verify: bool,
     check: Callable[[], None],
@@ -75,13 +75,17 @@ def seen_references(
 ) -> SeenReferences | None:
     """Return the reference images among a dataset's `inputs` as the text encoder sees them; None if it sees none.
 
-    All files are read for their digests, `threads` ahead. `check` is called for each and may raise to stop.
+    All files are read for their digests, `threads` ahead; none without an index, as where no caption is cached. `check`
+    is called for each and may raise to stop.
     """
     if seen is None:
         return None
     found: dict[str, dict[int, str]] = {}
     for record in (i for i in inputs if i.reference):
         files, of_input = files_of(record, versions), dict[int, str]()
+        if digests is None:
+            found[record.name] = {number: str(file.path) for number, file in files.items()}
+            continue
         with closing(digests.digests(files.values(), threads=threads, verify=verify)) as read:
             for number, digest in zip(files, read, strict=True):
                 check()

@@ -132,7 +132,7 @@ def _loader(
         versions,
         settings.wanted.inputs if reads_images else (),
         model.family.spec.seen_with_captions,
-        caches.stores.digests,
+        caches.stores.digests if data.text_cache else None,
         verify=data.verify_cache,
         check=caches.desk.check,
         threads=data.loader_threads,
