@@ -18,6 +18,7 @@ from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.schema import Config
 from modules.data.buckets import Size
+from modules.data.cache.digests import DigestIndex
 from modules.data.image_settings import CONDITIONING_FOLDERS
 from modules.families.kinds.identify import identify
 from modules.families.qwen_image.files import ZERO_TIME_MARK
@@ -32,8 +33,10 @@ from tests.builders.pipelines import load_tiny
 from tests.builders.qwen_image import write_qwen_edit_folder
 from tests.builders.references import referenced_config
 from tests.builders.runs import assert_equal_tensors, losses, run
-from trainer.events import BackupSaved, CacheFilled, SampleReady, ValidationFinished, WarningRaised
+from trainer.data.datasets import datasets_of
+from trainer.events import BackupSaved, CacheFilled, RunFailed, SampleReady, ValidationFinished, WarningRaised
 from trainer.preflight import check
+from trainer.preflight.estimates import num_cached_captions
 from trainer.preflight.run_budget import memory_estimate
 from trainer.run.prune import unused_by
 
@@ -55,7 +58,7 @@ def filled(ran: Any, what: str) -> list[tuple[int, int]]:
     return [(event.num_entries, event.num_found) for event in ran.of(CacheFilled) if event.what == what]
 
 
-def test_it_trains_caches_validates_samples_and_resumes(config: Config) -> None:
+def test_it_trains_caches_validates_samples_and_resumes(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captions are encoded once with the references of each image, and again with those that have changed."""
     concept, folder = config.concepts[0].model_dump(), Path(config.concepts[0].path).parent
     references = {"reference_image": str(folder / "before" / "0.png")}
@@ -75,6 +78,8 @@ def test_it_trains_caches_validates_samples_and_resumes(config: Config) -> None:
     assert ran.of(ValidationFinished)
     # Six images have the same caption; with dropout also the empty one of each. And the empty one alone.
     assert filled(ran, "captions") == [(13, 0), (7, 7)]
+    datasets = datasets_of(config)
+    assert num_cached_captions(config, datasets.training, datasets.validation) == 12
     assert not unused_by([config]).entries
     resumed = run(config, resume_from=Path(ran.of(BackupSaved)[0].path))
     assert_equal_tensors(resumed.weights, ran.weights)
@@ -82,13 +87,27 @@ def test_it_trains_caches_validates_samples_and_resumes(config: Config) -> None:
     never = {"backup": {"every": {"unit": "never"}}, "sampling": {"at_end": False, "prompts": []}}
     plain = laid_over(config, {**never, "parts": {"transformer": {"checkpointing": "off"}}})
     fresh = laid_over(plain, {"data": {"latent_cache": False, "text_cache": False}})
-    assert losses(run(fresh)) == losses(ran)
+    with monkeypatch.context() as patch:
+        patch.delattr(DigestIndex, "digests")  # no cache needs one, and to read all files may take hours
+        assert losses(run(fresh)) == losses(ran)
 
     changed = folder / "before" / "0.png"
     Image.open(changed).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(changed)
     again = run(plain)
     assert filled(again, "captions") == [(13, 11), (7, 7)]
     assert losses(again) != losses(ran)
+
+
+def test_a_damaged_reference_is_named(config: Config) -> None:
+    """With its folder: captions are encoded before references are, and it was a file that "could not be read"."""
+    damaged = Path(config.concepts[0].path).parent / "garment" / "2.png"
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:60] + bytes(60) + content[120:])
+    failure = run(config).ending
+    assert isinstance(failure, RunFailed)
+    assert failure.message.startswith(f"The reference image {damaged} cannot be decoded (")
+    assert failure.advice == "Repair the file, or remove it together with its image."
+    assert not failure.is_crash
 
 
 def test_the_folder_of_a_fine_tune_is_one_of_diffusers(config: Config, edit_2511: Path) -> None:
@@ -263,5 +282,7 @@ def test_mirrored_references_have_entries_of_their_own(config: Config, has_laten
     assert ran.finished.outcome == "finished"
     assert not [w for w in ran.of(WarningRaised) if "damaged" in w.message]
     [(num_entries, _)] = filled(ran, "captions")
+    datasets = datasets_of(laid_over(config, sections))
+    assert num_cached_captions(laid_over(config, sections), datasets.training, datasets.validation) == 12
     assert 7 < num_entries <= 13
     assert has_latents or num_entries == 13

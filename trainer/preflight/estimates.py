@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 
 from modules.config.schema import Config
 from modules.config.usage import learns_from, step_passes
@@ -59,11 +60,10 @@ def problems_of_estimates(
         yield from problems_of_subject_length(budget, training)
     yield from problems_of_reading(budget)
     yield from memory_problems_of_sampling_model(budget)
-    seed = config.general.seed
-    captions = {c for d in (training, validation) for e in d.examples for c in d.texts(e, run_seed=seed) if c}
+    num_captions = num_cached_captions(config, training, validation)
     versions = cached_sizes_of(training, validation, reads_images=learns_from(config) != "prompts")
-    yield from disk_problems(budget, versions, num_captions=len(captions), total_steps=total_steps)
-    yield from cache_memory_problems(budget, versions, num_captions=len(captions))
+    yield from disk_problems(budget, versions, num_captions=num_captions, total_steps=total_steps)
+    yield from cache_memory_problems(budget, versions, num_captions=num_captions)
 
 
 def figures_of(
@@ -85,6 +85,26 @@ def figures_of(
 def sizes_of(training: Dataset, validation: Dataset) -> Counter[Size]:
     """Return the number of training and validation images at each size."""
     return Counter(training.bucket_counts) + Counter(validation.bucket_counts)
+
+
+def num_cached_captions(config: Config, training: Dataset, validation: Dataset) -> int:
+    """Return how many captions a text cache has besides the empty one, at most.
+
+    Those that a text encoder reads together with reference images count once for each of their images: with caption
+    dropout also the empty one, and all of them twice where images are mirrored at random.
+    """
+    sees, found = config.family.seen_with_captions is not None, set[object]()
+    for dataset in (training, validation):
+        dropped = ("",) if dataset is training and config.data.caption_dropout > 0 else ()
+        for example in dataset.examples:
+            texts = dataset.texts(example, run_seed=config.general.seed)
+            if not (sees and example.input_files):
+                found.update(texts)
+                continue
+            files = tuple(file.path for file in example.input_files.values())
+            num_flips = 2 if dataset.concepts[example.concept].image.flip == "random" else 1
+            found.update(product((*texts, *dropped), [files], range(num_flips)))
+    return len(found - {""})
 
 
 def cached_sizes_of(training: Dataset, validation: Dataset, *, reads_images: bool = True) -> Counter[Size]:
