@@ -14,9 +14,11 @@ from PIL import Image, ImageTk
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
+from trainer.events import SampleReady
 from trainer.log_lines import LogLine
 from trainer.preflight import Preview
 from trainer.preflight.report import RunFigures
+from ui.features.run.sample_grid import SampleGrid, SampleTable
 from ui.loop.interaction import Answer, Failure
 from ui.loop.series import Series
 from ui.widgets import dialog
@@ -537,6 +539,24 @@ def test_the_grid_loads_only_visible_images(window: Window, tmp_path: Path) -> N
     grid.canvas.event_generate("<Button-1>", x=10, y=10)
     assert opened[1] > 10
     grid.show(())
+    grid.destroy()
+
+
+def test_samples_from_before_the_page_is_drawn_are_shown_from_their_newest(window: Window, tmp_path: Path) -> None:
+    """A window that follows a run has its samples before it has drawn the page: the newest ones stay in view."""
+    top = tk.Toplevel(window.app.root)
+    top.geometry("400x300+0+0")
+    grid = SampleGrid(
+        top, window.app.theme, window.app.context.pump, empty_text="", on_open=lambda _p: None, on_star=lambda _p: None
+    )
+    for num_steps in (20, 21):
+        samples = [SampleReady(n, 0, "a disc", str(tmp_path / f"{n}.png")) for n in range(num_steps)]
+        grid.show(SampleTable(tuple(samples)), ())
+        grid.pack(fill="both", expand=True)
+        window.settle()
+        grid.draw()
+        right = grid.image_corner((0, num_steps - 1))[0] + grid.layout().cell_width
+        assert right <= grid.canvas.winfo_width(), num_steps
     grid.destroy()
 
 

@@ -200,10 +200,13 @@ class SampleGrid(Grid):
         return self.left >= layout.width - width - self.theme.px(_GAP_PX)
 
     def _keep_steps(self, layout: GridLayout, width: int) -> None:
-        """Keep the last step in view when the size of the window changes, or else the first one that is shown."""
+        """Keep the last step in view when the size of the window changes, or else the first one that is shown.
+
+        The first drawing shows the last step: until then there was no size, and so no place.
+        """
         before = self._drawn
-        if before is not None and (before.cell_width, self._drawn_width) != (layout.cell_width, width):
-            if self._is_at_end(before, self._drawn_width):
+        if before is None or (before.cell_width, self._drawn_width) != (layout.cell_width, width):
+            if before is None or self._is_at_end(before, self._drawn_width):
                 self.left = layout.width
             else:
                 self.left = round(self.left / before.column_px) * layout.column_px
