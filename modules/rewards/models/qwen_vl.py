@@ -47,7 +47,10 @@ def num_image_tokens(grid: tuple[int, int]) -> int:
 
 def caption_text(prompt: str) -> str:
     """Return a caption without the names of special tokens: it cannot end the message, or add an image to it."""
-    return _SPECIAL_TOKEN.sub("", prompt)
+    found = 1
+    while found:  # what is left and right of a name may be another one
+        prompt, found = _SPECIAL_TOKEN.subn("", prompt)
+    return prompt
 
 
 def message_ids(tokenizer: ChatTokenizer, text: str, num_image: int) -> tuple[list[int], int]:
