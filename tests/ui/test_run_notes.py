@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 from modules.config.schema import Config
@@ -105,14 +104,21 @@ def test_a_model_at_the_place_of_the_result_is_said(tmp_path: Path) -> None:
 
 
 def test_a_run_of_another_machine_has_a_place_and_a_price() -> None:
-    begun, elsewhere = datetime(2026, 3, 4), Elsewhere("box", "job", "/r/job", "x", price_per_hour=2.0)
-    first = begun.timestamp() + 900
-    state = replace(folded(started(), step(2)), timing=Timing(1, first, 2, first + 900))
+    begun, elsewhere = 1_000_000.0, Elsewhere("box", "job", "/r/job", "x", price_per_hour=2.0)
+    state = RunState()
+    for minutes, event in ((15, started()), (20, step(1)), (30, step(2))):
+        state = fold(state, event, begun + minutes * 60)
     assert machine_line(state, elsewhere, begun).startswith("On box: about 1.00 so far, ")
     assert machine_line(state, elsewhere, begun).endswith(" at the end")
-    assert machine_line(state, elsewhere, None) == "On box", "its folder was renamed"
+    assert machine_line(state, elsewhere, None) == "On box", "of a version that did not note when it began"
     assert machine_line(state, replace(elsewhere, price_per_hour=0.0), begun) == "On box"
-    assert machine_line(folded(started()), elsewhere, begun) == "On box", "before the first step"
+    assert machine_line(folded(started()), elsewhere, 0.0) == "On box", "before the first step"
+    days = 5 * 24 * 60
+    for minutes, event in ((45, RunFinished("stopped", 2, "Stopped.")), (days, started()), (days + 15, step(3))):
+        state = fold(replace(state, finished=None), event, begun + minutes * 60)
+    assert machine_line(state, elsewhere, begun).startswith("On box: about 2.00 so far, "), "not for the days between"
+    state = fold(state, RunFinished("finished", 3, "Done."), begun + (days + 45) * 60)
+    assert machine_line(state, elsewhere, begun) == "On box, for about 3.00"
 
 
 def test_nothing_is_offered_without_something_better(tmp_path: Path) -> None:

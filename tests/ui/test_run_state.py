@@ -104,7 +104,7 @@ def test_a_download_as_text() -> None:
 
 
 EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
-    RunStarted: (started(), {"started", "log"}),
+    RunStarted: (started(), {"started", "log", "timing"}),
     PhaseChanged: (PhaseChanged("loading", "owner/model"), {"phase", "detail", "log"}),
     DownloadProgress: (DownloadProgress(1.0, 2.0), {"download"}),
     CacheProgress: (CacheProgress("images", 1, 2), {"cache"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,17 @@ NOW = datetime(2026, 3, 4, 5, 6, 7)
 def new_log() -> tuple[EventLog, list[Event]]:
     received: list[Event] = []
     return EventLog(received.append, lambda: NOW), received
+
+
+def test_times_have_the_offset_of_their_zone(tmp_path: Path) -> None:
+    """The log of a run on another machine is continued and read here, where the same clock may show another time."""
+    log, _ = new_log()
+    log.open(tmp_path)
+    log.emit(WarningRaised("first"))
+    log.close()
+    time = datetime.fromisoformat(json.loads((tmp_path / EVENTS_FILE).read_text())["time"])
+    assert time.utcoffset() is not None
+    assert time.timestamp() == NOW.timestamp()
 
 
 def test_a_full_disk_keeps_no_event_from_the_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -75,6 +76,20 @@ def is_training() -> Iterator[Callable[[Path], None]]:
     """Let this process hold the lock of a run until the test ends."""
     with ExitStack() as stack:
         yield lambda run_dir: stack.callback(RunLock(run_dir).release) and None
+
+
+def test_a_machine_is_paid_for_the_preparation_too_but_not_between_attempts(tmp_path: Path) -> None:
+    events: list[tuple[float, Event]] = [
+        (15, started(tmp_path)),
+        (45, RunFinished("stopped", 2, "Stopped.")),
+        (5000, started(tmp_path, 2)),
+        (5045, RunFinished("finished", 3, "Done.")),
+    ]
+    run_dir = write_run(tmp_path, "2026-03-04_12-00-00", events)
+    assert read_record(run_dir).machine_seconds == 75 * 60, "of a version that did not note when it began"
+    (run_dir / "run.json").write_text(json.dumps({"number": 1, "begun": NOON.timestamp()}))
+    assert read_record(run_dir).seconds == 75 * 60
+    assert read_record(run_dir).machine_seconds == 90 * 60
 
 
 def test_a_finished_run(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from trainer.remote.fetching import RunFiles
 from trainer.remote.line import Line
 from trainer.remote.record import RemotesFile
 from trainer.run_folder.elsewhere import Elsewhere, elsewhere_of
-from trainer.run_folder.event_log import EVENTS_FILE, last_event
+from trainer.run_folder.event_log import EVENTS_FILE, last_event, stamp
 
 _BYTE = "remote_byte"
 _ONLY_LIVE = (DownloadProgress, CacheProgress, SampleProgress, MemoryMeasured)  # which a log does not keep
@@ -210,7 +210,7 @@ class Follower:
             is_crash=True,
         )
         self._after(connection, ending)
-        log.write(f"{to_line(ending, time=datetime.now().isoformat(timespec='milliseconds'))}\n".encode())
+        log.write(f"{to_line(ending, time=stamp(datetime.now()))}\n".encode())
         self._show(ending)
 
     def _line_of_here(self, raw: bytes) -> str:

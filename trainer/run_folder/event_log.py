@@ -81,6 +81,13 @@ def has_finished(run_dir: Path) -> bool:
     return isinstance(last, RunFinished) and last.status.is_complete
 
 
+def stamp(now: datetime) -> str:
+    """Return a local time as the text of a log's line, with the offset of its time zone: a machine in another zone may
+    read it.
+    """
+    return now.astimezone().isoformat(timespec="milliseconds")
+
+
 class EventLog:
     """Passes events on and writes them to a file once it is open. The run's folder is locked while it is open."""
 
@@ -157,7 +164,7 @@ class EventLog:
 
     def _write(self, event: Event) -> None:
         """Append an event's line to the pending ones and write them. The first failure emits a warning."""
-        self._waiting += to_line(event, time=self._now().isoformat(timespec="milliseconds")).encode() + b"\n"
+        self._waiting += to_line(event, time=stamp(self._now())).encode() + b"\n"
         was_failing = self._is_failing
         self._write_waiting()
         if self._is_failing and not was_failing and not isinstance(event, RunFinished | RunFailed):

@@ -47,7 +47,8 @@ _OF_STEP = b'{"event": "StepFinished"'
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run: its folder and the facts in its log. `seconds` is the time that it ran, without the time between attempts.
+    """A run: its folder and the facts in its log. `seconds` is the time that it ran, without the time between attempts;
+    `machine_seconds` is that with the preparation of the first one, for which another machine is paid, too.
 
     It has crashed if neither an ending was logged nor a process holds the folder. `best_loss` is the lowest validation
     loss, `pace` that of the last attempt. `outputs` are the saved models, `size_bytes` is the size of the
@@ -77,6 +78,7 @@ class RunRecord:
     chosen_step: int | None = None
     remote: str = ""  # the machine that trains it; empty for this one
     price_per_hour: float = 0.0  # of that machine
+    machine_seconds: float = 0.0
     newest_sample: str = ""  # the file of the first prompt at the newest step; empty without samples
 
     @property
@@ -173,6 +175,7 @@ def read_record(run_dir: Path) -> RunRecord:
         newest_sample=log.newest_sample,
         remote=elsewhere.remote if elsewhere is not None else "",
         price_per_hour=elsewhere.price_per_hour if elsewhere is not None else 0.0,
+        machine_seconds=log.seconds + log.preparation_seconds(begun_at(run_dir)),
     )
 
 
@@ -246,6 +249,7 @@ class _Log:
         self.outputs: list[Path] = []
         self.pace: PaceMeasured | None = None
         self.seconds = 0.0
+        self._first_began: float | None = None
         self.end: RunFinished | RunFailed = CRASH
         self._last_step = b""
         self._attempt_began: float | None = None
@@ -293,6 +297,10 @@ class _Log:
                 self.pace = event
         self.end = event if isinstance(event, RunFinished | RunFailed) else CRASH
 
+    def preparation_seconds(self, begun: float | None) -> float:
+        """Return the time between the beginning of a run, in seconds since 1970, and that of its first attempt."""
+        return max(0.0, self._first_began - begun) if self._first_began is not None and begun is not None else 0.0
+
     def close(self) -> None:
         """Parse the last step, and close the last attempt."""
         event = from_line(self._last_step.decode(errors="replace")) if self._last_step else None
@@ -304,6 +312,7 @@ class _Log:
         if isinstance(event, RunStarted):
             self._close_attempt()
             self._attempt_began = self._attempt_seen = _time_of(line)
+            self._first_began = self._first_began if self._first_began is not None else self._attempt_began
             self._last_step = b""
         elif self._attempt_began is not None and not isinstance(event, PhaseChanged | RewardMeasured):
             self._attempt_seen = _time_of(line) or self._attempt_seen

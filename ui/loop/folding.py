@@ -52,6 +52,10 @@ def fold(state: RunState, event: Event, at_seconds: float) -> RunState:
         timing = timing.after_step(event.step, at_seconds)
     elif isinstance(event, PhaseChanged):
         timing = timing.after_phase(event.phase, at_seconds)
+    elif isinstance(event, RunStarted):
+        timing = timing.after_start(at_seconds)
+    elif isinstance(event, RunFinished | RunFailed):
+        timing = timing.after_end(at_seconds)
     return replace(_fold_event(state, event), log=log, timing=timing)
 
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:  # the window needs these classes when a run has begun
 class Timing:
     """Times of the wall clock in seconds: of the first step and of the newest, and of pauses between them.
 
-    `first_step` is the number of the first step of this run, which may be resumed.
+    `first_step` is the number of the first step of this run, which may be resumed. `attempt_at` is when the attempt
+    that is not over began, and `earlier_seconds` is how long all others took.
     """
 
     first_step: int = 0
@@ -41,6 +42,27 @@ class Timing:
     newest_at: float = 0.0
     paused_at: float | None = None
     paused_seconds: float = 0.0
+    first_attempt_at: float | None = None
+    attempt_at: float | None = None
+    earlier_seconds: float = 0.0
+
+    def machine_seconds(self, begun_at: float) -> float:
+        """Return how long a machine has worked for a run that began at a time: the preparation and all attempts."""
+        if self.first_attempt_at is None:
+            return 0.0
+        attempt = self.newest_at - self.attempt_at if self.attempt_at is not None else 0.0
+        return max(0.0, self.first_attempt_at - begun_at) + self.earlier_seconds + max(0.0, attempt)
+
+    def after_start(self, at_seconds: float) -> Timing:
+        """Return the timing after the start of an attempt."""
+        ended = self.after_end(self.newest_at)  # of an attempt that could not log its end
+        first_at = at_seconds if self.first_attempt_at is None else self.first_attempt_at
+        return replace(ended, first_attempt_at=first_at, attempt_at=at_seconds)
+
+    def after_end(self, at_seconds: float) -> Timing:
+        """Return the timing after the end of an attempt."""
+        seconds = max(0.0, at_seconds - self.attempt_at) if self.attempt_at is not None else 0.0
+        return replace(self, attempt_at=None, earlier_seconds=self.earlier_seconds + seconds)
 
     def after_step(self, step: int, at_seconds: float) -> Timing:
         """Return the timing after a step."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 
 from modules.families.registry import FAMILIES
@@ -84,12 +83,17 @@ def time_lines(state: RunState) -> list[str]:
     return [f"Time left: {', '.join(parts)}"] if parts else []
 
 
-def machine_line(state: RunState, elsewhere: Elsewhere, begun: datetime | None) -> str:
-    """Return on which other machine a run trains, and what that has cost so far and at the end, if it has a price."""
-    lasted = state.timing.newest_at - begun.timestamp() if begun is not None else 0.0
-    so_far = cost_text(elsewhere.price_per_hour, max(0.0, lasted))
+def machine_line(state: RunState, elsewhere: Elsewhere, begun: float | None) -> str:
+    """Return on which other machine a run trains, and what that has cost so far and at the end, if it has a price.
+
+    `begun` is when the run began, in seconds since 1970.
+    """
+    lasted = state.timing.machine_seconds(begun) if begun is not None else 0.0
+    so_far = cost_text(elsewhere.price_per_hour, lasted)
     if not so_far:
         return f"On {elsewhere.remote}"
+    if state.is_over:
+        return f"On {elsewhere.remote}, for about {so_far}"
     left = state.run_seconds_left
     at_end = f", {cost_text(elsewhere.price_per_hour, lasted + left)} at the end" if left is not None else ""
     return f"On {elsewhere.remote}: about {so_far} so far{at_end}"

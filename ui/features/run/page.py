@@ -11,7 +11,7 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 from trainer.run_folder.elsewhere import Elsewhere, elsewhere_of
-from trainer.run_folder.run_dir import started_at
+from trainer.run_folder.run_dir import begun_at
 from ui.features.run.curves import MetricGrid, RunCurves
 from ui.features.run.end_card import EndCard
 from ui.features.run.facts import describe_image, machine_line, rollout_line, run_lines
@@ -60,7 +60,7 @@ class RunPage:
         self._is_built = False
         self._was_active = False
         self._drawn_state = RunState()
-        self._elsewhere: tuple[Path, Elsewhere | None] = (Path(), None)
+        self._elsewhere: tuple[Path, Elsewhere | None, float | None] = (Path(), None, None)
         self._last_run: RunState | None = None  # the last run of the workspace, until there is one of this window
         self._last_workspace: Path | None = None
         self._curves: tuple[object, ...] = (None, None, None)
@@ -317,11 +317,11 @@ class RunPage:
             self.facts.set_text("\n".join(lines))
 
     def _machine_lines(self, state: RunState, run_dir: Path) -> list[str]:
-        """Return where a run trains if that is another machine. The note in its folder is read once."""
+        """Return where a run trains if that is another machine. The notes in its folder are read once."""
         if self._elsewhere[0] != run_dir:
-            self._elsewhere = (run_dir, elsewhere_of(run_dir))
-        elsewhere = self._elsewhere[1]
-        return [machine_line(state, elsewhere, started_at(run_dir))] if elsewhere is not None else []
+            self._elsewhere = (run_dir, elsewhere_of(run_dir), begun_at(run_dir))
+        _, elsewhere, begun = self._elsewhere
+        return [machine_line(state, elsewhere, begun)] if elsewhere is not None else []
 
     def _open_sample(self, path: Path) -> None:
         """Show a sample large."""

@@ -71,7 +71,7 @@ def fact_lines(record: RunRecord) -> list[str]:
         ending = f"It trains on {record.remote}, or has ended there; follow it under More"
     lines = [record.message if record.message.startswith(ending) else f"{ending}. {record.message}".strip()]
     if record.remote and record.status is not RunStatus.ELSEWHERE:
-        cost = cost_text(record.price_per_hour, record.seconds)
+        cost = cost_text(record.price_per_hour, record.machine_seconds)
         lines.append(f"Trained on {record.remote}{f', for about {cost}' if cost else ''}")
     if record.total_steps:
         took = f" in {format_duration(record.seconds)}" if record.seconds else ""
