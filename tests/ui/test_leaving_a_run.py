@@ -38,7 +38,8 @@ from trainer.launch import RunRequest
 from trainer.run_folder import attached, inbox
 from trainer.run_folder.attached import AttachedRun, Detached
 from trainer.run_folder.backup import list_backups, write_backup
-from trainer.run_folder.records import read_record
+from trainer.run_folder.destination import note_destination
+from trainer.run_folder.records import config_of, read_record
 from trainer.run_folder.run_lock import RunLock, holder_of
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Change
@@ -281,10 +282,14 @@ def test_the_next_window_follows_it_and_controls_it(
 
 def test_closing_leaves_a_followed_run_alone(open_window: Callable[..., Window], tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, NAME, [(0.0, started(str(tmp_path))), (1.0, PhaseChanged("paused"))])
+    export_file(replace_value(config_of(run_dir), "output.destination", "zog-2.safetensors"), run_dir / "config.json")
+    note_destination(run_dir, asked="zog.safetensors", chosen="zog-2.safetensors")
     lock, window = RunLock(run_dir), open_window()
     session = window.app.context.session
     window.app.closing.follow(run_dir)
     window.wait_until(lambda: session.is_active, "the attached run")
+    assert session.config is not None
+    assert session.config.output.destination == "zog.safetensors", "as in the settings, which have not changed"
     assert session.stage == "paused"
     window.asked.answers["choose"] = "leave"
     window.app.closing.ask()

@@ -122,6 +122,13 @@ def chosen_destination(config: Config, run_dir: Path) -> Config:
     return replace_value(config, PATH, note.chosen) if config.output.destination in note.asked else config
 
 
+def asked_destination(config: Config, run_dir: Path) -> Config:
+    """Return the config of a run with the destination that the settings named, not the one with a number."""
+    note = _read_note(run_dir)
+    is_chosen = bool(note.asked) and config.output.destination == note.chosen
+    return replace_value(config, PATH, note.asked[0]) if is_chosen else config
+
+
 def note_destination(run_dir: Path, *, asked: str, chosen: str) -> None:
     """Record in a run's folder the destination in its settings, and the chosen one, at which it may write.
 
