@@ -104,9 +104,8 @@ def _read_validations(validations: Sequence[tuple[int, float]]) -> Verdict | Non
         )
     earlier = [value for _, value in validations[:-_LEAST_VALIDATIONS]] or [first]
     if min(value for _, value in validations[-_LEAST_VALIDATIONS:]) < (1 - _NOTICED) * min(earlier):
-        if after and min(after) > noticed:
-            rest = "the one since is higher" if len(after) == 1 else f"the {len(after)} since are higher"
-            where = f"{first:.4f} to {least:.4f} at step {step:,}; {rest}, now {last:.4f}"
+        if last > noticed:
+            where = f"{first:.4f} to {least:.4f} at step {step:,}; the last one is higher, {last:.4f}"
             return Verdict("learning", f"Learning so far: the validation loss fell, {where}.")
         return Verdict("learning", f"Learning: the validation loss is still falling, {first:.4f} to {least:.4f}.")
     return Verdict(

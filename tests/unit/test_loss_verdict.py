@@ -84,11 +84,10 @@ def test_a_loss_that_rose_again_is_not_called_falling() -> None:
     losses = drawn(lambda t: 0.1, steps=100, seed=4)
     falls = [(0, 0.1256), (42, 0.046), (84, 0.04)]
     assert read_losses(losses, falls).sentence.startswith("Learning: the validation loss is still falling, 0.1256 to")
-    one, two = (read_losses(losses, [*falls, *rest]) for rest in ([(126, 0.041)], [(126, 0.041), (168, 0.0417)]))
-    assert one.sentence.endswith("0.0400 at step 84; the one since is higher, now 0.0410.")
-    assert two.sentence == (
-        "Learning so far: the validation loss fell, 0.1256 to 0.0400 at step 84; the 2 since are higher, now 0.0417."
-    )
+    fell = "Learning so far: the validation loss fell, 0.1256 to 0.0400 at step 84; the last one is higher, "
+    one, two, late = ([(126, 0.041)], [(126, 0.041), (168, 0.0417)], [(126, 0.0402), (168, 0.08)])
+    for rest, last in ((one, "0.0410"), (two, "0.0417"), (late, "0.0800")):
+        assert read_losses(losses, [*falls, *rest]).sentence == f"{fell}{last}."
 
 
 def test_validations_of_a_diverged_run_do_not_call_it_overfitting() -> None:
