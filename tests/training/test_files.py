@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -16,11 +18,13 @@ from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.build import EncodingJob, ImageFile, build_captions, build_images, missing_images, to_tensor
 from modules.data.cache.memory import RememberingStore
 from modules.data.cache.store import BrokenEntryError, CacheStore, weights_fingerprint
-from modules.data.transforms.recipe import plain_recipe
+from modules.data.captions.seen import ReadCaption, SeenCaption
+from modules.data.transforms.recipe import Recipe, plain_recipe
 from modules.formats.safetensors_io import payload_sha256, read_safetensors, write_safetensors
 from modules.system.errors import DarkroomError
 from tests.builders.images import draw_folder
 
+RECIPE = plain_recipe(resize_crop_for(8, 8, (Size(8, 8),)))
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
 
 
@@ -248,6 +252,33 @@ def test_a_stop_among_captions_keeps_the_batches_before_it(tmp_path: Path) -> No
     assert len(list(build_captions(captions, store, encode, batch_size=3))) == 1
     assert [list(some) for some in asked] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
     assert [store.read(key)["states"].item() for key in captions] == list(range(7))
+
+
+def test_the_images_of_later_captions_are_loaded_while_one_is_encoded(tmp_path: Path) -> None:
+    """They were decoded one after the other, between the passes of the text encoder."""
+    are_loaded = [Event() for _ in range(5)]
+
+    @dataclass(frozen=True)
+    class Image:
+        number: int
+        path: Path = Path("any.png")
+        recipe: Recipe = RECIPE
+
+        def load_tensor(self) -> torch.Tensor:
+            are_loaded[self.number].set()
+            return torch.tensor([float(self.number)])
+
+    def encode(some: Sequence[ReadCaption]) -> list[dict[str, torch.Tensor]]:
+        [caption] = some
+        assert isinstance(caption, SeenCaption)
+        state = caption.images[0].load_tensor()
+        assert are_loaded[min(4, int(state) + 2)].wait(timeout=60)
+        return [{"states": state}]
+
+    captions = {f"k{n}": SeenCaption("a", (f"i{n}",), (Image(n),)) for n in range(5)}
+    store = CacheStore(tmp_path)
+    assert len(list(build_captions(captions, store, encode, threads=2))) == 5
+    assert [store.read(key)["states"].item() for key in captions] == list(range(5))
 
 
 def test_pixels_become_minus_one_to_one() -> None:

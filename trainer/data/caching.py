@@ -196,8 +196,8 @@ class Caches:
                 f"The mask {broken[0].problem}.", advice="Repair the file, or remove it together with its image."
             )
 
-    def build_text(self, captions: set[ReadCaption]) -> None:
-        """Encode the missing captions. Equal captions share one entry."""
+    def build_text(self, captions: set[ReadCaption], *, threads: int) -> None:
+        """Encode the missing captions; `threads` load what is read with them ahead. Equal captions share one entry."""
         store, ordered = self.stores.text, sorted(captions, key=order_of)
         keys = b"".join(caption_keys(ordered, encoder=self.identities.captions))
         keys_NK = np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
@@ -207,7 +207,7 @@ class Caches:
             with self.placement.phase(phases.CACHE_CAPTIONS):
                 missing = {keys_NK[row].tobytes().hex(): ordered[row] for row in share}
                 at_once = self.encoders.captions_at_once
-                build = build_captions(missing, store, self._tensors_of_captions, batch_size=at_once)
+                build = build_captions(missing, store, self._tensors_of_captions, batch_size=at_once, threads=threads)
                 self._drive(build, "captions", lambda: len(share))
         self._report_entries("captions", keys_NK, len(todo), store)
 

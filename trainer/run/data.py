@@ -314,7 +314,7 @@ def _conditioning_source(
         has_dropout=has_dropout,
     )
     if texts:
-        caches.build_text(texts)
+        caches.build_text(texts, threads=data.loader_threads)
     cached = CachedConditioning(
         caches.stores.text, caches.caption_key, model.family, device, dtype, caches.rebuild_text
     )

@@ -5,9 +5,10 @@ Existing entries are not rebuilt; an interrupted build resumes where it stopped.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -199,13 +200,54 @@ def build_captions(
     encode: Callable[[Sequence[ReadCaption]], Sequence[Mapping[str, torch.Tensor]]],
     *,
     batch_size: int = 1,
+    threads: int = 1,
 ) -> Generator[EntryResult, None, None]:
-    """Encode captions (by key) that have no entry yet, yielding after each, of which the batch is stored already."""
-    missing = (key for key in captions if not store.has(key))
-    while batch := list(islice(missing, batch_size)):
-        for key, tensors in zip(batch, encode([captions[key] for key in batch]), strict=True):
-            store.write(key, tensors)
-        yield from map(EntryResult, batch)
+    """Encode captions (by key) that have no entry yet, yielding after each, of which the batch is stored already.
+
+    `threads` load the images that are read with captions ahead.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as decoders:
+
+        def loading(key: str) -> tuple[str, ReadCaption]:
+            caption = captions[key]
+            if isinstance(caption, str):
+                return key, caption
+            images = tuple(_LoadingImage(image, decoders.submit(image.load_tensor)) for image in caption.images)
+            return key, replace(caption, images=images)
+
+        missing = (loading(key) for key in captions if not store.has(key))
+        waiting = deque(islice(missing, threads))
+        try:
+            while waiting:
+                waiting.extend(islice(missing, batch_size))
+                keys, batch = zip(*(waiting.popleft() for _ in range(min(batch_size, len(waiting)))), strict=True)
+                for key, tensors in zip(keys, encode(batch), strict=True):
+                    store.write(key, tensors)
+                yield from map(EntryResult, keys)
+        finally:
+            decoders.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadingImage:
+    """An image that another thread loads."""
+
+    image: LoadableImage
+    tensor: Future[torch.Tensor]
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        return self.image.path
+
+    @property
+    def recipe(self) -> Recipe:
+        """Its recipe."""
+        return self.image.recipe
+
+    def load_tensor(self) -> torch.Tensor:
+        """Wait for the image. Raises what loading it has raised."""
+        return self.tensor.result()
 
 
 def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
