@@ -115,6 +115,15 @@ def test_what_can_be_resumed_is_offered(ready: Window, tmp_path: Path) -> None:
     assert [press.label for press in work_of(context, starter).buttons] == ["Start", "Resume at step 7"]
 
 
+def test_long_notes_are_cut_after_a_word(ready: Window) -> None:
+    context, starter = ready.app.context, ready.app.starter
+    for notes, shown in (("", ""), ("two\n lines", "two lines"), ("watching " * 40, "watching…"), ("a" * 500, "aaa…")):
+        context.form.edit("general.notes", notes)
+        text = work_of(context, starter).notes
+        assert text.endswith(shown), notes
+        assert len(text) <= 221
+
+
 def test_the_newest_runs_have_their_last_sample_and_open_in_the_list(
     open_window: Callable[..., Window], past_runs: list[RunRecord], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.config.usage import method_of, missing_data
-from modules.system.problem import count, cut
+from modules.system.problem import count
 from trainer.wording import PHASE_LABELS
 from ui.features.run.model import Starter
 from ui.forms.context import Context
@@ -70,7 +71,8 @@ def work_of(context: Context, starter: Starter) -> Work:
     if starter.can_resume and backup is not None:
         buttons.append(Press(f"Resume at step {backup.step:,}", action="resume"))
     title = form.source.name + (", edited" if form.is_changed else "")
-    notes = cut(" ".join(form.config.general.notes.split()), max_chars=_MAX_NOTES_CHARS)
+    notes, *rest = textwrap.wrap(" ".join(form.config.general.notes.split()), _MAX_NOTES_CHARS) or [""]
+    notes = f"{notes}…" if rest else notes
     return Work(title, describe_training(form.config), notes, state, colour, tuple(buttons))
 
 
