@@ -47,7 +47,7 @@ def _packages(connection: Connection) -> Finding:
         python = f"{folder}/environment/bin/python"
         if connection.call("command", arguments=["test", "-e", python], cwd="/", seconds=20)[0]:
             return Finding("Packages", f"The first run installs them in {folder}/environment.")
-    torch = printed_by(connection, _TORCH, python=python)
+    torch = printed_by(connection, _TORCH, names=("version", "devices"), python=python)
     if torch is None:
         text = "PyTorch cannot be loaded there. Choose another Python, or none: Darkroom then installs its own."
         return Finding("Packages", text, is_good=False)

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -158,8 +159,10 @@ class Connection:
         return reason_of(self.remote, self._errors.read().decode(errors="replace"))
 
 
-def printed_by(connection: Connection, code: str, *, python: str = "", folder: str = "/") -> Any:
-    """Return the JSON object that Python code prints there as its last one; None for none, such as after an error.
+def printed_by(
+    connection: Connection, code: str, *, names: Collection[str] = (), python: str = "", folder: str = "/"
+) -> Any:
+    """Return the last JSON object with these names that Python code prints there; None for none, as after an error.
 
     Programs print warnings, too. `python` is another Python than that of the connection. Raises ConnectionLostError,
     DarkroomError.
@@ -168,7 +171,7 @@ def printed_by(connection: Connection, code: str, *, python: str = "", folder: s
     printed = connection.call("command", arguments=arguments, cwd=folder, seconds=_SECONDS)[1]
     for line in reversed(printed.decode(errors="replace").splitlines()):
         with contextlib.suppress(ValueError, RecursionError):
-            if isinstance(found := json.loads(line), dict):
+            if isinstance(found := json.loads(line), dict) and found.keys() >= set(names):
                 return found
     return None
 

@@ -202,7 +202,7 @@ def _torch_source(
     """
     facts = connection.facts
     [program] = send_trees(connection, [program_tree()], cache_dir=None, progress=lambda event: None)
-    found = printed_by(connection, _DETECT, folder=program)
+    found = printed_by(connection, _DETECT, names=("build", "gpu", "conditions"), folder=program)
     try:
         target = torch_build.Target(facts["version"][0], facts["version"][1], facts["machine"])
         gpu = torch_build.Gpu(*found["gpu"])
