@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -22,15 +23,19 @@ from modules.system.paths import PROGRAM_ROOT, known_hosts_file, queue_file
 from modules.system.secrets import CloudSecrets
 from modules.system.secrets_file import load_secrets
 from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, ssh_server
+from tests.unit.test_run_records import started
 from trainer.__main__ import main
-from trainer.events import RunFailed, RunFinished
+from trainer.event_lines import from_line, to_line
+from trainer.events import ModelSaved, RunFailed, RunFinished, RunStarted
 from trainer.remote import agent
 from trainer.remote.answers import Answers
 from trainer.remote.connection import Connection, ConnectionLostError, printed_by
 from trainer.remote.ending import end_machine
 from trainer.remote.fetching import RunFiles, checked_name
+from trainer.remote.follower import Follower
 from trainer.remote.host_keys import fingerprints, is_known, offered_keys
 from trainer.remote.inputs import config_there, inputs_of, program_tree
+from trainer.remote.line import Line
 from trainer.remote.onetrainer import NEEDLESS, TAKEN, Imported, import_machine
 from trainer.remote.record import Remote, RemotesFile, problem_of
 from trainer.remote.starting import prepare
@@ -240,7 +245,7 @@ def test_texts_of_the_machine_get_the_paths_of_here(tmp_path: Path) -> None:
     assert here == {"a": "/data/Ü/a.png", "b": "/home/Ü/lora.safetensors", "c": f"{tmp_path}/x"}
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "c:x", "./remote.json", "a//b"])
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "c:x", "./remote.json", "a//b", "a\0b"])
 def test_no_file_of_the_machine_is_written_outside_of_its_folder(name: str) -> None:
     with pytest.raises(DarkroomError, match="not valid"):
         checked_name(name)
@@ -455,16 +460,46 @@ def test_warnings_of_a_program_there_are_not_its_answer() -> None:
     assert printed_by(asked, "print()") == {"version": "2.13.0", "devices": 1}
     assert asked.commands == [["/usr/bin/python3", "-s", "-c", "print()"]]
     assert printed_by(Asked([]), "print()", python="/opt/python") is None
+    of_others = Asked([], printed=b'{"version": "2.13.0", "devices": 1}\n{"event": "exit"}\n')
+    of_others.facts |= {"python": "/usr/bin/python3"}
+    assert printed_by(of_others, "print()", names={"version", "devices"}) == {"version": "2.13.0", "devices": 1}
 
 
 def test_files_that_are_written_here_alone_are_not_fetched(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
-    for name in ("remote.json", "REMOTE.json", "launch.json.", "log.txt"):
+    for name in ("remote.json", "REMOTE.json", "launch.json.", "commands.jsonl/x", "log.txt"):
+        (there / name).parent.mkdir(exist_ok=True)
         (there / name).write_bytes(b"theirs")
     nearby = cast("Connection", Nearby(tmp_path / "machine"))
     RunFiles(nearby, str(there), tmp_path / "run", str).sync()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["log.txt"]
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ("/r/job/result/zog.safetensors", "models/zog.safetensors"),
+        ("/r/run/save/zog-20.safetensors", "run/save/zog-20.safetensors"),
+        ("/r/job/result/other.safetensors", "run/save/other.safetensors"),
+        ("/home/ann/.bashrc", "run/save/.bashrc"),
+        ("/r/run/../../ann/.bashrc", "run/save/.bashrc"),
+    ],
+)
+def test_the_machine_names_no_place_of_a_model_outside_of_the_run(there: str, here: str, tmp_path: Path) -> None:
+    """*Use step* writes to the place of the result that the log names."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    note_elsewhere(run_dir, Elsewhere("box", "job", "/r/job", f"{tmp_path}/x/../models/zog.safetensors"))
+    follower = Follower(run_dir, Line(lambda event: None))
+    follower._run_there = "/r/run"
+    line = to_line(ModelSaved(20, there, "kohya", is_final=True), time="2026-03-04T12:00:00+00:00")
+    event = from_line(follower._line_of_here(line.encode()))
+    assert isinstance(event, ModelSaved)
+    assert Path(os.path.normpath(event.path)) == tmp_path / here
+    begun = from_line(follower._line_of_here(to_line(started(Path("/home/ann"))).encode()))
+    assert isinstance(begun, RunStarted)
+    assert begun.run_dir == str(run_dir)
 
 
 def test_an_answer_of_any_size_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

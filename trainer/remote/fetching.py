@@ -150,8 +150,11 @@ class RunFiles:
 
 
 def _is_of_here(name: str) -> bool:
-    """Return whether a file of a run's folder is written here alone. Some systems ignore case, and dots at the end."""
-    return name.casefold().rstrip(". ") in _OF_HERE
+    """Return whether a file of a run's folder is written here alone, or would make a folder of its name.
+
+    Some systems ignore case, and dots at the end.
+    """
+    return name.partition("/")[0].casefold().rstrip(". ") in _OF_HERE
 
 
 def checked_name(name: str) -> str:
@@ -161,7 +164,7 @@ def checked_name(name: str) -> str:
     """
     path = PurePosixPath(name)
     is_plain = str(path) == name or not name
-    if not is_plain or path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
+    if not is_plain or path.is_absolute() or ".." in path.parts or set(name) & set("\\:\0"):
         raise DarkroomError(f"The other machine has a file with a name that is not valid here: {name!r}.")
     return name
 

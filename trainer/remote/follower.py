@@ -25,8 +25,10 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
+    ModelSaved,
     RunFailed,
     RunFinished,
+    RunStarted,
     SampleProgress,
     StepFinished,
     WarningRaised,
@@ -217,11 +219,24 @@ class Follower:
         """Return a line of the log with the paths of here; a failure or a warning is about places of there."""
         line = raw.decode(errors="replace").rstrip()
         text = self._translate(line)
-        if not isinstance(from_line(text), RunFailed | WarningRaised):
+        event = from_line(text)
+        if isinstance(event, RunStarted):
+            return json.dumps({**json.loads(text), "run_dir": str(self._run_dir)})
+        if isinstance(event, ModelSaved):
+            return json.dumps({**json.loads(text), "path": self._place_of_model(event.path)})
+        if not isinstance(event, RunFailed | WarningRaised):
             return text
         there = json.loads(line)
         message = f"On {self._elsewhere.remote}: {there['message']}"
         return json.dumps({**json.loads(text), "message": message, "advice": there.get("advice", "")})
+
+    def _place_of_model(self, named: str) -> str:
+        """Return the place of a model that the log names: a result may be replaced there, so it is one of this run."""
+        path, result, run_dir = (
+            Path(os.path.normpath(place)) for place in (named, self._elsewhere.destination, self._run_dir)
+        )
+        is_of_run = path == result or path.is_relative_to(run_dir)
+        return named if is_of_run else str(self._run_dir / "save" / path.name)
 
     def _translate(self, text: str) -> str:
         return self._elsewhere.in_words_of_here(text, self._run_there, self._run_dir)
