@@ -93,7 +93,13 @@ def test_it_trains_caches_validates_samples_and_resumes(config: Config, monkeypa
 
     changed = folder / "before" / "0.png"
     Image.open(changed).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(changed)
-    again = run(plain)
+    read = list[Path]()
+    digest = DigestIndex._read
+    monkeypatch.setattr(
+        DigestIndex, "_read", lambda index, path, *facts: read.append(path) or digest(index, path, *facts)
+    )
+    again = run(laid_over(plain, {"data": {"verify_cache": True}}))
+    assert read.count(changed) == 2  # once for the training and once for the validation images
     assert filled(again, "captions") == [(13, 11), (7, 7)]
     assert losses(again) != losses(ran)
 

@@ -147,6 +147,7 @@ def _loader(
         mask_cache = cached_masks(versions, caches, verify=data.verify_cache, threads=data.loader_threads)
     inpaints = settings.wanted.draws_masks
     rules = _mask_rules(masks, inpaints=inpaints, is_validation=is_validation)
+    are_verified = seen is not None and data.text_cache  # a moment ago, for the captions
     inputs = InputLoading(
         versions,
         caches,
@@ -155,7 +156,7 @@ def _loader(
         images.latents.keys if isinstance(images.latents, CachedLatents) else None,
         mask_cache,
         rules.unmasked_probability,
-        data.verify_cache,
+        data.verify_cache and not are_verified,
         data.loader_threads,
         _warn_once(caches.emit),
     )
