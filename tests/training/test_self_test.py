@@ -15,6 +15,9 @@ from modules.diffusion.flow import FlowProcess
 from modules.diffusion.noise import fixed_timesteps
 from modules.diffusion.process import DDPMProcess, NoiseProcess
 from modules.diffusion.schedule import cumulative_alphas
+from modules.families.parts.effnet_model import cosine_process
+from modules.families.parts.noise_process import process_of
+from modules.families.registry import files_of
 from modules.settings.edit import replace_value
 from tests.builders.configs import laid_over
 from trainer.__main__ import main
@@ -111,6 +114,15 @@ def test_the_loss_of_a_model_that_knows_nothing_of_images(prediction: str, expec
     if prediction != "auto":
         process = DDPMProcess(cumulative_alphas(), prediction)  # type: ignore[arg-type]
         assert least_squares(process) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(("family", "expected"), [("pixart", 0.275), ("stable_cascade", 0.495), ("wuerstchen", 0.495)])
+def test_that_loss_follows_the_noise_schedule_of_published_models(family: str, expected: float) -> None:
+    config = Config.model_validate({"model": {"family": {"name": family}}})
+    scheduler = files_of(family).models[0].shipped_configs()["scheduler"]
+    process = process_of(scheduler, name=family) if "beta_schedule" in scheduler else cosine_process(scheduler)
+    assert uninformed_loss(config) == pytest.approx(expected, abs=1e-3)
+    assert least_squares(process) == pytest.approx(expected, rel=0.02)
 
 
 def test_the_loss_of_a_flow_that_knows_nothing_of_images() -> None:

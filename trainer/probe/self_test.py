@@ -28,7 +28,7 @@ from modules.config.sections.model import Part
 from modules.config.sections.noise import Noise
 from modules.config.sections.training import Ema, Training
 from modules.data.concept import Concept
-from modules.diffusion.schedule import cumulative_alphas
+from modules.diffusion.schedule import usual_cumulative_alphas
 from modules.optim.registry import DEFAULT_OPTIMIZER
 from modules.optim.schedule_registry import DEFAULT_SCHEDULE
 from modules.settings.edit import replace_value
@@ -142,7 +142,7 @@ def uninformed_loss(config: Config) -> float:
         prediction = found.prediction if found is not None else ""
     if prediction != "epsilon":
         return 1.0
-    abar_T = cumulative_alphas()
+    abar_T = usual_cumulative_alphas(config.family.process.schedule)
     return sum(float(abar_T[int(s * len(abar_T))]) for s in levels) / len(levels)
 
 
