@@ -46,8 +46,7 @@ def architecture_of(base_model: str, family: str, variant: str = "") -> Architec
             return _of_file(path, FAMILIES[family].of_variant(variant))
     except (OSError, ValueError, RecursionError, UnreadableFileError):
         return None
-    model = files_of(family).repository_model(base_model)
-    configs = own_configs(FAMILIES[family].of_variant(variant), shipped_configs(model)) if model else {}
+    configs = own_configs(FAMILIES[family].of_variant(variant), files_of(family).configs_named(base_model))
     return Architecture(configs, is_published=True) if configs else None
 
 

@@ -118,10 +118,21 @@ class FamilyFiles:
     repository_model: Callable[[str], str] = str
     variant_words: Mapping[str, str] = field(default_factory=dict)
     """The variants whose weights do not show them, by a word in the names of repositories and files."""
+    named_configs: Mapping[str, Configs] = field(default_factory=dict)
+    """What the configs of some repositories have besides the published ones, by part, by a word in their names."""
 
     def variant_named(self, name: str) -> str:
         """Return the variant that the name of a repository or a file has a word for; empty if it has none."""
         return next((variant for word, variant in self.variant_words.items() if word in name.lower()), "")
+
+    def configs_named(self, name: str) -> dict[str, dict[str, Any]]:
+        """Return the configs of the published model that the name of a repository stands for; none where none ship."""
+        model = self.repository_model(name)
+        configs = next((m.shipped_configs() for m in self.models if m.name == model), {})
+        for word, named in self.named_configs.items():
+            if word in name.lower():
+                configs = {part: {**config, **named.get(part, {})} for part, config in configs.items()}
+        return configs
 
     def is_in_single_file(self, part: str) -> bool:
         """Return whether single files of the family's models contain a part; some contain the denoiser alone."""

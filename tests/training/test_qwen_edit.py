@@ -20,10 +20,12 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.cache.digests import DigestIndex
 from modules.data.image_settings import CONDITIONING_FOLDERS
+from modules.estimate.architecture import architecture_of
+from modules.estimate.recordings import shipped_file
 from modules.families.kinds.identify import identify
 from modules.families.qwen_image.files import ZERO_TIME_MARK
 from modules.families.qwen_image.model import QwenImage
-from modules.families.registry import files_of
+from modules.families.registry import FAMILIES, files_of
 from modules.formats.headers import read_header
 from modules.quantization.linear import QuantizedLinear
 from modules.settings.edit import choose_variant
@@ -255,6 +257,16 @@ def test_the_estimate_counts_the_vision_encoder_and_the_tokens_of_references() -
     )
     assert 1.3e9 < encoding < 1.7e9
     assert training > 0.5e9
+
+
+def test_a_2511_named_by_its_repository_is_estimated_as_it_is() -> None:
+    """With the modulation of its references, which 2509 does not have, from recordings that ship."""
+    names = ("Qwen/Qwen-Image-Edit-2511", "someone/qwen_image_edit_2511-tuned", "Qwen/Qwen-Image-Edit-2509")
+    found = [architecture_of(name, "qwen_image", "edit") for name in names]
+    configs = [architecture.configs for architecture in found if architecture is not None]
+    assert [bool(config["transformer"].get("zero_cond_t")) for config in configs] == [True, True, False]
+    spec = FAMILIES["qwen_image"].of_variant("edit")
+    assert all(shipped_file(spec, spec.denoiser, config["transformer"]).is_file() for config in configs)
 
 
 @pytest.mark.full

@@ -76,6 +76,7 @@ def fill_positions(transformer: Any) -> None:
 
 ZERO_TIME_MARK = "__index_timestep_zero__"
 """The tensor by which ComfyUI's files of Qwen-Image-Edit-2511 show that references are modulated as at the time 0."""
+_ZERO_TIME: Mapping[str, Any] = {"zero_cond_t": True}
 _PLAIN_FILE = transformer_file(
     _slots, first="transformer_blocks.0.img_mod.1.", marks=(".transformer_blocks.0.img_mod.1.",), diffusers_marks=()
 )
@@ -89,7 +90,7 @@ def _layout(config: Mapping[str, Any]) -> PartLayout:
     return replace(plain, is_unused=mark.__eq__, unused_tensors="modules.families.qwen_image.model:zero_time_mark")
 
 
-TRANSFORMER_FILE = replace(_PLAIN_FILE, layout=_layout, config_marks={ZERO_TIME_MARK: {"zero_cond_t": True}})
+TRANSFORMER_FILE = replace(_PLAIN_FILE, layout=_layout, config_marks={ZERO_TIME_MARK: _ZERO_TIME})
 
 
 def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
@@ -144,4 +145,5 @@ FILES = replace(
         **dict.fromkeys(("edit-2509", "edit-2511", "edit_2509", "edit_2511", "edit-plus", "edit_plus"), "edit"),
         **dict.fromkeys(("image-edit", "image_edit"), "edit_one"),
     },
+    named_configs={word: {"transformer": _ZERO_TIME} for word in ("edit-2511", "edit_2511")},
 )
