@@ -255,6 +255,32 @@ def test_control_images_of_musubi_tuner_are_reference_images(tmp_path: Path) -> 
     assert [e.image.captions for e in examples] == [("x",), ("x",)]
 
 
+@pytest.mark.parametrize(
+    ("line", "noted"),
+    [
+        ("control_resolution = [1024, 1024]", ""),
+        ("qwen_image_edit_control_resolution = [1024, 1024]", ""),
+        ("qwen_image_edit_control_resolution = [768, 768]", "qwen_image_edit_control_resolution = [768, 768]"),
+        ("qwen_image_edit_no_resize_control = true", "qwen_image_edit_no_resize_control = true"),
+        ("flux_kontext_no_resize_control = true", "flux_kontext_no_resize_control = true"),
+        ("no_resize_control = false", None),
+        ("", None),
+    ],
+)
+def test_the_size_of_control_images_is_the_one_of_the_pipeline(tmp_path: Path, line: str, noted: str | None) -> None:
+    """None: at the size of their image."""
+    folder = '[[datasets]]\nimage_directory = "a/cats"\ncontrol_directory = "a/before"\n'
+    (tmp_path / "data.toml").write_text(f"{folder}{line}\n")
+    loaded = load_any(tmp_path / "data.toml")
+    assert loaded.config.data.reference_size == ("image" if noted is None else "pipeline")
+    notes = [p.message for p in loaded.problems if p.path == "data.reference_size"]
+    if noted == "":
+        assert not notes
+    else:
+        assert len(notes) == 1
+        assert notes[0].startswith(noted or "Control images became reference images")
+
+
 def test_a_jsonl_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "data.toml").write_text('[[datasets]]\nimage_jsonl_file = "gone.jsonl"\n')
     loaded = load_any(tmp_path / "data.toml")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from modules.config.imports.kohya_values import Args, is_set, pop_first
+from modules.config.imports.kohya_values import Args, flag_of, is_set, pop_first, sides_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.config.sections.evaluation import REFERENCE_IMAGES
 from modules.data.image_settings import CONDITIONING_FOLDERS
@@ -22,6 +22,10 @@ from modules.system.regular_files import read_regular
 
 _MAX_BYTES = 100_000_000
 _MAX_ROWS = 200_000
+# musubi-tuner's keys for the size of control images, first the present name of each.
+_SIZES = ("control_resolution", "qwen_image_edit_control_resolution")
+_KEPT_SIZES = ("no_resize_control", "qwen_image_edit_no_resize_control", "flux_kontext_no_resize_control")
+_SIZE_OF_PIPELINES = (1024, 1024)
 
 
 def ai_toolkit_folders(given: Args, notes: Notes) -> dict[str, str]:
@@ -49,6 +53,24 @@ def musubi_folders(given: Args, notes: Notes) -> dict[str, str]:
     """Return the conditioning folder of a dataset of musubi-tuner with a `control_directory`."""
     folder = given.get("control_directory")
     return _folders([str(folder)] if is_set(folder) else [], notes)
+
+
+def musubi_sizes(given: Args, result: Tree, notes: Notes) -> None:
+    """Give reference images the size of the model's pipeline where datasets of musubi-tuner have a size for them.
+
+    That is what a `control_resolution` of 1024 x 1024 does there; another one, and `no_resize_control`, are noted.
+    """
+    datasets = given.get("datasets")
+    for source in (given.get("general"), *(datasets if isinstance(datasets, list) else [])):
+        if not isinstance(source, dict):
+            continue
+        sized = next((key for key in _SIZES if is_set(source.get(key))), "")
+        kept = next((key for key in _KEPT_SIZES if flag_of(source.get(key, False))), "")
+        for key in filter(None, (sized, kept)):
+            put(result, "data.reference_size", "pipeline")
+            if key == kept or sides_of(source[key]) != _SIZE_OF_PIPELINES:
+                message = f"{key} = {shown(source[key])} became the size of references in the model's pipeline."
+                notes.append(Problem("data.reference_size", message, "info"))
 
 
 def concept_of_rows(file: str, notes: Notes) -> dict[str, Any] | None:
@@ -91,6 +113,8 @@ def set_variant(concepts: Sequence[dict[str, Any]], result: Tree, notes: Notes) 
         family = model.get("family", {}).get("name", "")
         named = files_of(family).variant_named(str(model.get("base_model", ""))) if family in FAMILIES else ""
         put(result, "model.variant", named or "edit")
+    if result.get("data", {}).get("reference_size") == "pipeline":
+        return
     message = "Control images became reference images, at the size of their image or its number of pixels."
     advice = 'Set the reference size to "As in the pipeline" where they had their own size.'
     notes.append(Problem("data.reference_size", message, "info", advice))

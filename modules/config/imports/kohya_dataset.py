@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from modules.config.imports.control_images import concept_of_rows, musubi_folders, set_variant
+from modules.config.imports.control_images import concept_of_rows, musubi_folders, musubi_sizes, set_variant
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first, sides_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
@@ -32,6 +32,7 @@ def images(given: Args, result: Tree, notes: Notes) -> None:
     workers = number_of(pop_first(given, "max_data_loader_n_workers"))
     if workers:
         put(result, "data.loader_threads", max(1, int(workers)))
+    musubi_sizes(given, result, notes)
     concepts = [*_from_dataset_config(given, notes), *_from_folders(given, notes), *_from_metadata(given)]
     shared = {**_augmentations(given), **caption_settings(given, notes)}
     concepts = [{**shared, **concept} for concept in concepts]
