@@ -18,6 +18,7 @@ from hypothesis import settings as hypothesis_settings
 
 from modules.families.spec import FamilySpec
 from modules.system.errors import DarkroomError
+from tests.builders.editing_models import EDITING_MODELS, write_editing_model
 from tests.builders.flow_models import FLOW_MODELS, VARIANTS, flow_model
 from tests.builders.images import draw_folder
 from tests.builders.recordings import unpack_recordings
@@ -212,20 +213,24 @@ def _fixture_of_flow_model(name: str) -> Any:
 globals().update({name: _fixture_of_flow_model(name) for name in (*FLOW_MODELS, *VARIANTS)})
 
 
+def _fixture_of_editing_model(name: str) -> Any:
+    @pytest.fixture(scope="session", name=name)
+    def written(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+        return write_editing_model(name, tmp_path_factory.mktemp("models") / name)
+
+    return written
+
+
+# The tiny editing models, such as `tiny_flux_kontext`; nobody may write to them.
+globals().update({name: _fixture_of_editing_model(name) for name in EDITING_MODELS})
+
+
 @pytest.fixture(scope="session")
 def tiny_flux_fill(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     """A tiny random FLUX.1 Fill; nobody may write to it."""
     from tests.builders.flux import write_flux_folder
 
     return write_flux_folder(tmp_path_factory.mktemp("models") / "tiny-flux-fill", fills=True)
-
-
-@pytest.fixture(scope="session")
-def tiny_flux_kontext(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    """A tiny random FLUX.1 Kontext; nobody may write to it."""
-    from tests.builders.flux import write_flux_folder
-
-    return write_flux_folder(tmp_path_factory.mktemp("models") / "tiny-flux-kontext", edits=True)
 
 
 @pytest.fixture(scope="session")

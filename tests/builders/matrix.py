@@ -22,6 +22,11 @@ def matrix(
     return [row if row in daily else pytest.param(*row, marks=pytest.mark.full) for row in rows]
 
 
+def full_cover(*axes: list[Any], possible: Callable[..., bool] = lambda *row: True) -> list[Any]:
+    """Return a pairwise cover of the axes as parameters, all of them marked `full`."""
+    return [pytest.param(*row, marks=pytest.mark.full) for row in pairwise(*axes, possible=possible)]
+
+
 def pairwise(*axes: list[Any], possible: Callable[..., bool] = lambda *row: True) -> list[tuple[Any, ...]]:
     """Return rows that together cover every pair of values of every two axes; greedy and deterministic."""
     rows = [row for row in product(*axes) if possible(*row)]

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -22,15 +22,16 @@ from modules.adapters.protocol import kind_of, target_layers
 from modules.adapters.registry import ADAPTERS
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning, SizeConditioning
-from modules.families.protocol import ModelFamily, PartMemory
+from modules.families.protocol import FamilyThatSees, ModelFamily, PartMemory
 from modules.memory import checkpointing
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
 from modules.settings.layer_filter import EVERYTHING
 from modules.system.devices import CPU, Device, move
+from tests.builders.editing_models import EDITING_MODELS, variant_of
 from tests.builders.flow_models import FLOW_MODELS, flow_model
-from tests.builders.matrix import matrix
+from tests.builders.matrix import full_cover, matrix
 from tests.builders.pipelines import load_tiny
 
 TEMP = Device("cpu:1")
@@ -46,11 +47,20 @@ def trained_parts(family: ModelFamily) -> list[str]:
 
 
 def conditioning_of(family: ModelFamily, prompts: list[str]) -> Conditioning:
+    if family.spec.seen_with_captions is not None:
+        side = torch.linspace(-1.0, 1.0, 56)
+        return cast(FamilyThatSees, family).encode_with_images(prompts, [(side[:, None] * side).expand(3, -1, -1)])
     return family.with_size_conditioning(family.encode_prompts(prompts), [FRAME] * len(prompts))
 
 
+def references_for(family: ModelFamily, *, batch: int) -> dict[str, torch.Tensor]:
+    """The latents of up to two reference images of an editing model."""
+    names = family.spec.inputs.get(family.variant, ())[:2]
+    return {name: move(noise_of(family, batch=batch, seed=20 + i), CPU) for i, name in enumerate(names)}
+
+
 def with_lora(model: Path, *, dropout: float = 0.0) -> tuple[ModelFamily, list[LoraAdapter]]:
-    family: ModelFamily = load_tiny(model)
+    family: ModelFamily = load_tiny(model, variant=variant_of(model))
     adapters = []
     generator = torch.Generator().manual_seed(1)
     for name in trained_parts(family):
@@ -76,7 +86,7 @@ ADAPTERS_OF_ALL_KINDS = {
 
 def with_adapter(model: Path, settings: Lora | Lokr | Loha | Oft) -> tuple[ModelFamily, Parameters]:
     """A family with an adapter that does something: no weight of it is zero."""
-    family: ModelFamily = load_tiny(model)
+    family: ModelFamily = load_tiny(model, variant=variant_of(model))
     generator = torch.Generator().manual_seed(1)
     kind = kind_of(ADAPTERS[settings.name])
     parameters: Parameters = {}
@@ -98,7 +108,7 @@ def trained(model: Path, kind: str) -> tuple[ModelFamily, Parameters]:
     if kind.startswith("lora"):
         family, adapters = with_lora(model, dropout=0.3 if "dropout" in kind else 0.0)
         return family, {n: p for a in adapters for n, p in a.parameters().items()}
-    family = load_tiny(model)
+    family = load_tiny(model, variant=variant_of(model))
     parameters = {
         f"{name}.{n}": p
         for name in trained_parts(family)
@@ -123,7 +133,8 @@ def predicted(family: ModelFamily, *, dtype: torch.dtype | None = None) -> torch
     noisy = noise_of(family, batch=2, seed=7)
     with torch.autocast("cpu", dtype=dtype) if dtype else nullcontext():
         conditioning = conditioning_of(family, ["a red disc", "a cat"])
-        output = family.predict(move(noisy, CPU), move(torch.tensor([10, 700]), CPU), conditioning)
+        references = references_for(family, batch=2)
+        output = family.predict(move(noisy, CPU), move(torch.tensor([10, 700]), CPU), conditioning, references)
     return output.float().square().mean()
 
 
@@ -257,10 +268,13 @@ def takes_embeddings(model: str) -> bool:
 @pytest.mark.daily(8)
 @pytest.mark.parametrize(
     ("model", "kind", "mode", "saves"),
-    matrix(
-        MODELS, KINDS, MODES, SAVES,
-        possible=lambda model, kind, *_: kind != "embedding" or model not in FLOW_MODELS or takes_embeddings(model),
-    ),
+    [
+        *matrix(
+            MODELS, KINDS, MODES, SAVES,
+            possible=lambda model, kind, *_: kind != "embedding" or model not in FLOW_MODELS or takes_embeddings(model),
+        ),
+        *full_cover(list(EDITING_MODELS), KINDS[:-1], MODES, SAVES),
+    ],
     ids=str,
 )  # fmt: skip
 def test_gradients_equal_the_plain_ones_bit_for_bit(
@@ -290,7 +304,13 @@ in_bfloat16 = functools.partial(predicted, dtype=torch.bfloat16)
 
 
 @pytest.mark.daily(7)
-@pytest.mark.parametrize(("model", "kind", "mode", "saves"), matrix(MODELS, ["full", "lora"], MODES, SAVES))
+@pytest.mark.parametrize(
+    ("model", "kind", "mode", "saves"),
+    [
+        *matrix(MODELS, ["full", "lora"], MODES, SAVES),
+        *full_cover(list(EDITING_MODELS), ["full", "lora"], MODES, SAVES),
+    ],
+)
 def test_gradients_inside_autocast_are_the_plain_ones(
     request: pytest.FixtureRequest, model: str, kind: str, mode: str, saves: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,9 +24,10 @@ from modules.memory.placement import ParkedPartError, Placement
 from modules.system.devices import CPU, Device, move
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
+from tests.builders.editing_models import EDITING_MODELS, parts_trained_in, with_references
 from tests.builders.flow_models import FLOW_MODELS, trained_parts_of
 from tests.builders.images import draw_folder
-from tests.builders.matrix import matrix
+from tests.builders.matrix import full_cover, matrix
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.data import sources
 from trainer.data.sources import Prepared
@@ -56,6 +58,7 @@ DENOISERS = ("unet", "transformer")
 TRAINED_PARTS = (*DENOISERS, *ENCODERS)
 MODELS = ["tiny_sd", "tiny_sdxl", *FLOW_MODELS]
 WITH_TRAINED_TEXT = {"tiny_sd", "tiny_sdxl", *(name for name in FLOW_MODELS if len(trained_parts_of(name)) > 1)}
+WITH_TRAINED_TEXT |= {name for name in EDITING_MODELS if len(parts_trained_in(name)) > 1}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +84,7 @@ def watched_config(model: Path, images: Path, folder: Path, *, form: str, text_i
     )
     name = "model" if form == "folder" else "model.safetensors"
     place = {"output": {"destination": str(folder / "out" / name)}}
-    return laid_over(laid_over(laid_over(config, EVERYTHING), FORMS[form]), place)
+    return with_references(laid_over(laid_over(laid_over(config, EVERYTHING), FORMS[form]), place))
 
 
 def assert_all_went_well(ran: Ran) -> None:
@@ -98,11 +101,14 @@ def assert_all_went_well(ran: Ran) -> None:
 @pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache", "text_is_trained", "temp_device", "form", "offloaded_layers"),
-    matrix(
-        MODELS, [True, False], [True, False], [True, False], ["cpu:1", "cpu"], list(FORMS), [0.0, 0.5],
-        possible=lambda model, latents, text, text_is_trained, *_: not text_is_trained or model in WITH_TRAINED_TEXT,
-        most_daily=9,
-    ),
+    [
+        row
+        for rows_of, models in ((partial(matrix, most_daily=9), MODELS), (full_cover, list(EDITING_MODELS)))
+        for row in rows_of(
+            models, [True, False], [True, False], [True, False], ["cpu:1", "cpu"], list(FORMS), [0.0, 0.5],
+            possible=lambda model, latents, text, is_trained, *_: not is_trained or model in WITH_TRAINED_TEXT,
+        )
+    ],
 )  # fmt: skip
 def test_no_phase_uses_a_parked_part_or_mixes_devices(
     request: pytest.FixtureRequest,
@@ -158,7 +164,10 @@ def test_the_guard_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) 
 @pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("model", "text_cache", "precision"),
-    matrix(MODELS, [True, False], ["float32", "bfloat16"]),
+    [
+        *matrix(MODELS, [True, False], ["float32", "bfloat16"]),
+        *full_cover(list(EDITING_MODELS), [True, False], ["float32", "bfloat16"]),
+    ],
 )
 def test_what_is_cached_arrives_as_what_is_encoded(
     request: pytest.FixtureRequest,
@@ -183,7 +192,7 @@ def test_what_is_cached_arrives_as_what_is_encoded(
             parts={key: {"train": False} for key in ENCODERS},
             training={"precision": precision, "epochs": 1},
         )
-        weights.append(run(config).weights)
+        weights.append(run(with_references(config)).weights)
     assert_equal_tensors(weights[0], weights[1])
     encoded, read = batches[: len(batches) // 2], batches[len(batches) // 2 :]
     is_fine = config.data.bucket_step_px == 16

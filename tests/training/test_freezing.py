@@ -18,9 +18,10 @@ from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.settings.edit import set_path
 from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
+from tests.builders.editing_models import EDITING_MODELS, parts_trained_in, with_references
 from tests.builders.flow_models import FLOW_MODELS, trained_parts_of
 from tests.builders.images import draw_folder
-from tests.builders.matrix import matrix
+from tests.builders.matrix import full_cover, matrix
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.__main__ import main
 from trainer.cli import runs
@@ -38,6 +39,7 @@ TRAINED = {
     **{name: trained_parts_of(name) for name in FLOW_MODELS},
 }
 MODELS = list(TRAINED)
+TRAINED |= {name: parts_trained_in(name) for name in EDITING_MODELS}
 MEMORIES: dict[str, dict[str, Any]] = {
     "off": {},
     "block": {"checkpointing": "block"},
@@ -81,7 +83,7 @@ class Case:
     def config(self, model: Path, images: Path, folder: Path) -> Config:
         """Return the run's config; it backs up after every step."""
         stop = {"stop_after": {"n": STOPS[self.unit], "unit": self.unit}}
-        return small_config(
+        config = small_config(
             folder,
             model=model,
             images=images,
@@ -91,6 +93,7 @@ class Case:
             adapter=USUAL_LAYERS,
             backup={"every": {"n": 1, "unit": "step"}, "keep": 0},
         )
+        return with_references(config)
 
 
 @dataclass(frozen=True)
@@ -147,10 +150,16 @@ def parts_of(names: Any) -> set[str]:
 @pytest.mark.daily(5)
 @pytest.mark.parametrize(
     ("model", "trains", "memory", "stopping", "unit", "start"),
-    matrix(
-        MODELS, ["adapter", "full"], list(MEMORIES), STOPPING, list(STOPS), ["fresh", "before", "after"],
-        possible=lambda model, *row: row[2] == "everything" or (row[2] in TRAINED[model] and len(TRAINED[model]) > 1),
-    ),
+    [
+        row
+        for rows_of, models in ((matrix, MODELS), (full_cover, list(EDITING_MODELS)))
+        for row in rows_of(
+            models, ["adapter", "full"], list(MEMORIES), STOPPING, list(STOPS), ["fresh", "before", "after"],
+            possible=lambda model, *row: (
+                row[2] == "everything" or (row[2] in TRAINED[model] and len(TRAINED[model]) > 1)
+            ),
+        )
+    ],
 )  # fmt: skip
 def test_parts_stop_and_the_others_continue(
     request: pytest.FixtureRequest,
