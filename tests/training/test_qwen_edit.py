@@ -16,6 +16,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from modules.config.codec import decode
 from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.imports.kohya_settings import tree_of_kohya
+from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.cache.digests import DigestIndex
@@ -32,6 +33,7 @@ from modules.settings.edit import choose_variant
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny
+from tests.builders.preference import NEEDED
 from tests.builders.qwen_image import write_qwen_edit_folder
 from tests.builders.references import referenced_config
 from tests.builders.runs import assert_equal_tensors, losses, run
@@ -304,3 +306,11 @@ def test_mirrored_references_have_entries_of_their_own(config: Config, has_laten
     assert num_cached_captions(laid_over(config, sections), datasets.training, datasets.validation) == 12
     assert 7 < num_entries <= 13
     assert has_latents or num_entries == 13
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", sorted(NEEDED))
+def test_every_method_of_samples_and_pairs_is_refused(config: Config, method: str) -> None:
+    """So none of them can train nothing under checkpointing."""
+    settings = {"method": {"name": method}}
+    assert "training.method" in {p.path for p in problems_of(laid_over(config, {"training": settings}))}
