@@ -17,7 +17,9 @@ from trainer.launch import RunHandle, RunRequest
 from trainer.preflight import Report
 from trainer.run_folder.inbox import INBOX_FILE
 from trainer.run_queue.file import QueueFile
+from trainer.run_queue.items import RunQueue
 from trainer.run_queue.running import QueueRun, request_of
+from trainer.run_status import RunStatus
 from ui.features.queue.model import COMPLETE, QueueControl
 from ui.features.queue.rows import status_line
 from ui.loop.pump import Pump
@@ -294,6 +296,25 @@ def test_a_result_that_arrives_late_does_not_hide_a_newer_queue(bench: Bench) ->
         bench.control.look(0.0)
         bench.pump.tick()
         assert time.monotonic() < deadline
+
+
+def test_an_item_whose_program_ends_while_the_queue_is_read_is_interrupted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program was looked for after the file was read: the item stayed running, and nothing looked again."""
+    there, read = QueueRun(bench.file), QueueFile.read
+    item = there.take_next()
+    assert item is not None
+
+    def read_and_end(file: QueueFile) -> RunQueue:
+        queue = read(file)
+        there.close()
+        return queue
+
+    monkeypatch.setattr(QueueFile, "read", read_and_end)
+    bench.control.refresh()
+    bench.wait_until(lambda: not bench.control.runners and bench.control.queue.item(1).state is not RunStatus.WAITING)
+    assert bench.control.interrupted_item is not None
 
 
 def test_other_machines_train_their_items_next_to_those_of_this_one(bench: Bench, tmp_path: Path) -> None:

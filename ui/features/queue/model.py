@@ -126,9 +126,10 @@ class QueueControl:
         """Read the file."""
 
         def read() -> tuple[object, RunQueue, Mapping[str, Holder]]:
-            stamp, queue = self._file.stamp(), self._file.read()
-            runners = {name: self._file.runner_on(name) for name in {"", *(item.machine for item in queue.items)}}
-            return stamp, queue, {name: runner for name, runner in runners.items() if runner is not None}
+            stamp, machines = self._file.stamp(), {"", *(item.machine for item in self._file.read().items)}
+            runners = {name: runner for name in machines if (runner := self._file.runner_on(name)) is not None}
+            # Last: an item whose program ends while these are read must not be kept as running without a program.
+            return stamp, self._file.read(), runners
 
         def keep(state: tuple[object, RunQueue, Mapping[str, Holder]]) -> None:
             self._stamp, self.queue, self.runners = state
