@@ -37,7 +37,7 @@ def test_copies_are_numbered_and_differences_to_the_item_before_named() -> None:
     assert second == Difference("the same settings", ("The same settings as zog",))
     assert third is not None
     assert third.cell == "Epochs 30, Batch size 2 images"
-    assert third.sentence == "Differs from cat: Training › Epochs: 10 → 30; Training › Batch size: 1 images → 2 images"
+    assert third.sentence == "Differs from cat: Training › Epochs: 10 → 30; Training › Batch size: 1 image → 2 images"
     assert fourth == Difference("the same settings", ("The same settings as zog (2)",))
 
 
