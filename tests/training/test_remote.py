@@ -439,7 +439,7 @@ def test_a_disk_that_is_full_during_the_run_is_one_sentence(
     server: Server, config: Config, small_disk: Callable[[int], Path], can_log: bool
 ) -> None:
     """Also if there is no room for the event with the reason."""
-    folder = small_disk(64)
+    folder, config = small_disk(64), replace_epochs(config, 200)  # it must not end before the disk is full
     remote = replace(server.remote, folder=str(folder))
     events: list[Event] = []
 
