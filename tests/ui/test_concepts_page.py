@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 from PIL import Image
 
 from modules.config.presets import list_presets
+from modules.data.companions import find_references
 from modules.data.concept import Concept
 from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
 from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_by
 from trainer.run_folder.image_report import ImageLoss, ImageReport, write_report
+from ui.features.concepts import general_tab
 from ui.forms import items
 from ui.forms.model import Source
 from ui.loop.background import Background
@@ -386,9 +389,16 @@ def test_the_last_session_restores_the_concepts(
 
 
 def test_reference_images_are_on_the_general_tab(
-    window: Window, concepts: Any, folders: tuple[Path, Path], tmp_path: Path
+    window: Window, concepts: Any, folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that edits shows the folder of reference images, and each image with its own; others do not."""
+    threads = set[int]()
+
+    def find(*arguments: Any, **named: Any) -> tuple[Path, ...]:
+        threads.add(threading.get_ident())
+        return find_references(*arguments, **named)
+
+    monkeypatch.setattr(general_tab, "find_references", find)
     form, path = window.app.form, "concepts.0.image.conditioning_folder"
     editor = concepts.edit(0)
     general = editor.tabs["General"]
@@ -404,8 +414,9 @@ def test_reference_images_are_on_the_general_tab(
     before.mkdir()
     Image.new("RGB", (64, 48), "red").save(before / "cat_1.jpg")
     form.edit(path, str(before))
-    window.wait_until(lambda: general.grid_view.tiles[1].badge == "", "the reference of one")
-    assert [t.badge for t in general.grid_view.tiles] == ["no reference", "", "no reference"]
+    marks = ["no reference", "", "no reference"]
+    window.wait_until(lambda: [t.badge for t in general.grid_view.tiles] == marks, "the reference of one")
+    assert threading.get_ident() not in threads, "a folder on a slow drive would stop the window"
     assert "2 without a reference image" in general.summary.cget("text")
     assert general._load(folders[0] / "cat_1.png", 120).getpixel((12, 12))[0] > 240
     assert general._load(folders[0] / "cat_0.png", 120).getpixel((12, 12))[0] < 240

@@ -31,7 +31,7 @@ from ui.features.concepts.concept_images import (
 )
 from ui.features.concepts.model import CAPTIONS_LABEL
 from ui.features.concepts.window import Editing
-from ui.loop.background import Job
+from ui.loop.background import Job, Report
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Choice
 from ui.widgets.image_grid import ImageGrid, Tile
@@ -44,7 +44,6 @@ from ui.widgets.variables import TextVar, keep
 
 _MAX_SKIPPED_LINES = 6
 _MAX_PROMPTS = 20
-_MAX_LOOKED_AT = 300  # images whose reference images are looked for at once
 _REFERENCE_SHARE = 0.42  # of the side of a tile
 
 
@@ -59,7 +58,10 @@ class GeneralTab:
         self._losses: ConceptLosses | None = None
         self._looked_for: Scan | None = None  # the scan whose losses were looked for
         self._looking: Job | None = None
-        self._edited: Concept | None = None  # the concept, if the model edits reference images
+        self._edited: Concept | None = None  # the concept, if its images have reference images by their names
+        self._without: frozenset[str] | None = None  # the images without one, once they are known
+        self._searched: tuple[Scan, Concept] | None = None  # in which they were looked for
+        self._searching: Job | None = None
         context, pad = editing.context, editing.context.theme.px(PAD)
         card = Card(frame, context.theme, "Images")
         tk.Grid.grid_configure(card, row=0, column=1, sticky="nsew", padx=(0, pad), pady=(pad, 0))
@@ -83,6 +85,7 @@ class GeneralTab:
         match self._editing.scan:
             case Scan() as scan:
                 self._look_for_losses(scan)
+                self._look_for_references(scan)
                 if self._looking is None or self.order.get() != "loss":
                     self._show(scan)
             case None:
@@ -95,9 +98,10 @@ class GeneralTab:
                 self.skipped.set_text("")
 
     def close(self) -> None:
-        """Cancel the search for losses; the grid cancels its work itself."""
-        if self._looking is not None:
-            self._looking.cancel()
+        """Cancel the searches for losses and reference images; the grid cancels its work itself."""
+        for job in (self._looking, self._searching):
+            if job is not None:
+                job.cancel()
 
     def open_image(self, index: int) -> None:
         """Show an image large."""
@@ -144,7 +148,8 @@ class GeneralTab:
         concept, context = self._editing.concept, self._editing.context
         if scan is self._looked_for or not concept.has_images:
             return
-        self.close()
+        if self._looking is not None:
+            self._looking.cancel()
         self._looked_for = scan
         workspace = from_root(context.form.value("general.workspace_dir"))
         work = partial(find_losses, workspace, concept.kind, (*scan.images, *scan.excluded))
@@ -155,6 +160,31 @@ class GeneralTab:
                 self.follow()
 
         self._looking = context.pump.background.run(work, keep_losses)
+
+    def _look_for_references(self, scan: Scan) -> None:
+        """Look for images without a reference image in the background; afterwards they are marked."""
+        concept, form = self._editing.concept, self._editing.context.form
+        has_columns = bool(concept.image.conditioning_columns.strip())  # which name files of any name
+        edited = concept if reads_references(form.config) and concept.has_images and not has_columns else None
+        if (edited and edited.image) != (self._edited and self._edited.image):
+            self.grid_view.photos.close()  # they show other reference images
+        self._edited, known = edited, self._searched
+        if edited is None:
+            self._without = self._searched = None
+            return
+        if known is not None and known[0] is scan and (known[1].path, known[1].image) == (edited.path, edited.image):
+            return
+        if self._searching is not None:
+            self._searching.cancel()
+        self._searched, self._without = (scan, edited), None
+        self._searching = self._editing.context.pump.background.run_reporting(
+            partial(_without_references, edited, scan.images), self._keep_references, progress=lambda *_: None
+        )
+
+    def _keep_references(self, without: frozenset[str]) -> None:
+        self._without = without
+        if self.frame.winfo_exists():
+            self.follow()
 
     def _name_and_caption(self, image: SourceImage) -> str:
         form, concept = self._editing.context.form, self._editing.concept
@@ -172,11 +202,10 @@ class GeneralTab:
         run_seed = form.value("general.seed")
         losses = self._losses  # those of the last scan until others are found
         is_by_loss = losses is not None and self.order.get() == "loss"
-        edited = concept if reads_references(form.config) and concept.has_images else None
-        if (edited and edited.image) != (self._edited and self._edited.image):
-            self.grid_view.photos.close()  # they show other reference images
-        self._edited = edited
-        content = (scan, concept.text, concept.seed, concept.kind, run_seed, id(losses), is_by_loss, edited)
+        without, edited = self._without or frozenset(), self._edited and self._edited.image
+        content = (
+            scan, concept.text, concept.seed, concept.kind, run_seed, id(losses), is_by_loss, edited, self._without
+        )  # fmt: skip
         if self._content and content[0] is self._content[0] and content[1:] == self._content[1:]:
             return
         self._content = content
@@ -186,10 +215,8 @@ class GeneralTab:
             self._images = losses.images if losses is not None and is_by_loss else (*scan.images, *scan.excluded)
             excluded = {image.path_text for image in scan.excluded}
             caption = partial(_caption_text, rules=rules, run_seed=run_seed)
-            by_name = edited is not None and not edited.image.conditioning_columns.strip()
-            lacks = (lambda image: not _references(concept, image.path)) if by_name else lambda _image: False
             make = partial(
-                _tile, caption=caption, excluded=excluded, losses=losses, shows_loss=is_by_loss, lacks_reference=lacks
+                _tile, caption=caption, excluded=excluded, losses=losses, shows_loss=is_by_loss, without=without
             )
             self._show_order(losses)
             self.grid_view.show(LazyTiles(self._images, make))
@@ -212,19 +239,15 @@ class GeneralTab:
         parts = [count(len(scan.images), "image" if has_images else "prompt")]
         if scan.excluded:
             parts.append(f"{len(scan.excluded):,} excluded")
-        if self._edited is not None:
-            parts.append(self._describe_references(self._edited, scan))
+        if self._without is not None:
+            missing = f"{len(self._without):,} without a reference image"
+            parts.append(missing if self._without else "with their reference images in the corner")
         if num_without := scan.num_without_caption:
             parts.append(f"{num_without:,} without a caption")
         if not rules.is_plain and scan.images:
             what = "captions" if has_images else "prompts"
             parts.append(f"with {what} as they are trained, after {', '.join(ORDER[:-1])}, {ORDER[-1]}")
         return ", ".join(parts)
-
-    def _describe_references(self, concept: Concept, scan: Scan) -> str:
-        looked_at = scan.images[:_MAX_LOOKED_AT] if not concept.image.conditioning_columns.strip() else ()
-        missing = sum(not _references(concept, image.path) for image in looked_at)
-        return f"{missing:,} without a reference image" if missing else "with their reference images in the corner"
 
     def _show_prompts(self, prompts: Sequence[SourceImage], rules: CaptionRules, *, run_seed: int) -> None:
         """Show prompts without images as text, in place of the images."""
@@ -254,6 +277,16 @@ def _references(concept: Concept, image: Path) -> tuple[Path, ...]:
     return find_references(image, folder=from_root(concept.path), inputs_folders=folders)
 
 
+def _without_references(concept: Concept, images: Sequence[SourceImage], report: Report) -> frozenset[str]:
+    """Return the paths of the images without a reference image. `report` is called for each and may raise to stop."""
+    found = set[str]()
+    for number, image in enumerate(images):
+        report("", number, len(images))
+        if not _references(concept, image.path):
+            found.add(image.path_text)
+    return frozenset(found)
+
+
 def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> str:
     """Return the captions of an image as they are trained, in their first variation."""
     texts = cached_texts(image.captions, rules, name=image.path.name, run_seed=run_seed)
@@ -273,12 +306,14 @@ def _tile(
     excluded: Collection[str],
     losses: ConceptLosses | None,
     shows_loss: bool,
-    lacks_reference: Callable[[SourceImage], bool],
+    without: Collection[str],
 ) -> Tile:
-    """Return the tile of an image; it is marked if it is excluded, its loss stands out or its reference is missing."""
+    """Return the tile of an image; it is marked if it is excluded, its loss stands out or it is among those `without`
+    a reference image.
+    """
     loss = losses.of(image) if losses is not None else None
     badge, ring = _OUTLIERS.get(loss.verdict, ("", "")) if loss is not None else ("", "")
-    if lacks_reference(image):
+    if image.path_text in without:
         badge, ring = "no reference", "warning"
     if image.path_text in excluded:
         badge, ring = "excluded", "muted"
