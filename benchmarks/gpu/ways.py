@@ -26,7 +26,7 @@ from modules.memory.offload import LayerOffload
 from modules.settings.edit import replace_value
 from trainer.preflight.graphs import why_not_recorded
 from trainer.run import model as run_model
-from trainer.run import stepper as run_graphs
+from trainer.run import stepper
 from trainer.run.automatic_choices import measures_compiled_blocks
 from trainer.run.machine import name_of
 
@@ -109,8 +109,8 @@ def _double() -> Iterator[None]:
     from tests.builders.recorded_operations import RecordedOperations  # the tests are next to the benchmarks
 
     with (
-        mock.patch.object(run_graphs, "records_steps", return_value=True),
-        mock.patch.object(run_graphs, "recorder_of", return_value=RecordedOperations()),
+        mock.patch.object(stepper, "records_steps", return_value=True),
+        mock.patch.object(stepper, "recorder_of", return_value=RecordedOperations()),
     ):
         yield
 

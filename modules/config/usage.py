@@ -219,7 +219,7 @@ def reads_depth(config: Config) -> bool:
 
 
 def missing_data(config: Config) -> LearnsFrom | None:
-    """Return what a config without any concept lacks for its method; None if it has one."""
+    """Return the kind of data that a config without concepts lacks for its method; None if it has a concept."""
     return None if config.concepts else learns_from(config)
 
 

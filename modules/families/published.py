@@ -119,7 +119,7 @@ class FamilyFiles:
     variant_words: Mapping[str, str] = field(default_factory=dict)
     """The variants whose weights do not show them, by a word in the names of repositories and files."""
     named_configs: Mapping[str, Configs] = field(default_factory=dict)
-    """What the configs of some repositories have besides the published ones, by part, by a word in their names."""
+    """Further settings of the configs of some repositories, by part, then by a word in the repository's name."""
 
     def variant_named(self, name: str) -> str:
         """Return the variant that the name of a repository or a file has a word for; empty if it has none."""

@@ -24,7 +24,7 @@ from trainer.events import WarningRaised
 from trainer.machine_events import SettingChosen
 from trainer.preflight import graphs as preflight_graphs
 from trainer.preflight.graphs import PASSED_ON, problems_of_graphs, records_steps, why_not_recorded
-from trainer.run import stepper as run_graphs
+from trainer.run import stepper
 from trainer.step.graphs import CudaRecorder, StepGraphs, shapes_of, tensors_in, with_tensors
 
 
@@ -44,8 +44,8 @@ def config(tiny_sd: Path, two_sizes: Path, tmp_path: Path) -> Config:
 def recorded(config: Config, monkeypatch: pytest.MonkeyPatch, **more: Any) -> tuple[Ran, RecordedOperations]:
     recorder = RecordedOperations()
     with monkeypatch.context() as patched:
-        patched.setattr(run_graphs, "records_steps", lambda *_: True)
-        patched.setattr(run_graphs, "recorder_of", lambda _: recorder)
+        patched.setattr(stepper, "records_steps", lambda *_: True)
+        patched.setattr(stepper, "recorder_of", lambda _: recorder)
         return run(config, **more), recorder
 
 

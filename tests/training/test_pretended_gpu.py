@@ -25,7 +25,7 @@ from tests.builders.recorded_operations import RecordedOperations
 from tests.builders.runs import Ran, assert_equal_tensors, run, steps_of
 from tests.training.test_devices import assert_all_went_well, watched_config
 from trainer.events import SampleReady, ValidationFinished, WarningRaised
-from trainer.run import stepper as run_graphs
+from trainer.run import stepper
 from trainer.run.placement import freed_memory
 
 pytestmark = pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
@@ -115,8 +115,8 @@ def test_recorded_steps_there_are_those_without(
     with pretended_gpu():
         plain = run(config)
     recorder = RecordedOperations()
-    monkeypatch.setattr(run_graphs, "records_steps", lambda *_: True)
-    monkeypatch.setattr(run_graphs, "recorder_of", lambda _: recorder)
+    monkeypatch.setattr(stepper, "records_steps", lambda *_: True)
+    monkeypatch.setattr(stepper, "recorder_of", lambda _: recorder)
     with pretended_gpu():
         ran = run(config)
     assert any("aten::_fused_adamw_" in names for names in recorder.contents)

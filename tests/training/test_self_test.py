@@ -98,7 +98,7 @@ def test_the_verdict(known: ImageTrial, mine: ImageTrial | None, verdict: str) -
 
 def test_a_weak_model_is_named_and_the_loss_is_compared() -> None:
     [text, _] = verdict_of(LEARNS, LEARNS, bound=0.37, learning_rate=1e-4)[1]
-    assert "Before training its loss is 0.2, 54% of that of a model that knows nothing of images." in text
+    assert "Before training its loss is 0.2, 54% of the loss of a model that knows nothing of images." in text
     assert "usually below" not in text
     weak = verdict_of(ImageTrial(0.3, 0.2), None, bound=0.37, learning_rate=1e-4)
     assert weak[0] == "passed"

@@ -45,7 +45,7 @@ class SilentChild(io.StringIO):
 
 
 def more_openers(window: Window, tmp_path: Path) -> dict[str, Callable[[], object]]:
-    """Return what opens each of these windows."""
+    """Return the functions that open these windows, by their names."""
     context = window.app.context
     run_dir = write_checkpoints(tmp_path / "other", destination=tmp_path / "models" / "zog.safetensors")
     table = CheckpointTable((write_images(run_dir),))

@@ -156,7 +156,9 @@ def verdict_of(
     if known.failure:
         return "failed", [f"With settings that are known to work the run failed: {known.failure}"]
     share = known.before / bound
-    is_compared = f"Before training its loss is {known.before:.2g}, {share:.0%} of that of a model that knows nothing"
+    is_compared = (
+        f"Before training its loss is {known.before:.2g}, {share:.0%} of the loss of a model that knows nothing"
+    )
     if not share <= 1:
         return "weights", [
             f"The model predicts nothing about this image. {is_compared} of images ({bound:.2g}).",

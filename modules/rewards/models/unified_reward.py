@@ -83,7 +83,7 @@ class UnifiedReward:
 
     @torch.no_grad()
     def answers(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> list[str]:
-        """Return what the model writes about each image."""
+        """Return the model's written answer for each image."""
         patches, grid = image_patches(images_B3PP, min_pixels=_MIN_PIXELS, max_pixels=_MAX_PIXELS)
         questions = [_QUESTION.format(caption=caption_text(prompt)) for prompt in prompts]
         messages = [message_ids(self._tokenizer, text, num_image_tokens(grid))[0] for text in questions]
