@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from modules.formats.hub_files import Downloads, local_file
+from modules.memory.checkpointing import create_checkpointed_forward
 from modules.rewards.settings import Scorer, wanted_files
 from modules.rewards.waiting import Patience, ignore, nothing_to_stop
 from modules.system.devices import CPU, Device, move
@@ -67,6 +68,16 @@ class RewardContext:
         """Move a reward model's module to the device. It is among the `placed` ones, which a pause may offload."""
         module._apply(lambda tensor: move(tensor, self.device))
         self.placed.append(module)
+
+    def checkpointed(self, module: nn.Module, block_type: type[nn.Module]) -> Callable[..., Any]:
+        """Return a placed module's forward pass, checkpointed at each of its blocks."""
+        return create_checkpointed_forward(
+            module,
+            train_device=self.device,
+            temp_device=self.temp_device,
+            mode="block",
+            block_types=(block_type,),
+        )
 
 
 def files_of(scorer: Scorer, context: RewardContext) -> dict[str, Path]:

@@ -18,7 +18,6 @@ from transformers.models.clip.modeling_clip import CLIPEncoderLayer, CLIPModel
 
 from modules.families.parts.clip_tokens import load_clip_tokenizer
 from modules.formats.stored_tensors import read_stored
-from modules.memory.checkpointing import create_checkpointed_forward
 from modules.rewards.models.open_clip import read_open_clip
 from modules.rewards.models.pretrained import Fit, read_pretrained, square_input
 from modules.rewards.protocol import Reward, RewardContext, files_of
@@ -50,13 +49,7 @@ class ClipImageEncoder:
         self._device = context.device
         self._fit: Fit = fit
         self._tokenizer = load_clip_tokenizer(None)
-        self._encode_image = create_checkpointed_forward(
-            self.model.vision_model,
-            train_device=context.device,
-            temp_device=context.temp_device,
-            mode="block",
-            block_types=(CLIPEncoderLayer,),
-        )
+        self._encode_image = context.checkpointed(self.model.vision_model, CLIPEncoderLayer)
 
     @property
     def width(self) -> int:

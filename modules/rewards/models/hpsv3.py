@@ -23,7 +23,6 @@ from modules.families.parts.chat_tokens import ChatTokenizer
 from modules.families.parts.tokenizer_file import read_tokenizer, tokenizer_of
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_lazy_safetensors
-from modules.memory.checkpointing import create_checkpointed_forward
 from modules.rewards.models.qwen_vl import caption_text, image_patches, message_ids, num_image_tokens
 from modules.rewards.protocol import Reward, RewardContext, files_of
 from modules.rewards.settings import Scorer
@@ -177,16 +176,8 @@ class HumanPreference:
         self._tokenizer = tokenizer
         self._reward_id, self._padding = tokenizer.id_of(_REWARD_TOKEN), tokenizer.id_of("<|endoftext|>")
         self._device = context.device
-        self._encode_image, self._read = (
-            create_checkpointed_forward(
-                module,
-                train_device=context.device,
-                temp_device=context.temp_device,
-                mode="block",
-                block_types=(block,),
-            )
-            for module, block in ((model.visual, Qwen2VLVisionBlock), (model.language_model, Qwen2VLDecoderLayer))
-        )
+        self._encode_image = context.checkpointed(model.visual, Qwen2VLVisionBlock)
+        self._read = context.checkpointed(model.language_model, Qwen2VLDecoderLayer)
 
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the scores (B,)."""

@@ -15,7 +15,6 @@ from transformers.models.blip.modeling_blip_text import BlipTextLayer, BlipTextM
 
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
-from modules.memory.checkpointing import create_checkpointed_forward
 from modules.rewards.models.clip import clip_input
 from modules.rewards.protocol import Reward, RewardContext, files_of
 from modules.rewards.settings import Scorer
@@ -158,16 +157,8 @@ class ImageReward:
         self.vision, self.text, self.head = encoders
         self._tokenizer = tokenizer
         self._device = context.device
-        self._encode_image, self._encode_text = (
-            create_checkpointed_forward(
-                module,
-                train_device=context.device,
-                temp_device=context.temp_device,
-                mode="block",
-                block_types=(block,),
-            )
-            for module, block in ((self.vision, BlipEncoderLayer), (self.text, BlipTextLayer))
-        )
+        self._encode_image = context.checkpointed(self.vision, BlipEncoderLayer)
+        self._encode_text = context.checkpointed(self.text, BlipTextLayer)
 
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the scores (B,). Captions are truncated to 35 tokens."""
