@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,16 +19,20 @@ from numpy.typing import NDArray
 from modules.system.atomic import write_text
 from modules.system.problem import count
 
-Verdict = Literal["", "high", "low"]
+Verdict = Literal["", "high", "low", "details", "composition"]
+VERDICTS: Mapping[Verdict, str] = {
+    "high": "high loss",
+    "low": "low loss",
+    "details": "odd details",
+    "composition": "odd composition",
+}
 
 FOLDER, DATA_FILE, PAGE_FILE = "report", "images.json", "images.html"
-# Images of a kind: the median deviation of fewer is often small by chance (two of the demo's eight stood out).
-_FEWEST = 12
-# Robust standard deviations (Iglewicz and Hoaglin 1993); more where images are few, as their median deviation is itself
-# uncertain: so one data set in 30 of 12 to 100 images has a false alarm, not one in five.
-_OUTLIER, _OF_FEW = 3.5, 8.0
+_FEWEST = 12  # images of a kind: the deviation of fewer is often small by chance (two of the demo's eight stood out)
+_OUTLIER, _OF_FEW = 4.0, 6.0  # robust standard deviations, more of few images: a false alarm in 20 to 40 data sets
 _LEAST_LOSS = 1e-12  # one of exactly 0 has no logarithm
 _LEAST_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
+_MOST_PAIRED = 1_000  # losses, of which each pair is compared
 _TIMES = 1.3  # times the typical loss: less is not worth looking at, however equal the others are
 _MOST_THUMBNAILS = 400  # on the page, about 4 kB each
 _MOST_NAMED = 5
@@ -39,7 +43,7 @@ class ImageLoss:
     """An image: `losses` are plain ones by timestep, `times` is their typical ratio to those of the other images.
 
     `uses` counts those in full epochs. `verdict`: "high" for a loss far above those of the others, "low" for one far
-    below them.
+    below them, "details" and "composition" for one that is unusually high at little or at much noise for its mean.
     """
 
     path: str
@@ -71,18 +75,25 @@ class ImageReport:
         found, total = self.outliers, count(len(self.images), "image")
         if not found:
             return f"The losses of {total} after step {self.step:,}: none stands out."
-        named = ", ".join(f"{Path(i.path).name} ({i.times:.2g} times the usual loss)" for i in found[:_MOST_NAMED])
+        named = ", ".join(f"{Path(i.path).name} ({_describe(i)})" for i in found[:_MOST_NAMED])
         more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
         verb = "stands" if len(found) == 1 else "stand"
         return f"{len(found):,} of {total} {verb} out after step {self.step:,}: {named}{more}."
+
+
+def _describe(image: ImageLoss) -> str:
+    odd = f", {VERDICTS[image.verdict]}" if image.verdict in ("details", "composition") else ""
+    return f"{image.times:.2g} times the usual loss{odd}"
 
 
 def compare_images(step: int, timesteps: Sequence[int], images: Sequence[ImageLoss]) -> ImageReport:
     """Return the report: each image compared to those of its concept; small concepts of a kind are taken together.
 
     A loss depends more on its timestep than on its image, so its logarithm is compared to the median of its timestep.
-    The mean of an image's distances counts a timestep the less, the more its losses vary: by their squared median
-    deviation. An image far from the others, by the median deviation of these means, stands out. Losses must be finite.
+    The mean of an image's distances counts a timestep the less, the more its losses vary: by their squared deviation.
+    The slope is how much larger they are at little noise, where the details of an image are learned, than at much
+    noise, where its composition is. An image whose mean or slope is far from the others' stands out. Losses must be
+    finite.
     """
     large = {name for name, number in Counter((i.kind, i.concept) for i in images).items() if number >= _FEWEST}
     groups: defaultdict[tuple[str, str], list[ImageLoss]] = defaultdict(list)
@@ -96,21 +107,49 @@ def compare_images(step: int, timesteps: Sequence[int], images: Sequence[ImageLo
 def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
     logarithms_NT = np.log(np.maximum([image.losses for image in images], _LEAST_LOSS))
     distances_NT = logarithms_NT - np.median(logarithms_NT, axis=0)
-    weights_T = 1 / np.maximum(_deviation(distances_NT), _LEAST_DEVIATION) ** 2
-    distances_N = distances_NT @ weights_T / weights_T.sum()
-    distances_N -= np.median(distances_N)
-    limit = max(_OUTLIER * (1 + _OF_FEW / len(images)) * float(_deviation(distances_N)), math.log(_TIMES))
-    stands_out_N = (np.abs(distances_N) > limit) & (len(images) >= _FEWEST)
+    weights_T = 1 / np.array([_deviation(distances_N) for distances_N in distances_NT.T]) ** 2
+    weights_T /= weights_T.sum()
+    places_T = np.linspace(0.5, -0.5, len(weights_T))
+    places_T -= weights_T @ places_T
+    means_N = distances_NT @ weights_T
+    slopes_N = distances_NT @ (weights_T * places_T) / max(float(weights_T @ places_T**2), _LEAST_LOSS)
+    means_N -= np.median(means_N)
+    slopes_N -= np.median(slopes_N)
+    deviations = _deviation(means_N), _deviation(slopes_N)
     return [
-        replace(image, times=math.exp(distance), verdict=("high" if distance > 0 else "low") if stands_out else "")
-        for image, distance, stands_out in zip(images, distances_N.tolist(), stands_out_N.tolist(), strict=True)
+        replace(image, times=math.exp(mean), verdict=_verdict(mean, slope, *deviations, number=len(images)))
+        for image, mean, slope in zip(images, means_N.tolist(), slopes_N.tolist(), strict=True)
     ]
 
 
-def _deviation(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the median deviation from 0 over the first axis, scaled to the standard deviation of a normal one."""
-    deviation: NDArray[np.float64] = np.median(np.abs(distances), axis=0) / 0.6745
-    return deviation
+def _verdict(mean: float, slope: float, of_means: float, of_slopes: float, *, number: int) -> Verdict:
+    """Return how an image stands out from a number of images by its mean distance, or by its slope."""
+    by_mean, by_slope = abs(mean) / of_means, abs(slope) / of_slopes
+    worth = math.log(_TIMES)
+    limit = _OUTLIER * (1 + (_OF_FEW / number) ** 3)
+    if number < _FEWEST or math.hypot(by_mean, by_slope) <= limit or max(abs(mean), abs(slope)) <= worth:
+        return ""
+    if abs(mean) > worth and by_mean >= min(by_slope, limit):
+        return "high" if mean > 0 else "low"
+    return "details" if slope > 0 else "composition"
+
+
+def _deviation(values_N: NDArray[np.float64]) -> float:
+    """Return the standard deviation of values of which up to half may be outliers: Qn (Rousseeuw and Croux 1993).
+
+    It is a quartile of the differences of all pairs, with their correction for few values, which the median deviation
+    needs more of: it varies more than twice as much. Of many values an even selection is taken.
+    """
+    values_N = np.sort(values_N)[:: max(1, len(values_N) // _MOST_PAIRED)]
+    number = len(values_N)
+    if number < 2:
+        return _LEAST_DEVIATION
+    half = number // 2 + 1
+    rank = half * (half - 1) // 2 - 1
+    first, second = np.triu_indices(number, 1)
+    quartile = float(np.partition(values_N[second] - values_N[first], rank)[rank])
+    few = number / (number + (1.4 if number % 2 else 3.8))
+    return max(2.2219 * few * quartile, _LEAST_DEVIATION)
 
 
 def write_report(run_dir: Path, report: ImageReport, thumbnail: Callable[[str], bytes]) -> Path:
@@ -136,7 +175,7 @@ def newest_report(run_dir: Path) -> ImageReport | None:
 
 
 def _image(data: dict[str, Any]) -> ImageLoss:
-    verdict: Verdict = data["verdict"] if data["verdict"] in ("high", "low") else ""
+    verdict: Verdict = data["verdict"] if data["verdict"] in VERDICTS else ""
     path, concept, kind, caption = (str(data[name]) for name in ("path", "concept", "kind", "caption"))
     losses = tuple(float(loss) for loss in data["losses"])
     return ImageLoss(path, concept, kind, caption, int(data["uses"]), losses, float(data["times"]), verdict)
@@ -152,14 +191,15 @@ def thumbnail_of(image: Any, side_px: int = 112) -> bytes:
 
 _ADVICE = (
     "A loss far above that of the others: a wrong caption, an image of something else, a broken file, text or borders. "
-    "Far below: a nearly empty image, or one that is seen so often that the model knows it by heart. Losses differ for "
-    "good reasons, too: detailed images have higher ones."
+    "Far below: a nearly empty image, or one that is seen so often that the model knows it by heart. Odd details: a "
+    "high loss at little noise, as of grain or patterns. Odd composition: at much noise, as of an image of something "
+    "else. Losses differ for good reasons, too: detailed images have higher ones."
 )
 _STYLE = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;background:Canvas;"
     "color:CanvasText}:root{color-scheme:light dark}table{border-collapse:collapse;width:100%}"
     "td,th{padding:.35em .7em;text-align:left;vertical-align:top;border-top:1px solid #8884}"
-    "td.n{text-align:right;font-variant-numeric:tabular-nums}.high{background:#d9480f33}.low{background:#1971c233}"
+    "td.n{text-align:right;font-variant-numeric:tabular-nums}.high,.details,.composition{background:#d9480f33}.low{background:#1971c233}"
     "img{display:block;max-width:112px;max-height:112px}small{opacity:.75;overflow-wrap:anywhere}"
 )
 

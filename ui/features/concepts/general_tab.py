@@ -20,6 +20,7 @@ from modules.data.scan import Scan
 from modules.data.source_image import SourceImage
 from modules.system.paths import from_root
 from modules.system.problem import count
+from trainer.run_folder.image_report import VERDICTS
 from ui.features.concepts.concept_images import (
     ORDERS,
     VIEW,
@@ -296,9 +297,6 @@ def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> 
 _MAX_CACHED = 1000
 
 
-_OUTLIERS = {"high": ("high loss", "warning"), "low": ("low loss", "info")}  # their badges and rings
-
-
 def _tile(
     image: SourceImage,
     *,
@@ -312,7 +310,8 @@ def _tile(
     a reference image.
     """
     loss = losses.of(image) if losses is not None else None
-    badge, ring = _OUTLIERS.get(loss.verdict, ("", "")) if loss is not None else ("", "")
+    verdict = loss.verdict if loss is not None else ""
+    badge, ring = VERDICTS.get(verdict, ""), ("info" if verdict == "low" else "warning") if verdict else ""
     if image.path_text in without:
         badge, ring = "no reference", "warning"
     if image.path_text in excluded:
