@@ -271,8 +271,8 @@ def simple_page(walk_: Walk) -> None:
     walk_.wait(lambda: page.cards["Length"].sign.cget("text") == "✓", "the state of the length")
     walk_.fill(page, "training.epochs", "1")
     assert app.form.config.training.epochs == 1
-    choose("Samples", "Use a caption")
-    assert app.form.config.sampling.prompts[-1].prompt == "a photo of zog"
+    assert [c.path for c in app.form.config.concepts] == [str(images)], "the demo's images are not the user's"
+    assert [prompt.prompt for prompt in app.form.config.sampling.prompts] == ["a photo of zog"]
     walk_.click(app.shell.bottom_bar.start)
     walk_.wait(lambda: session.is_active, "the run")
     walk_.wait(lambda: session.stage == "idle", "its end")

@@ -15,6 +15,7 @@ from modules.data.concept import Concept
 from modules.settings.edit import replace_value
 from modules.settings.every import Every
 from modules.system.hardware import GpuMemory
+from modules.system.paths import from_root
 from tests.builders.configs import laid_over
 from tests.builders.images import draw_folder
 from tests.ui.conftest import Window
@@ -54,7 +55,8 @@ def known_computer(monkeypatch: pytest.MonkeyPatch) -> None:
     ("title", "progress", "is_done"),
     [
         ("Base model", Progress(WITH_PROMPT, OF_DEMO, WITH_PROMPT), False),  # that of the demo is not the user's
-        ("Base model", Progress(WITH_IMAGES, OF_DEMO), True),  # who adds images to the demo uses its model
+        ("Base model", Progress(WITH_IMAGES, OF_DEMO), False),  # nor is it one for images that are added to it
+        ("Base model", Progress(replace_value(WITH_IMAGES, "model.base_model", "mine.safetensors"), OF_DEMO), True),
         ("Base model", Progress(Config(), Source()), False),
         ("Base model", Progress(replace_value(Config(), "model.base_model", "mine.safetensors"), Source()), True),
         ("Base model", Progress(Config(), OTHER), True),
@@ -98,6 +100,8 @@ def test_the_base_model_comes_with_the_computer_and_the_presets_that_fit_it() ->
     assert presets[1] == "Small: 2.0 GB to download, 22.0 GB of memory, about 2 days for 40 images."
     assert model_of(Here(CARD))[0].endswith("Looking for the presets that it can train…")
     assert "too little memory" in model_of(Here(CARD, ()))[0]
+    with_images = Progress(WITH_IMAGES, OF_DEMO, here=Here(CARD, (offer(),)))
+    assert STEPS[0].describe(with_images).endswith("the demo's model trains: a toy for 64 px, which shows how it goes.")
     text, _ = model_of(Here(replace(DESKTOP, why_no_gpu="No driver."), (offer(),)))
     assert "no GPU, a processor with 8 cores" in text
     assert "This preset runs on it, slowly; the others need a GPU. No driver." in text
@@ -186,6 +190,28 @@ def test_from_a_folder_to_a_length_without_leaving_the_page(
     epochs = context.form.config.training.epochs
     assert (epochs, context.form.config.sampling.every.n) == (100, max(1, round(2 * epochs / before)))
     assert {title for title, card in cards.items() if card.sign.cget("text") == "✓"} == set(cards)
+
+
+def test_images_that_are_added_to_the_demo_are_trained_alone(window: Window, tmp_path: Path) -> None:
+    """A newcomer's dog was trained with the zogs, sampled as zogs and saved as zog.safetensors."""
+    form = window.app.context.form
+    window.app.context.documents.open_demo()
+    page: Any = window.open_page("simple")
+    folder = draw_folder(tmp_path / "Benno the dog", sizes=[(64, 64)])
+    window.asked.answers["ask_folders"] = (folder,)
+    window.wait_until(lambda: FOLDER in page.cards["Images"].buttons, "the choice")
+    page.cards["Images"].buttons[FOLDER].invoke()
+    [concept] = form.config.concepts
+    assert from_root(concept.path) == folder
+    assert form.config.sampling.prompts == ()
+    assert form.config.validation == Config().validation
+    assert form.config.output.destination == "models/Benno-the-dog.safetensors"
+    assert form.config.general.workspace_dir == Config().general.workspace_dir
+    form.edit("output.destination", "mine.safetensors")
+    window.asked.answers["ask_folders"] = (draw_folder(tmp_path / "more", sizes=[(64, 64)]),)
+    page._add_folders()
+    assert len(form.config.concepts) == 2
+    assert form.config.output.destination == "mine.safetensors"
 
 
 def test_captions_that_were_written_elsewhere_are_counted_again(

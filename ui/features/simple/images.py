@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
-from modules.settings.edit import replace_value
+from modules.settings.edit import get_path, replace_value
 from modules.settings.shared_types import side_of
 from modules.system.paths import as_config_path, from_root
 
@@ -62,10 +62,30 @@ def samples_per_epoch(concepts: Iterable[Concept], counted: Iterable[CountedImag
     return sum(c.samples_per_epoch if c.balancing == "samples" else c.repeats * found.images for c, found in pairs)
 
 
-def with_folders(config: Config, folders: Sequence[Path]) -> Config:
-    """Return the config with a concept for each folder."""
+def with_folders(config: Config, folders: Sequence[Path], *, example: Config | None = None) -> Config:
+    """Return the config with a concept for each folder, and without what is still as in an `example`.
+
+    Who adds images to the demo trains these alone, into a file and a workspace of their own.
+    """
+    if example is not None:
+        config = _without_example(config, example, name=folders[0].name)
     new = tuple(Concept(path=as_config_path(folder)) for folder in folders)
     return replace_value(config, "concepts", (*config.concepts, *new))
+
+
+def _without_example(config: Config, example: Config, *, name: str) -> Config:
+    """Return the config without the images and prompts of an example; the result gets the name of the images."""
+    for path in ("concepts", "sampling.prompts"):
+        of_example = get_path(example, path)
+        config = replace_value(config, path, tuple(v for v in get_path(config, path) if v not in of_example))
+    named = PurePath(example.output.destination).with_name(
+        f"{_NOT_IN_NAMES.sub('-', name.strip()) or 'lora'}.safetensors"
+    )
+    new = {path: get_path(Config(), path) for path in ("general.notes", "general.workspace_dir", "validation")}
+    for path, value in (*new.items(), ("output.destination", named.as_posix())):
+        if get_path(config, path) == get_path(example, path):
+            config = replace_value(config, path, value)
+    return config
 
 
 def with_references(config: Config, changed: Collection[Concept], folder: Path) -> Config:

@@ -26,6 +26,7 @@ from ui.forms.model import Source
 _MAX_CAPTION_CHARS = 90
 _MAX_PROMPTS = 3  # that are named
 _GB = 1e9
+_TOY = "Until you choose one, the demo's model trains: a toy for 64 px, which shows how it goes."
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,14 @@ class Step:
     is_wrong: Callable[[Progress], bool] = lambda _progress: False
 
 
-def _is_demo(progress: Progress) -> bool:
-    return progress.source.name == DEMO
+def is_demo(source: Source) -> bool:
+    """Return whether the config began as the demo."""
+    return source.name == DEMO
 
 
 def user_concepts(progress: Progress) -> tuple[Concept, ...]:
     """Return the user's concepts with a folder of images, without the demo's."""
-    of_demo = {c.path for c in progress.baseline.concepts} if _is_demo(progress) else set()
+    of_demo = {c.path for c in progress.baseline.concepts} if is_demo(progress.source) else set()
     return tuple(c for c in progress.config.concepts if c.enabled and c.path.strip() and c.path not in of_demo)
 
 
@@ -97,9 +99,9 @@ def image_concepts(progress: Progress) -> tuple[Concept, ...]:
 
 
 def _has_model(progress: Progress) -> bool:
-    """Return whether a preset, a config or a base model is chosen; the demo's is one for those who add images to it."""
+    """Return whether a preset, a config or a base model is chosen; the demo's model learns no photos."""
     is_chosen = progress.config.model.base_model != progress.baseline.model.base_model
-    is_loaded = bool(user_concepts(progress)) if _is_demo(progress) else progress.source != Source()
+    is_loaded = not is_demo(progress.source) and progress.source != Source()
     needs_gpu = progress.here is not None and not progress.here.has_gpu and not progress.here.fits
     return (is_chosen or is_loaded) and not needs_gpu
 
@@ -109,7 +111,8 @@ def _describe_model(progress: Progress) -> str:
     if not _has_model(progress):
         if here is None:
             return "Choose the preset for your model and the memory of your card. It sets everything else."
-        return f"{describe_machine(here.machine)} {describe_offers(here)}"
+        toy = f" {_TOY}" if is_demo(progress.source) and user_concepts(progress) else ""
+        return f"{describe_machine(here.machine)} {describe_offers(here)}{toy}"
     name = f"Preset {progress.source.name}" if progress.source.kind == "built_in" else progress.source.name
     needs = here.needs if here is not None else None
     download = f" {needs.download_bytes / _GB:.1f} GB to download first." if needs and needs.download_bytes else ""
@@ -140,7 +143,7 @@ def _lacks_references(progress: Progress) -> bool:
 
 def _describe_images(progress: Progress) -> str:
     if not _has_images(progress):
-        other = "The demo has its own images. " if _is_demo(progress) else ""
+        other = "The demo has its own images. " if is_demo(progress.source) else ""
         return f"{other}Add a folder with ten to fifty good images, of different scenes and light."
     names = ", ".join(concept.label for concept in user_concepts(progress))
     if not progress.num_images:  # not counted yet, or in archives
@@ -254,7 +257,7 @@ def _describe_memory(progress: Progress) -> str:
 
 
 def _prompts(progress: Progress) -> list[str]:
-    of_demo = {p.prompt for p in progress.baseline.sampling.prompts} if _is_demo(progress) else set()
+    of_demo = {p.prompt for p in progress.baseline.sampling.prompts} if is_demo(progress.source) else set()
     return [p.prompt for p in progress.config.sampling.prompts if p.enabled and p.prompt not in of_demo]
 
 

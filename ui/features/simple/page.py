@@ -13,7 +13,7 @@ from modules.system.paths import folder_for_images
 from modules.system.problem import count
 from ui.features.simple.images import with_folders, with_one_sentence, with_prompt, with_references
 from ui.features.simple.looking import FirstLook
-from ui.features.simple.model import FIELDS, STEPS, Choice, Progress, Step, image_concepts
+from ui.features.simple.model import FIELDS, STEPS, Choice, Progress, Step, image_concepts, is_demo
 from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.forms.group_card import GroupCard
@@ -222,7 +222,9 @@ class SimplePage:
             "Add folders of images", folder_for_images(c.path for c in image_concepts(self._progress()))
         )
         if folders:
-            context.form.replace(with_folders(context.form.config, folders))
+            form = context.form
+            example = form.baseline if is_demo(form.source) else None
+            form.replace(with_folders(form.config, folders, example=example))
 
     def _add_references(self) -> None:
         context, changed = self._context, self._look.without_references
