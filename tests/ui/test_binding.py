@@ -107,6 +107,24 @@ def test_every_has_a_number_and_a_unit(form: FormModel, tcl: tk.Tk) -> None:
     assert (number.get(), unit.get()) == ("1", "never")
 
 
+def test_a_field_that_another_variant_or_family_does_not_have_takes_nothing(tcl: tk.Tk) -> None:
+    form = FormModel(TeaConfig())
+    form.choose_variant("tea.brewing", "fast")
+    form.choose_variant("model.family", "sdxl")
+    hurry, _ = text_of(form, "tea.brewing.hurry", tcl)
+    share, _ = text_of(form, "parts.text_encoder_2.offload_fraction", tcl)
+    rash = tk.BooleanVar(master=tcl)
+    FlagBinding(form, form.record("tea.brewing.is_rash"), rash)  # type: ignore[arg-type]
+    form.choose_variant("tea.brewing", "slow")
+    form.choose_variant("model.family", "sd")
+    config = form.config
+    hurry.set("0.25")  # the form still shows their rows, for a moment
+    share.set("much")
+    rash.set(True)
+    assert form.config == config
+    assert not form.drafts
+
+
 def test_a_closed_binding_is_unsubscribed(form: FormModel, tcl: tk.Tk) -> None:
     variable, binding = text_of(form, "tea.strength", tcl)
     binding.close()

@@ -52,7 +52,9 @@ class _Link(ABC):
             self._is_refreshing = False
 
     def _follow_variable(self, *_names: str) -> None:
-        if not self._is_refreshing:
+        # Until a form is rebuilt for another variant or family, which takes some turns, it has rows of fields that are
+        # gone: what is typed there goes with them.
+        if not self._is_refreshing and self.model.has(self.path):
             self.take()
 
     @abstractmethod

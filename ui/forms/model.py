@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from modules.config.records import record_at, top_records
 from modules.config.schema import Config
-from modules.settings.edit import choose_variant, replace_value, set_path
+from modules.settings.edit import choose_variant, get_path, replace_value, set_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
 from ui.forms.records import value_at
@@ -112,6 +112,14 @@ class FormModel:
     def value(self, path: str) -> Any:
         """Return the value at a path; None for a field that the chosen variant does not have."""
         return value_at(self.config, path)
+
+    def has(self, path: str) -> bool:
+        """Return whether the config has a field; one of another variant or family does not exist in it."""
+        try:
+            get_path(self.config, path)
+        except KeyError:
+            return False
+        return True
 
     def loaded_value(self, path: str) -> Any:
         """Return the value at a path as it was loaded; None without one."""
