@@ -81,11 +81,16 @@ def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
     Those of a family are in natural order (8 GB before 12 GB). Files without the suffix of a config are skipped, and so
     is a folder that cannot be read.
     """
-    built_in = [Preset(file.stem, file.parent.name, file) for file in _files(BUILT_IN_DIR, "*/#*.json")]
+    users = (Preset(file.stem, "yours", file) for file in _own_files(user_dir or user_presets_dir()))
+    return [*_built_in_presets(BUILT_IN_DIR), *users]
+
+
+@cache
+def _built_in_presets(folder: Path) -> tuple[Preset, ...]:
+    """Return the presets that belong to the program; they stay the same while it runs."""
+    presets = (Preset(file.stem, file.parent.name, file) for file in _files(folder, "*/#*.json"))
     ranks = {family: rank for rank, family in enumerate(FAMILIES)}
-    built_in.sort(key=lambda preset: ranks.get(preset.group, len(ranks)))
-    users = [Preset(file.stem, "yours", file) for file in _own_files(user_dir or user_presets_dir())]
-    return built_in + users
+    return tuple(sorted(presets, key=lambda preset: ranks.get(preset.group, len(ranks))))
 
 
 def readable_configs(presets: Iterable[Preset]) -> dict[Preset, Config]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.ui.conftest import Window
-from ui.app.shell import import_pages
+from ui.app.shell import prepare_pages
 from ui.loop.pump import Pump
 
 
@@ -95,7 +95,7 @@ def test_the_modules_of_all_pages_are_imported_in_the_background_one_after_anoth
 
     monkeypatch.setattr("ui.app.shell.importlib", SimpleNamespace(import_module=import_module))
     pump = Pump(lambda _ms, _call: None)
-    import_pages(pump)
+    prepare_pages(pump)
     pump.tick()
     assert not imported  # the window is still being drawn
     deadline = time.monotonic() + 10

@@ -6,6 +6,9 @@ import importlib
 import logging
 import time
 import tkinter as tk
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 from ui.app.bottom_bar import BottomBar
 from ui.app.catalogue import PAGES, page_named, view_of
@@ -13,6 +16,7 @@ from ui.app.message_bars import FindingsBar, NoticeBar
 from ui.app.side_bar import SideBar
 from ui.app.top_bar import TopBar
 from ui.features.first_steps.bar import FirstStepsBar
+from ui.features.presets.menu import read_menu
 from ui.forms.context import Context
 from ui.forms.page import Page, page_task
 from ui.forms.setting_pages import PageSpec
@@ -111,19 +115,22 @@ class Shell(Panel):
         self.page(key).show_field(path)
 
 
-def import_pages(pump: Pump) -> None:
-    """Import the classes of all pages on a background thread: the window starts without them.
+def prepare_pages(pump: Pump) -> None:
+    """Import the classes of all pages and read the presets for their menu: the window starts without them.
 
-    One at a time with pauses, once the first page is drawn: while a thread imports, every call of Tk waits for it.
+    On a background thread, one at a time with pauses, once the first page is drawn: while a thread imports, every call
+    of Tk waits for it.
     """
-    modules = iter(dict.fromkeys(view_of(spec).partition(":")[0] for spec in PAGES))
+    modules = dict.fromkeys(view_of(spec).partition(":")[0] for spec in PAGES)
+    imports = (partial(importlib.import_module, module) for module in modules)
+    jobs: Iterator[Callable[[], Any]] = iter((*imports, read_menu))
 
-    def import_next() -> None:
-        if module := next(modules, None):
-            pump.background.run(lambda: importlib.import_module(module), lambda _module: wait())
+    def do_next() -> None:
+        if job := next(jobs, None):
+            pump.background.run(job, lambda _result: wait())
 
     def wait() -> None:
-        pump.redraw_soon(import_pages, import_next, quiet_seconds=_PAUSE_SECONDS)
+        pump.redraw_soon(prepare_pages, do_next, quiet_seconds=_PAUSE_SECONDS)
 
     wait()
 

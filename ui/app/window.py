@@ -21,7 +21,7 @@ from ui.app.offers import Offers
 from ui.app.remedies import add_remedy_actions
 from ui.app.session_files import take_session
 from ui.app.session_saving import SessionOffers, SessionSaver
-from ui.app.shell import Shell, import_pages
+from ui.app.shell import Shell, prepare_pages
 from ui.app.views import Views
 from ui.features.queue.model import QueueControl
 from ui.features.remote.model import Machines
@@ -135,7 +135,7 @@ class App:
         self.closing.look()
         self.offers.look(self.context.workspaces())
         self.session_offers.look(session_file(), self.form.document)
-        import_pages(self.context.pump)
+        prepare_pages(self.context.pump)
 
     def run(self) -> None:
         """Run the window until it is closed."""

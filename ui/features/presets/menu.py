@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from modules.config.presets import Preset
+from modules.config.presets import Preset, list_presets
 from ui.features.presets.model import preset_groups
 from ui.forms.context import Context
 from ui.widgets.menu import add_submenu, keep_on_screen
@@ -23,6 +23,11 @@ def add_presets(menu: tk.Menu, context: Context, presets: Sequence[Preset], choo
                 label = f"   {preset.name}" if heading else preset.name
                 inner.add_command(label=label, command=partial(choose, preset))
         keep_on_screen(inner, lambda: open_list(context, choose))
+
+
+def read_menu() -> None:
+    """Read what the menus show of the built-in presets, so that a click does not wait for 150 files."""
+    preset_groups(list_presets())
 
 
 def open_list(context: Context, choose: Callable[[Preset], object]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from modules.config.presets import DEMO, Preset
 from modules.config.records import record_at
@@ -41,16 +43,20 @@ def preset_groups(presets: Sequence[Preset]) -> tuple[PresetGroup, ...]:
     present = {p.group for p in built_in}
     for family in (*(name for name in labels if name in present), *sorted(present - labels.keys())):
         of_family = [p for p in built_in if p.group == family]
-        kinds = {kind: tuple(p for p in of_family if _kind(p) == kind) for kind in _KINDS}
+        kinds = {kind: tuple(p for p in of_family if _kind(p.path) == kind) for kind in _KINDS}
         parts = tuple((_kind_label(kind), kind_presets) for kind, kind_presets in kinds.items() if kind_presets)
         groups.append(PresetGroup(labels.get(family, family), parts))
     return tuple(group for group in groups if group.presets)
 
 
-def _kind(preset: Preset) -> str:
-    """Return the training target of a built-in preset, or that it uses another method; an unreadable one is a LoRA."""
+@cache
+def _kind(path: Path) -> str:
+    """Return the training target of a built-in preset, or that it uses another method; an unreadable one is a LoRA.
+
+    These files stay the same while the program runs, and a menu has 150 of them.
+    """
     try:
-        training = json.loads(preset.path.read_text(encoding="utf-8")).get("training", {})
+        training = json.loads(path.read_text(encoding="utf-8")).get("training", {})
         method, trains = training.get("method", {}), training.get("trains", "")
         name = method.get("name", "") if isinstance(method, dict) else method
     except (OSError, ValueError, AttributeError):
