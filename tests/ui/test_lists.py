@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.evaluation import SamplePrompt
 from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, inside, shown_by
@@ -99,6 +100,21 @@ def test_a_problem_of_a_sample_opens_its_editor(window: Window, sampling: Any) -
     window.settle()
     assert sampling.editor.path == "sampling.prompts.1"
     assert window.app.context.navigation.go_to("sampling.prompts")
+
+
+def test_a_list_without_switches_has_no_button_for_them(window: Window) -> None:
+    window.app.form.edit("embeddings.words", [EmbeddingSettings()])
+    page: Any = window.open_page("embeddings")
+    assert list(page.list.buttons) == ["add", "edit", "duplicate", "remove", "up", "down"]
+    before = window.app.form.config
+    page.list.table.select([0])
+    tree = page.list.table.tree
+    tree.focus_force()
+    window.app.root.update()
+    tree.event_generate("<space>")
+    x, y, _, height = tree.bbox("0", "#0")
+    tree.event_generate("<Button-1>", x=x + 10, y=y + height // 2)
+    assert window.app.form.config == before
 
 
 def test_the_buttons_and_keys_of_a_list(window: Window, sampling: Any) -> None:

@@ -13,7 +13,7 @@ from modules.settings.field import Section
 from ui.forms.context import Context
 from ui.forms.form_page import FormPage
 from ui.forms.layout import FormView
-from ui.forms.list_card import ENABLED_COLUMN, ListCard
+from ui.forms.list_card import SWITCH_FIELD, ListCard
 from ui.forms.records import Group
 from ui.forms.setting_pages import PageSpec, groups_on
 from ui.widgets.controls import Button
@@ -77,7 +77,7 @@ class FormWithList(FormPage):
             row_of=lambda _index, entry: entries.row_of(entry, form.config),
             edit=self.edit,
             before_change=self._close_editor,
-            has_switches=ENABLED_COLUMN in entries.item_type.model_fields,
+            has_switches=SWITCH_FIELD in entries.item_type.model_fields,
             empty_text=entries.empty_text,
         )
         self._place_list()

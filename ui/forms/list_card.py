@@ -16,7 +16,7 @@ from ui.widgets.panel import Panel, Text
 from ui.widgets.table import WIDTH, Column, SwitchImages, Table
 from ui.widgets.theme import GAP
 
-ENABLED_COLUMN = "enabled"
+SWITCH_FIELD = "enabled"
 ON, OFF = "●", "○"
 RowOf = Callable[[int, Any], tuple[str, Sequence[str], str]]
 
@@ -38,8 +38,8 @@ class ListCard:
         row_of: RowOf,
         edit: Callable[[int], object],
         before_change: Callable[[], object],
-        has_switches: bool = False,
-        empty_text: str = "",
+        has_switches: bool,
+        empty_text: str,
     ) -> None:
         self.path = path
         self.card = Card(master, context.theme, title)
@@ -85,10 +85,12 @@ class ListCard:
         return button
 
     def add_usual_buttons(self) -> None:
-        """Add the buttons that every list has."""
+        """Add the buttons that every list has, or every list with switches."""
         self.add_button("edit", "Edit…", self.edit_selected, "Open the editor (Return, double click)")
         self.add_button("duplicate", "Duplicate", self.duplicate_selected, "Duplicate the selected entries")
-        self.add_button("toggle", "On / off", self.toggle_selected, "Enable or disable the selected entries (Space)")
+        if self._switches is not None:
+            tip = "Enable or disable the selected entries (Space)"
+            self.add_button("toggle", "On / off", self.toggle_selected, tip)
         self.add_button("remove", "Remove", self.remove_selected, "Remove the selected entries (Delete)")
         self.add_button("up", "↑", lambda: self.move_selected(-1), "Move up")
         self.add_button("down", "↓", lambda: self.move_selected(1), "Move down")
@@ -146,7 +148,7 @@ class ListCard:
     def toggle_selected(self) -> None:
         """Enable or disable the selected entries: the opposite of the first one's state."""
         selected = self.table.selected
-        if selected:
+        if selected and self._switches is not None:
             self._toggle(selected)
 
     def move_selected(self, by: int) -> None:
@@ -156,20 +158,19 @@ class ListCard:
             self.table.select([items.move(self._context.form, self.path, self.table.selected[0], by)])
 
     def _toggle(self, indices: Sequence[int]) -> None:
-        is_on = bool(getattr(self.items[indices[0]], ENABLED_COLUMN))
-        items.change(self._context.form, self.path, indices, **{ENABLED_COLUMN: not is_on})
+        is_on = bool(getattr(self.items[indices[0]], SWITCH_FIELD))
+        items.change(self._context.form, self.path, indices, **{SWITCH_FIELD: not is_on})
 
     def _draw_switches(self) -> None:
         if self._switches is None:
             return
         for index, item in enumerate(self.items):
-            self.table.set_image(index, self._switches.of(is_on=bool(getattr(item, ENABLED_COLUMN))))
+            self.table.set_image(index, self._switches.of(is_on=bool(getattr(item, SWITCH_FIELD))))
 
     def _is_switch(self, event: tk.Event[Any], column: str) -> bool:
         """Return whether a mouse event is on the switch of a row."""
-        if self._switches is None or column != "#0":
-            return column == ENABLED_COLUMN
-        return event.x < self._context.theme.px(WIDTH + GAP)
+        is_there = self._switches is not None and column == "#0"
+        return is_there and event.x < self._context.theme.px(WIDTH + GAP)
 
     def _on_click(self, event: tk.Event[Any]) -> str | None:
         place = self.table.row_and_column_at(event)
