@@ -215,4 +215,5 @@ def test_a_concept_names_its_files(tmp_path: Path) -> None:
     assert source.caption_of(tmp_path / "x" / "a.jpg") == tmp_path / "x" / "a.caption"
     assert source.masks_of(tmp_path / "x" / "a.jpg")[0] == tmp_path / "masks" / "x" / "a.png"
     assert not source.note
+    assert source_of(concept.model_copy(update={"path": str(tmp_path / "a.PNG")})).folder == tmp_path
     assert source_of(Concept.model_validate({"path": str(tmp_path), "caption_source": "file_name"})).note

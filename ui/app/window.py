@@ -36,7 +36,7 @@ from ui.forms.findings import Findings
 from ui.forms.preferences import Preferences, UiSettings
 from ui.forms.setting_pages import Navigation
 from ui.loop.diagnostics import Diagnostics
-from ui.loop.interaction import ACTIONS_OF_REMEDIES, Interaction
+from ui.loop.interaction import ACTIONS_OF_REMEDIES, Failure, Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import Launch, RunSession, launch_as_set
 from ui.widgets.action_button import ActionButtons
@@ -57,6 +57,7 @@ from ui.widgets.window import (
 )
 
 if TYPE_CHECKING:  # the window needs these when a run begins
+    from trainer.events import RunFailed
     from trainer.launch import LaunchedRun, RunRequest
 
 
@@ -360,18 +361,21 @@ class App:
             self.starter.look_for_backup()
             is_unwatched = self.closing.is_closing or self.queue.owns_run  # the queue continues, and its page shows it
             if self.context.session.state.failed is not None and not is_unwatched:
-                self.root.after_idle(self._show_run_failure)
+                self._look_at_failure()
         self._was_active = is_active
 
-    def _show_run_failure(self) -> None:
+    def _look_at_failure(self) -> None:
+        """Read the details of the failed run in the background, then show them."""
         state = self.context.session.state
-        if state.failed is not None:
+        if (failed := state.failed) is not None:
             run_dir = state.started.run_dir if state.started is not None else ""
-            config = self.context.session.config
-            missing, remedy = state.failed.missing_model, state.failed.remedy
-            is_base_model = config is not None and missing in ("", config.model.base_model)
-            action = ACTIONS_OF_REMEDIES.get(remedy, "") if is_base_model or remedy == "tokens" else ""
-            failure = run_failure(state.failed, run_dir)
-            offer = REMEDIES[remedy].label if action else ""
-            if self.context.interaction.show_failure(replace(failure, offer=offer)):
-                self.context.actions.run(action)
+            show = partial(self._show_run_failure, failed)
+            self.context.pump.lasting.run(lambda: run_failure(failed, run_dir), show)
+
+    def _show_run_failure(self, failed: RunFailed, failure: Failure) -> None:
+        config, remedy = self.context.session.config, failed.remedy
+        is_base_model = config is not None and failed.missing_model in ("", config.model.base_model)
+        action = ACTIONS_OF_REMEDIES.get(remedy, "") if is_base_model or remedy == "tokens" else ""
+        offer = REMEDIES[remedy].label if action else ""
+        if self.context.interaction.show_failure(replace(failure, offer=offer)):
+            self.context.actions.run(action)

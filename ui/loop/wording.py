@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
 from modules.settings.every import Every
 from modules.system.paths import as_config_path, from_root
 from modules.system.problem import about, count, describe_data
-from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_status import RunStatus
 from trainer.wording import describe_validation, format_loss, reward_label
 
@@ -60,10 +58,13 @@ def timestep_rows(event: ValidationFinished) -> list[tuple[str, str]]:
     return [(name, format_loss(value)) for name, value in event.by_timestep.items()]
 
 
-def describe_continuation(failed: RunFailed, run_dir: str) -> str:
-    """Return how a failed run can continue, with the place: from its newest backup, or from the beginning."""
-    if run_dir and (elsewhere := elsewhere_of(Path(run_dir))) is not None:
-        return f"Its backups are on {elsewhere.remote}: More in the run history resumes it there."
+def describe_continuation(failed: RunFailed, run_dir: str, remote: str = "") -> str:
+    """Return how a failed run can continue, with the place: from its newest backup, or from the beginning.
+
+    `remote` is the machine that it was trained on, if that is another one.
+    """
+    if remote:
+        return f"Its backups are on {remote}: More in the run history resumes it there."
     if failed.backup_path:
         return f"The newest backup is {failed.backup_path}: Resume continues from it."
     if not run_dir:

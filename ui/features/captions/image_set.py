@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from modules.data.archives import ARCHIVE_SUFFIXES, archive_of
+from modules.data.archives import archive_of
 from modules.data.captions.caption_file import read_caption_file
 from modules.data.companions import mask_paths
 from modules.data.concept import Concept
 from modules.data.links import leads_out
-from modules.data.listing import list_images
+from modules.data.listing import SUFFIXES, list_images
 from modules.system.paths import from_root
 
 ListFilter = Literal["all", "no_caption", "caption", "no_mask", "mask"]
@@ -55,7 +55,7 @@ def source_of(concept: Concept) -> Source:
         notes.append("This concept does not take its captions from the text files that are edited here.")
     if concept.image.mask_source == "alpha":
         notes.append("This concept uses the alpha channel of its images as masks, not the files that are edited here.")
-    is_image = folder.is_file() and folder.suffix.lower() not in ARCHIVE_SUFFIXES
+    is_image = folder.suffix.lower() in SUFFIXES  # by its name: all concepts are asked, and a drive may be slow
     return Source(
         folder.parent if is_image else folder,
         concept.name or folder.name,

@@ -21,15 +21,17 @@ from ui.loop.wording import cost_text, describe_continuation, format_duration, v
 _GB = 1e9
 
 
-def run_lines(state: RunState, *, is_active: bool) -> list[str]:
-    """Return the facts of a run that has started, one per line."""
+def run_lines(state: RunState, *, is_active: bool, remote: str = "") -> list[str]:
+    """Return the facts of a run that has started, one per line; `remote` is the other machine that it is on."""
     started = state.started
     assert started is not None
     family = FAMILIES.get(started.family)
     labels = family.part_labels if family else {}
     parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing"
     failed = state.failed
-    lines = [f"{failed.status.label}. {describe_continuation(failed, started.run_dir)}"] if failed is not None else []
+    lines: list[str] = []
+    if failed is not None:
+        lines += [f"{failed.status.label}. {describe_continuation(failed, started.run_dir, remote)}"]
     lines += [f"{'Training' if is_active else 'Trained'}: {parts}"]
     lines += time_lines(state) if is_active else []
     lines += _step_lines(state, labels)

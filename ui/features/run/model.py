@@ -17,6 +17,7 @@ from modules.system.problem import Problem, errors_in
 from trainer.preflight import Report
 from trainer.preflight.report import no_progress
 from trainer.run_folder.backup import BackupInfo, newest_resumable
+from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.run_lock import holder_of
 from ui.features.run.resuming import resumed_config
 from ui.forms.changes import value_text
@@ -392,13 +393,18 @@ def _resumable_in(workspace: Path) -> BackupInfo | None:
 
 
 def run_failure(failed: RunFailed, run_dir: str = "") -> Failure:
-    """Return the error message of a failed run: message, advice, what there is to continue from, file of details."""
+    """Return the error message of a failed run: message, advice, what there is to continue from, file of details.
+
+    Reads files of the run: for a background thread.
+    """
     file = Path(failed.details_path) if failed.details_path else None
     try:
         details = file.read_text(encoding="utf-8", errors="replace")[-_MAX_DETAILS_CHARS:] if file else ""
     except OSError:
         file, details = None, ""
-    advice = f"{failed.advice} {describe_continuation(failed, run_dir)}".strip()
+    elsewhere = elsewhere_of(Path(run_dir)) if run_dir else None
+    remote = elsewhere.remote if elsewhere is not None else ""
+    advice = f"{failed.advice} {describe_continuation(failed, run_dir, remote)}".strip()
     return Failure("Training failed", failed.message, advice, details, file)
 
 

@@ -60,7 +60,9 @@ class RunPage:
         self._is_built = False
         self._was_active = False
         self._drawn_state = RunState()
-        self._elsewhere: tuple[Path, Elsewhere | None, float | None] = (Path(), None, None)
+        self._noted_dir = Path()  # the run whose machine and beginning are known
+        self._elsewhere: Elsewhere | None = None
+        self._begun: float | None = None
         self._last_run: RunState | None = None  # the last run of the workspace, until there is one of this window
         self._last_workspace: Path | None = None
         self._curves: tuple[object, ...] = (None, None, None)
@@ -295,8 +297,7 @@ class RunPage:
         self.figures.show(figures[: 1 if note else None])  # time and memory are estimated for this computer
         if state.started is not None:
             self.facts_card.heading.set_text("This run")
-            lines = run_lines(state, is_active=self._context.session.is_active)
-            self.facts.set_text("\n".join([*lines, *self._machine_lines(state, Path(state.started.run_dir))]))
+            self.facts.set_text("\n".join(self._run_lines(state, Path(state.started.run_dir))))
             self.fit_button.place_forget()
             return
         self.facts_card.heading.set_text(BEFORE_START)
@@ -316,12 +317,21 @@ class RunPage:
                 lines += ["", f"Shown here: the last run, {Path(self._last_run.started.run_dir).name}."]
             self.facts.set_text("\n".join(lines))
 
-    def _machine_lines(self, state: RunState, run_dir: Path) -> list[str]:
-        """Return where a run trains if that is another machine. The notes in its folder are read once."""
-        if self._elsewhere[0] != run_dir:
-            self._elsewhere = (run_dir, elsewhere_of(run_dir), begun_at(run_dir))
-        _, elsewhere, begun = self._elsewhere
-        return [machine_line(state, elsewhere, begun)] if elsewhere is not None else []
+    def _run_lines(self, state: RunState, run_dir: Path) -> list[str]:
+        """Return the facts of a run, and its machine if that is another one, for which its folder is read once."""
+        if self._noted_dir != run_dir:
+            self._noted_dir, self._elsewhere, self._begun = run_dir, None, None
+            keep = partial(self._keep_notes, run_dir)
+            self._context.pump.background.run(lambda: (elsewhere_of(run_dir), begun_at(run_dir)), keep)
+        elsewhere = self._elsewhere
+        remote = elsewhere.remote if elsewhere is not None else ""
+        lines = run_lines(state, is_active=self._context.session.is_active, remote=remote)
+        return [*lines, machine_line(state, elsewhere, self._begun)] if elsewhere is not None else lines
+
+    def _keep_notes(self, run_dir: Path, notes: tuple[Elsewhere | None, float | None]) -> None:
+        if run_dir == self._noted_dir:
+            self._elsewhere, self._begun = notes
+            self._soon()
 
     def _open_sample(self, path: Path) -> None:
         """Show a sample large."""
