@@ -24,6 +24,7 @@ from ui.app.home_model import machine_rows, why_no_gpu, work_of
 from ui.app.recent_runs import describe_run
 from ui.features.first_steps.model import WAYS
 from ui.forms.model import Source
+from ui.widgets.controls import Button
 from ui.widgets.panel import Text
 
 GB = 10**9
@@ -70,7 +71,9 @@ def test_a_first_start_asks_how_to_begin_and_has_one_main_button(
     home.work.buttons["demo"].invoke()
     window.settle()
     assert window.app.shell.first_steps.winfo_ismapped()
-    assert main_buttons(window.app.root) == [window.app.shell.first_steps.buttons["go"].cget("text")]
+    assert main_buttons(window.app.root) == ["Start"]
+    starts = [w for w in walk(window.app.root) if isinstance(w, Button) and w.cget("text") == "Start"]
+    assert [w for w in starts if w.winfo_viewable()] == [window.app.shell.bottom_bar.start], "it was there three times"
 
 
 def test_it_states_whether_the_config_can_start_and_leads_there(
@@ -110,9 +113,9 @@ def test_it_states_whether_the_config_can_start_and_leads_there(
 def test_what_can_be_resumed_is_offered(ready: Window, tmp_path: Path) -> None:
     """The starter knows whether a run has finished."""
     context, starter = ready.app.context, ready.app.starter
-    assert [press.label for press in work_of(context, starter).buttons] == ["Start"]
+    assert [press.label for press in work_of(context, starter).buttons] == []
     starter.resumable = SimpleNamespace(run_dir=tmp_path, step=7)  # type: ignore[assignment]
-    assert [press.label for press in work_of(context, starter).buttons] == ["Start", "Resume at step 7"]
+    assert [press.label for press in work_of(context, starter).buttons] == ["Resume at step 7"]
 
 
 def test_long_notes_are_cut_after_a_word(ready: Window) -> None:

@@ -44,8 +44,8 @@ class Press:
 class Work:
     """The config in the window: its name, what it trains, its notes, whether it is ready, and what comes next.
 
-    `what` has a line for the training and one for its material. `colour` is the token of the state; the first button is
-    the main one.
+    `what` has a line for the training and one for its material. `colour` is the token of the state; the first of the
+    buttons, if there are some, is the main one.
     """
 
     title: str
@@ -66,7 +66,7 @@ def work_of(context: Context, starter: Starter) -> Work:
         watch = (Press("Open the run", action="page_run"),)
         return Work(title, describe_training(config), "", describe_progress(session.state), "good", watch)
     state, colour, first = _readiness(context, starter)
-    buttons = [first]
+    buttons = [] if first.action == "start" else [first]  # Start is in the bottom bar
     backup = starter.resumable
     if starter.can_resume and backup is not None:
         buttons.append(Press(f"Resume at step {backup.step:,}", action="resume"))

@@ -139,6 +139,7 @@ class WorkCard(Card):
         context, form = self._context, self._context.form
         is_first = not (records or context.preferences.now.workspaces or form.is_changed or context.session.is_active)
         is_first = is_first and (form.source == Source() or form.source.name == DEMO)
+        is_first = is_first and context.preferences.now.first_steps == HIDDEN  # no way is chosen yet
         work = work_of(context, self._starter)
         state = (is_first, work)
         if state != self._drawn:
@@ -177,8 +178,8 @@ class WorkCard(Card):
                 fill="x", pady=(px(4), 0)
             )
         WrappedText(content, theme, work.state, colour=work.colour, on="card").pack(fill="x", pady=(px(10), 0))
-        row = Panel(content, theme, "card")
-        row.pack(fill="x", pady=(px(12), 0))
+        row = Panel(content, theme, "card", height=1)
+        row.pack(fill="x", pady=(px(12) if work.buttons else 0, 0))
         for number, press in enumerate(work.buttons):
             style: ButtonStyle = "plain" if number else "primary"
             run = partial(self._press, press)

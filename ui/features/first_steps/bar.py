@@ -131,7 +131,8 @@ class FirstStepsBar(Panel):
             ("back", "Other ways", self._back, "plain"),
             ("close", "Close", self.close, "plain"),
         ]
-        if step is not None and step.page != self._context.navigation.page:
+        is_start = step is not None and step.button == "Start"  # which the bottom bar has
+        if step is not None and not is_start and step.page != self._context.navigation.page:
             rows.insert(0, ("go", step.button, partial(self._go, step), "primary"))
         for name, label, run, style in rows:
             button = Button(box, self._context.theme, label, run, style=style, on="card", height=height, rank=2)

@@ -169,6 +169,7 @@ class EndCard(Card):
             return None
         if folder is not None:
             self._context.preferences.note_model_folder(folder)
+            self._context.notify("")
         return found
 
     def _copy_unless_taken(self, planned: tuple[ProgramCopy, bool, tuple[Path, ...]]) -> None:
