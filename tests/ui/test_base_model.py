@@ -13,12 +13,14 @@ from modules.model_finder.finder import FoundModel
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.model_folders import alone_on_machine, checkpoint, comfyui
 from tests.ui.conftest import Window
+from tests.ui.driving import walk
 from tests.ui.test_secrets_dialog import click
 from trainer.events import RunFailed
 from ui.features.base_model.model import choice_of
 from ui.features.base_model.window import BaseModelWindow
 from ui.features.other_family.window import OtherFamily
 from ui.forms.model import Source
+from ui.widgets.panel import Text
 
 
 @pytest.fixture
@@ -49,6 +51,13 @@ def test_a_model_that_is_found_becomes_the_base_model(window: Window, comfy: Pat
     context.form.edit("model.variant", "inpainting")
     dialog = open_dialog(window)
     assert shown(dialog) == ["one.safetensors", "xl.safetensors", "broken.safetensors"]
+    note = next(w for w in walk(dialog.table) if isinstance(w, Text))
+    assert "ComfyUI" in note.cget("text")
+    assert not note.winfo_ismapped()
+    dialog.table.set_rows([])
+    window.settle()
+    assert note.winfo_ismapped(), "an empty table is explained"
+    dialog._follow()
     assert dialog.status.cget("text") == "2 models in ComfyUI. 1 file cannot be used."
     dialog.table.select([2])
     window.settle()

@@ -53,6 +53,8 @@ def texts(window: SelfTestWindow) -> list[str]:
 def test_it_tests_the_form_and_shows_the_verdict(ready: Window, steps: str, tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
     window = SelfTestWindow(ready.app.context, spawn=lambda _arguments, _errors: FakeChild(seen))
+    ready.settle()
+    assert {"The image", "Before"} < set(texts(window)), "places for what will come"
     window.steps.set(steps)
     window.start_button.invoke()
     if steps == "many":

@@ -133,12 +133,13 @@ class SelfTestWindow(Window):
             key = (paths.get(name), self.theme.px(_PHOTO_PX))
             if name in paths:
                 self._photos.load(key)
-            photo = self._photos.get(key)
-            if photo is None:
-                continue
             place = Panel(self._samples, self.theme)
-            place.pack(side="left", padx=(0, self.theme.px(14)))
-            tk.Label(place, image=photo, borderwidth=0).pack()
+            place.pack(side="left", padx=(0, self.theme.px(14)), anchor="n")
+            frame = Panel(place, self.theme, "field", width=key[1], height=key[1])
+            frame.pack_propagate(False)
+            frame.pack()
+            if (photo := self._photos.get(key)) is not None:
+                tk.Label(frame, image=photo, borderwidth=0, background=self.theme.colour("field")).pack(expand=True)
             Text(place, self.theme, title, colour="muted").pack()
 
 

@@ -64,7 +64,7 @@ def _menu(master: tk.Misc, theme: Theme) -> tk.Menu:
         master,
         tearoff=False,
         font=theme.font("body"),
-        background=colour("field"),
+        background=colour("menu"),
         foreground=colour("text"),
         activebackground=colour("selection"),
         activeforeground=colour("text"),

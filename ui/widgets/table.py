@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageTk
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Panel
+from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.theme import Theme
 from ui.widgets.window import style_ttk
 
@@ -60,7 +60,9 @@ class Table(Panel):
         *,
         on: str = "card",
         num_rows: int = 5,
+        empty_text: str = "",
     ) -> None:
+        """`empty_text` is shown while there are no rows."""
         super().__init__(master, theme, on)
         style_ttk(self, theme)
         first, *others = columns
@@ -89,12 +91,14 @@ class Table(Panel):
         self.rowconfigure(0, weight=1)
         self.tree.grid(row=0, column=0, sticky="nsew")
         self.configure(highlightthickness=1)
+        self._empty = WrappedText(self, theme, empty_text, colour="muted", on=on, anchor="center", justify="center")
         self.tree.bind("<FocusIn>", lambda _e: self._show_ring(has_focus=True), add="+")
         self.tree.bind("<FocusOut>", lambda _e: self._show_ring(has_focus=False), add="+")
         for key in ("<Down>", "<Up>"):
             self.tree.bind(key, lambda _e: self._select_first(), add="+")
         bar.grid(row=0, column=1, sticky="ns")
         self.apply_theme()
+        self._show_empty(is_empty=True)
 
     def apply_theme(self) -> None:
         """Apply the colours of the current mode."""
@@ -121,6 +125,8 @@ class Table(Panel):
         for index in range(len(rows), present):
             self.tree.delete(str(index))
             self._images.pop(index, None)
+        if bool(rows) != bool(present):
+            self._show_empty(is_empty=not rows)
 
     def set_image(self, index: int, image: Any) -> None:
         """Show an image in the first column; None removes it."""
@@ -154,8 +160,16 @@ class Table(Panel):
         column = self.tree.identify_column(event.x)
         return int(iid), column if column == "#0" else str(self.tree.column(column, "id"))
 
+    def _show_empty(self, *, is_empty: bool) -> None:
+        """Show the text of a table without rows, whose ring would surround nothing, or take it away."""
+        if is_empty and self._empty.cget("text"):
+            self._empty.place(relx=0.5, rely=0.5, relwidth=0.8, anchor="center")
+        else:
+            self._empty.place_forget()
+        self._show_ring(has_focus=focused_widget(self) is self.tree)
+
     def _show_ring(self, *, has_focus: bool) -> None:
-        colour = self.theme.colour("accent" if has_focus else self.token)
+        colour = self.theme.colour("accent" if has_focus and self.tree.get_children() else self.token)
         self.configure(highlightbackground=colour, highlightcolor=colour)  # Tk's own is black
 
     def _select_first(self) -> str | None:

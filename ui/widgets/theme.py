@@ -24,6 +24,7 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "field": ("#f3f3f6", "#303034"),
     "field_hover": ("#e3e3e8", "#3a3a3f"),
     "field_border": ("#d0d0d7", "#3d3d43"),
+    "menu": ("#f3f3f6", "#2a2a2d"),  # Tk shades the arrows of submenus: on a lighter one in dark they lose two sides
     "line": ("#c9c9d0", "#333338"),
     "text": ("#1f1f22", "#e6e6e9"),
     "label": ("#3c3c42", "#c3c3ca"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from modules.families.kinds.identify import identify
 from modules.families.registry import FAMILIES
 from modules.model_finder.finder import FoundModel
+from modules.model_finder.programs import PROGRAMS
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from ui.features.base_model.download import Download
@@ -37,6 +38,10 @@ _COLUMNS = (
 _CHECK = (
     "Check the name of the VAE: those of several families have the same form. With these files only tokenizers are "
     "downloaded, a few MB."
+)
+_EMPTY = (
+    f"Models of {', '.join(p.label for p in PROGRAMS)} and of the Hugging Face cache are listed here.\n\n"
+    "Are yours elsewhere? Add their folder. Do you have none yet? Download one, below: its size and licence come first."
 )
 _OWN_HINT = "A .safetensors, .ckpt or .gguf file, or a folder in diffusers' layout."
 
@@ -125,7 +130,7 @@ class BaseModelWindow(Window):
         self.status.pack(fill="x", padx=px(PAD), pady=(px(4), 0))
         self.where = WrappedText(self, self.theme, colour="muted", role="small")
         self.where.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(4), 0))
-        self.table = Table(self, self.theme, _COLUMNS)
+        self.table = Table(self, self.theme, _COLUMNS, empty_text=_EMPTY)
         self.table.pack(fill="both", expand=True, padx=px(PAD), pady=(px(8), 0))
         self.table.on_events(
             {
