@@ -12,32 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from modules.adapters.ranks import ALL_ALIKE
-from modules.adapters.settings import (
-    AdapterSection,
-    Bundle,
-    LayerNames,
-    LayerPatterns,
-    Layers,
-    OtherLayers,
-    StartFrom,
-    network_args,
-)
+from modules.adapters.settings import network_args
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
-from modules.adapters.training_settings import (
-    Alpha,
-    ConvAlpha,
-    ConvRank,
-    Decompose,
-    DecomposeEps,
-    DecomposeOutputAxis,
-    Dropout,
-    LayerRanksText,
-    ModuleDropout,
-    Rank,
-    RankDropout,
-    RankStabilized,
-    WeightType,
-)
+from modules.adapters.training_settings import RankedSettings
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, lacking_factor, product_size
 from modules.formats.program_table import UNKNOWN, none, plain_lora_only
 from modules.settings.field import advanced_setting
@@ -49,32 +26,13 @@ if TYPE_CHECKING:
 FACTORS = frozenset(f"hada_{name}" for name in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2"))
 
 
-class Loha(AdapterSection):
+class Loha(RankedSettings):
     """Adds two low-rank products, multiplied by element (Hyeon-Woo et al. 2022): a higher rank for its size."""
 
     name: Literal["loha"] = "loha"
-    rank: Rank = 16
-    alpha: Alpha = 16.0
-    conv_rank: ConvRank = None
-    conv_alpha: ConvAlpha = None
-    rank_stabilized: RankStabilized = False
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
-    layer_ranks: LayerRanksText = ""
-    dropout: Dropout = 0.0
-    rank_dropout: RankDropout = 0.0
-    module_dropout: ModuleDropout = 0.0
-    start_from: StartFrom = ""
-    other_layers: OtherLayers = "keep"
-    decompose: Decompose = False
-    decompose_norm_eps: DecomposeEps = True
-    decompose_output_axis: DecomposeOutputAxis = False
     use_tucker: Annotated[
         bool, advanced_setting("Tucker decomposition", "Also decomposes convolution kernels larger than 1x1.")
     ] = False
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
 
 
 def factor_shapes(settings: Loha, weight: Shape) -> dict[str, Shape]:

@@ -13,32 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.adapters.ranks import ALL_ALIKE, factorization
-from modules.adapters.settings import (
-    AdapterSection,
-    Bundle,
-    LayerNames,
-    LayerPatterns,
-    Layers,
-    OtherLayers,
-    StartFrom,
-    network_args,
-)
+from modules.adapters.settings import network_args
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
-from modules.adapters.training_settings import (
-    Alpha,
-    ConvAlpha,
-    ConvRank,
-    Decompose,
-    DecomposeEps,
-    DecomposeOutputAxis,
-    Dropout,
-    LayerRanksText,
-    ModuleDropout,
-    Rank,
-    RankDropout,
-    RankStabilized,
-    WeightType,
-)
+from modules.adapters.training_settings import RankedSettings
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size
 from modules.formats.program_table import Answer, none, plain_lora_only, refuses
 from modules.settings.field import Setting, advanced_setting
@@ -51,24 +28,10 @@ if TYPE_CHECKING:
 FACTORS = frozenset({"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"})
 
 
-class Lokr(AdapterSection):
+class Lokr(RankedSettings):
     """Adds a Kronecker product of small matrices (Yeh et al. 2024): very small files, or a high rank."""
 
     name: Literal["lokr"] = "lokr"
-    rank: Rank = 16
-    alpha: Alpha = 16.0
-    conv_rank: ConvRank = None
-    conv_alpha: ConvAlpha = None
-    rank_stabilized: RankStabilized = False
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
-    layer_ranks: LayerRanksText = ""
-    dropout: Dropout = 0.0
-    rank_dropout: RankDropout = 0.0
-    module_dropout: ModuleDropout = 0.0
-    start_from: StartFrom = ""
-    other_layers: OtherLayers = "keep"
     factor: Annotated[
         int,
         Ge(-1),
@@ -97,9 +60,6 @@ class Lokr(AdapterSection):
         bool,
         advanced_setting("Full matrix", "Trains both matrices in full, whatever the rank. Alpha then has no effect."),
     ] = False
-    decompose: Decompose = False
-    decompose_norm_eps: DecomposeEps = True
-    decompose_output_axis: DecomposeOutputAxis = False
     vec_trick: Annotated[
         bool,
         advanced_setting(
@@ -108,8 +68,6 @@ class Lokr(AdapterSection):
             "result is the same but for rounding.",
         ),
     ] = True
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
 
 
 def factor_shapes(settings: Lokr, weight: Shape) -> dict[str, Shape]:

@@ -5,35 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from annotated_types import Gt, Le
+
 from modules.adapters.ranks import ALL_ALIKE
-from modules.adapters.settings import (
-    AdapterSection,
-    Bundle,
-    LayerNames,
-    LayerPatterns,
-    Layers,
-    OtherLayers,
-    StartFrom,
-    network_args,
-)
+from modules.adapters.settings import network_args
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
-from modules.adapters.training_settings import (
-    Alpha,
-    ConvAlpha,
-    ConvRank,
-    Decompose,
-    DecomposeEps,
-    DecomposeOutputAxis,
-    Dropout,
-    LayerRanksText,
-    LoraPlusRatio,
-    MaxNorm,
-    ModuleDropout,
-    Rank,
-    RankDropout,
-    RankStabilized,
-    WeightType,
-)
+from modules.adapters.training_settings import RankedSettings
 from modules.formats.adapter_names import DOWN, MID, UP
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size
 from modules.formats.program_table import plain_lora_only
@@ -44,15 +21,10 @@ if TYPE_CHECKING:
     from modules.memory.replay import Replay
 
 
-class Lora(AdapterSection):
+class Lora(RankedSettings):
     """Adds a product of two small matrices to each layer (Hu et al. 2021): the usual choice."""
 
     name: Literal["lora"] = "lora"
-    rank: Rank = 16
-    alpha: Alpha = 16.0
-    conv_rank: ConvRank = None
-    conv_alpha: ConvAlpha = None
-    rank_stabilized: RankStabilized = False
     init: Annotated[
         Literal["zero", "pissa"],
         advanced_setting(
@@ -62,22 +34,29 @@ class Lora(AdapterSection):
             choice_labels={"zero": "Zero", "pissa": "PiSSA"},
         ),
     ] = "zero"
-    lora_plus_ratio: LoraPlusRatio = 1.0
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
-    layer_ranks: LayerRanksText = ""
-    dropout: Dropout = 0.0
-    rank_dropout: RankDropout = 0.0
-    module_dropout: ModuleDropout = 0.0
-    start_from: StartFrom = ""
-    other_layers: OtherLayers = "keep"
-    max_norm: MaxNorm = None
-    decompose: Decompose = False
-    decompose_norm_eps: DecomposeEps = True
-    decompose_output_axis: DecomposeOutputAxis = False
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
+    lora_plus_ratio: Annotated[
+        float,
+        Gt(0),
+        Le(1024),
+        advanced_setting(
+            "LoRA+ ratio",
+            "The learning rate of the matrix that begins as zero (B, or up), divided by that of the others (Hayou et "
+            "al. 2024, who suggest 16). 1 trains all with the same rate.",
+        ),
+    ] = 1.0
+    max_norm: Annotated[
+        float | None,
+        Gt(0),
+        Le(1000),
+        advanced_setting(
+            "Max norm",
+            "After each step, layers whose change of the model (B A, times alpha by rank) has a larger norm are scaled "
+            "down to it: kohya's scale_weight_norms, usually 1. It prevents overfitting, and several LoRAs combine "
+            "better.",
+            group="Regularization",
+            empty_means="no limit",
+        ),
+    ] = None
 
 
 def factor_shapes(settings: Lora, weight: Shape) -> dict[str, Shape]:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Le, Lt
 
 from modules.adapters.ranks import factorization
-from modules.adapters.settings import AdapterSection, Bundle, LayerNames, LayerPatterns, Layers, OtherLayers, StartFrom
+from modules.adapters.settings import AdapterSection, Bundle, WeightType
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
-from modules.adapters.training_settings import ModuleDropout, WeightType
 from modules.formats.adapter_types import AdapterType, Shapes
 from modules.formats.program_table import UNKNOWN, Answers, none, plain_lora_only
 from modules.settings.field import Setting, When, advanced_setting
@@ -83,18 +82,12 @@ class Oft(AdapterSection):
             "Rescale outputs", "Also trains a scale for each output.", applies_when=When("rotates", ("outputs",))
         ),
     ] = False
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
     dropout: Annotated[
         float,
         Ge(0),
         Lt(1),
         advanced_setting("Dropout", "The probability that a block is not rotated in a step.", group="Regularization"),
     ] = 0.0
-    module_dropout: ModuleDropout = 0.0
-    start_from: StartFrom = ""
-    other_layers: OtherLayers = "keep"
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
 

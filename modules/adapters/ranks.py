@@ -12,8 +12,9 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from modules.adapters.training_settings import RankedSettings
 from modules.settings.layer_filter import LayerFilter, invalid_entry
 from modules.system.errors import DarkroomError
 from modules.system.patterns import compiled_pattern
@@ -95,23 +96,6 @@ class LayerRanks:
         """Return the lines that match none of the layers, which are given by part and path."""
         places = [(part, path.removeprefix(_TEXT_MODEL)) for part, path in layers]
         return [str(named) for named in self.named if not any(named.takes(*place) for place in places)]
-
-
-class RankedSettings(Protocol):
-    """The settings of an adapter that has a rank."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def alpha(self) -> float: ...
-    @property
-    def conv_rank(self) -> int | None: ...
-    @property
-    def conv_alpha(self) -> float | None: ...
-    @property
-    def layer_ranks(self) -> str: ...
-    @property
-    def rank_stabilized(self) -> bool: ...
 
 
 Settings = TypeVar("Settings", bound=Any)

@@ -1,12 +1,13 @@
 """The settings that adapters share: their layers, the file to start from, and what all of them have.
 
-The settings of rank and training are in `training_settings`. Each adapter's file adds its own settings and puts them
-all together.
+The settings that adapters with a rank share are in `training_settings`. Each adapter's file adds its own.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+from annotated_types import Ge, Lt
 
 from modules.settings.field import Section, When, advanced_setting
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
@@ -15,61 +16,88 @@ AN_ADAPTER = When("training.trains", ("adapter",))
 
 
 class AdapterSection(Section):
-    """The base of the settings of one adapter, which only a run of an adapter reads."""
+    """The settings that every adapter has, which only a run of an adapter reads. Each adapter's class adds its own."""
 
     group: ClassVar[str] = "Adapter"
     applies_when: ClassVar[When | None] = AN_ADAPTER
 
+    name: str
+    layers: Annotated[
+        Preset,
+        advanced_setting(
+            "Layers",
+            "Which layers of the denoiser get an adapter: those of the attention blocks, only the attention itself, "
+            "those of all blocks, every linear and convolution layer, or those you name. Text encoders always get all.",
+            group="Layers",
+            choice_labels=PRESET_LABELS,
+        ),
+    ] = "attention_mlp"
+    custom_layers: Annotated[
+        str,
+        advanced_setting(
+            "Layer names",
+            "Parts of layer names, separated by commas: a layer gets an adapter if its name contains one of them.",
+            group="Layers",
+            applies_when=When("layers", ("custom",)),
+        ),
+    ] = ""
+    layers_regex: Annotated[
+        bool,
+        advanced_setting(
+            "Use regular expressions",
+            "Treats the layer names as regular expressions, each of which may match anywhere in a name.",
+            group="Layers",
+            applies_when=When("layers", ("custom",)),
+        ),
+    ] = False
+    dropout: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        advanced_setting(
+            "Dropout", "The probability of dropping each of the adapter's inputs.", group="Regularization"
+        ),
+    ] = 0.0
+    module_dropout: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        advanced_setting(
+            "Module dropout",
+            "The probability of leaving out the whole adapter of a layer in a step.",
+            group="Regularization",
+        ),
+    ] = 0.0
+    start_from: Annotated[
+        str,
+        advanced_setting(
+            "Start from",
+            "An adapter file to continue training from. Its layers keep the rank that they have in it.",
+            group="Starting point",
+            path_kind="file",
+            empty_means="a new adapter",
+        ),
+    ] = ""
+    other_layers: Annotated[
+        Literal["keep", "leave_out"],
+        advanced_setting(
+            "Other layers",
+            "What happens to layers in the file to start from that this run does not train, such as text encoder "
+            "layers in a run of the denoiser. If kept, they act in the run and are written again unchanged; otherwise "
+            "they are left out.",
+            group="Starting point",
+            applies_when=When("start_from", is_set=True),
+            choice_labels={"keep": "Keep as they are", "leave_out": "Leave out"},
+        ),
+    ] = "keep"
 
-Layers = Annotated[
-    Preset,
+
+WeightType = Annotated[
+    Literal["float32", "bfloat16", "float16"],
     advanced_setting(
-        "Layers",
-        "Which layers of the denoiser get an adapter: those of the attention blocks, only the attention "
-        "itself, those of all blocks, every linear and convolution layer, or those you name. Text encoders always get "
-        "all.",
-        group="Layers",
-        choice_labels=PRESET_LABELS,
-    ),
-]
-LayerNames = Annotated[
-    str,
-    advanced_setting(
-        "Layer names",
-        "Parts of layer names, separated by commas: a layer gets an adapter if its name contains one of them.",
-        group="Layers",
-        applies_when=When("layers", ("custom",)),
-    ),
-]
-LayerPatterns = Annotated[
-    bool,
-    advanced_setting(
-        "Use regular expressions",
-        "Treats the layer names as regular expressions, each of which may match anywhere in a name.",
-        group="Layers",
-        applies_when=When("layers", ("custom",)),
-    ),
-]
-StartFrom = Annotated[
-    str,
-    advanced_setting(
-        "Start from",
-        "An adapter file to continue training from. Its layers keep the rank that they have in it.",
-        group="Starting point",
-        path_kind="file",
-        empty_means="a new adapter",
-    ),
-]
-OtherLayers = Annotated[
-    Literal["keep", "leave_out"],
-    advanced_setting(
-        "Other layers",
-        "What happens to layers in the file to start from that this run does not train, such as text encoder layers "
-        "in a run of the denoiser. If kept, they act in the run and are written again unchanged; otherwise they are "
-        "left out.",
-        group="Starting point",
-        applies_when=When("start_from", is_set=True),
-        choice_labels={"keep": "Keep as they are", "leave_out": "Leave out"},
+        "Weight dtype",
+        "The dtype of the adapter's weights while training.",
+        choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
     ),
 ]
 Bundle = Annotated[

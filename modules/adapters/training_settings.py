@@ -1,148 +1,105 @@
-"""The settings of the rank, the strength and the training of adapters, which several of them share."""
+"""The settings of the rank, the strength and the training that adapters with a rank share."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from modules.adapters.settings import AdapterSettings
+from modules.adapters.settings import AdapterSection, AdapterSettings, Bundle, WeightType
 from modules.settings.field import Setting, When, advanced_setting
 
-Dropout = Annotated[
-    float,
-    Ge(0),
-    Lt(1),
-    advanced_setting("Dropout", "The probability of dropping each of the adapter's inputs.", group="Regularization"),
-]
-RankDropout = Annotated[
-    float,
-    Ge(0),
-    Lt(1),
-    advanced_setting(
-        "Rank dropout",
-        "The probability of dropping each rank of a layer's adapter, for each image of its own. Adapters whose "
-        "ranks no image passes through drop outputs of their product instead.",
-        group="Regularization",
-    ),
-]
-ModuleDropout = Annotated[
-    float,
-    Ge(0),
-    Lt(1),
-    advanced_setting(
-        "Module dropout",
-        "The probability of leaving out the whole adapter of a layer in a step.",
-        group="Regularization",
-    ),
-]
-LoraPlusRatio = Annotated[
-    float,
-    Gt(0),
-    Le(1024),
-    advanced_setting(
-        "LoRA+ ratio",
-        "The learning rate of the matrix that begins as zero (B, or up), divided by that of the others (Hayou et al. "
-        "2024, who suggest 16). 1 trains all with the same rate.",
-    ),
-]
-Decompose = Annotated[
-    bool, advanced_setting("DoRA", "Trains magnitude and direction of the weights separately (Liu et al. 2024).")
-]
-DecomposeEps = Annotated[
-    bool,
-    advanced_setting(
-        "DoRA norm epsilon",
-        "Adds a tiny number to the norm to avoid division by zero.",
-        applies_when=When("decompose", (True,)),
-    ),
-]
-DecomposeOutputAxis = Annotated[
-    bool,
-    advanced_setting(
-        "DoRA on output axis",
-        "One magnitude for each output of a layer, as in the paper, instead of each input. diffusers loads only these; "
-        "ComfyUI, Forge and A1111 apply only those of inputs as they were trained.",
-        applies_when=When("decompose", (True,)),
-    ),
-]
-WeightType = Annotated[
-    Literal["float32", "bfloat16", "float16"],
-    advanced_setting(
-        "Weight dtype",
-        "The dtype of the adapter's weights while training.",
-        choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
-    ),
-]
 
+class RankedSettings(AdapterSection):
+    """The settings that adapters with a rank share."""
 
-Rank = Annotated[
-    int,
-    Ge(1),
-    Le(1024),
-    Setting("Rank", "How much the LoRA can hold; 8 to 32 for most subjects. The file grows with it."),
-]
-Alpha = Annotated[
-    float,
-    Gt(0),
-    Le(4096),
-    Setting("Alpha", "The strength of the LoRA is alpha divided by rank; equal values give strength 1."),
-]
-ConvRank = Annotated[
-    int | None,
-    Ge(1),
-    Le(1024),
-    advanced_setting(
-        "Convolution rank",
-        "The rank of convolutions with a kernel larger than 1x1 (LoCon's own rank).",
-        empty_means="the rank of the other layers",
-    ),
-]
-ConvAlpha = Annotated[
-    float | None,
-    Gt(0),
-    Le(4096),
-    advanced_setting(
-        "Convolution alpha",
-        "The alpha of convolutions with a kernel larger than 1x1.",
-        empty_means="the strength of the other layers",
-    ),
-]
-LayerRanksText = Annotated[
-    str,
-    advanced_setting(
-        "Ranks by layer",
-        "Ranks of their own for layers, one per line: a part of the layers' names = rank, or = rank:alpha. For example "
-        "down_blocks = 8 for the first half of the UNet, or attn2 = 32:16 for its cross-attention. After re: a name is "
-        "a regular expression. The first line that takes a layer counts, before the rank of convolutions; with a rank "
-        "of 0 the layer gets no adapter. Without an alpha it has the strength of the other layers.",
-        group="Layers",
-        empty_means="the rank above for all layers",
-        multiline=True,
-    ),
-]
-RankStabilized = Annotated[
-    bool,
-    advanced_setting(
-        "Rank-stabilized (rsLoRA)",
-        "Divides alpha by the square root of the rank instead of the rank (Kalajdzievski 2023), so that high ranks "
-        "learn as fast as low ones. Files hold the alpha that gives the same strength in every program.",
-    ),
-]
-
-
-MaxNorm = Annotated[
-    float | None,
-    Gt(0),
-    Le(1000),
-    advanced_setting(
-        "Max norm",
-        "After each step, layers whose change of the model (B A, times alpha by rank) has a larger norm are scaled "
-        "down to it: kohya's scale_weight_norms, usually 1. It prevents overfitting, and several LoRAs combine better.",
-        group="Regularization",
-        empty_means="no limit",
-    ),
-]
+    rank: Annotated[
+        int,
+        Ge(1),
+        Le(1024),
+        Setting("Rank", "How much the LoRA can hold; 8 to 32 for most subjects. The file grows with it."),
+    ] = 16
+    alpha: Annotated[
+        float,
+        Gt(0),
+        Le(4096),
+        Setting("Alpha", "The strength of the LoRA is alpha divided by rank; equal values give strength 1."),
+    ] = 16.0
+    conv_rank: Annotated[
+        int | None,
+        Ge(1),
+        Le(1024),
+        advanced_setting(
+            "Convolution rank",
+            "The rank of convolutions with a kernel larger than 1x1 (LoCon's own rank).",
+            empty_means="the rank of the other layers",
+        ),
+    ] = None
+    conv_alpha: Annotated[
+        float | None,
+        Gt(0),
+        Le(4096),
+        advanced_setting(
+            "Convolution alpha",
+            "The alpha of convolutions with a kernel larger than 1x1.",
+            empty_means="the strength of the other layers",
+        ),
+    ] = None
+    rank_stabilized: Annotated[
+        bool,
+        advanced_setting(
+            "Rank-stabilized (rsLoRA)",
+            "Divides alpha by the square root of the rank instead of the rank (Kalajdzievski 2023), so that high ranks "
+            "learn as fast as low ones. Files hold the alpha that gives the same strength in every program.",
+        ),
+    ] = False
+    layer_ranks: Annotated[
+        str,
+        advanced_setting(
+            "Ranks by layer",
+            "Ranks of their own for layers, one per line: a part of the layers' names = rank, or = rank:alpha. For "
+            "example down_blocks = 8 for the first half of the UNet, or attn2 = 32:16 for its cross-attention. After "
+            "re: a name is a regular expression. The first line that takes a layer counts, before the rank of "
+            "convolutions; with a rank of 0 the layer gets no adapter. Without an alpha it has the strength of the "
+            "other layers.",
+            group="Layers",
+            empty_means="the rank above for all layers",
+            multiline=True,
+        ),
+    ] = ""
+    rank_dropout: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        advanced_setting(
+            "Rank dropout",
+            "The probability of dropping each rank of a layer's adapter, for each image of its own. Adapters whose "
+            "ranks no image passes through drop outputs of their product instead.",
+            group="Regularization",
+        ),
+    ] = 0.0
+    decompose: Annotated[
+        bool, advanced_setting("DoRA", "Trains magnitude and direction of the weights separately (Liu et al. 2024).")
+    ] = False
+    decompose_norm_eps: Annotated[
+        bool,
+        advanced_setting(
+            "DoRA norm epsilon",
+            "Adds a tiny number to the norm to avoid division by zero.",
+            applies_when=When("decompose", (True,)),
+        ),
+    ] = True
+    decompose_output_axis: Annotated[
+        bool,
+        advanced_setting(
+            "DoRA on output axis",
+            "One magnitude for each output of a layer, as in the paper, instead of each input. diffusers loads only "
+            "these; ComfyUI, Forge and A1111 apply only those of inputs as they were trained.",
+            applies_when=When("decompose", (True,)),
+        ),
+    ] = False
+    dtype: WeightType = "float32"
+    bundle_embeddings: Bundle = True
 
 
 def max_norm_of(settings: AdapterSettings) -> float | None:
