@@ -40,10 +40,7 @@ from modules.optim.terms.shared_fields import (
 from modules.settings.field import When, advanced_setting
 
 
-class AdamW(OptimizerSettings):
-    """AdamW (Loshchilov and Hutter 2019): the usual choice."""
-
-    name: Literal["adamw"] = "adamw"
+class _TorchAdam(OptimizerSettings):
     beta1: Beta1 = 0.9
     beta2: Beta2 = 0.999
     eps: Epsilon = 1e-8
@@ -55,19 +52,17 @@ class AdamW(OptimizerSettings):
     fused_back_pass: FusedBackPass = False
 
 
-class Adam(OptimizerSettings):
+class AdamW(_TorchAdam):
+    """AdamW (Loshchilov and Hutter 2019): the usual choice."""
+
+    name: Literal["adamw"] = "adamw"
+
+
+class Adam(_TorchAdam):
     """Adam (Kingma and Ba 2015): weight decay is added to the gradients (L2)."""
 
     name: Literal["adam"] = "adam"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    eps: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.0
-    amsgrad: AmsGrad = False
-    foreach: ForeachUnlessFused = False
-    maximize: Maximize = False
-    fused: Fused = True
-    fused_back_pass: FusedBackPass = False
 
 
 def _spec(settings: type[Any], label: str, factory: str) -> OptimizerSpec[Any]:

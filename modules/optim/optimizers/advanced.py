@@ -22,7 +22,6 @@ from modules.optim.terms.advanced import (
     Atan2,
     CautiousDecay,
     FactoredState,
-    KourkoutasBeta,
     OrthogonalGradient,
     adam_averages_bytes,
     average_bytes,
@@ -50,58 +49,51 @@ _FUSED = RemovedSetting((False,), "the estimate of the learning rate needs all g
 _CLIPPING = RemovedSetting((), "adv-optm no longer has it. Use Clip grad norm.")
 
 
-class AdamWAdv(OptimizerSettings):
+class _AdvancedAdam(OptimizerSettings):
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.99
+    eps: Epsilon = 1e-8
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    nnmf_factor: FactoredState = False
+    use_atan2: Atan2 = False
+    orthogonal_gradient: OrthogonalGradient = False
+    kourkoutas_beta: Annotated[
+        bool,
+        advanced_setting(
+            "Kourkoutas beta", "Lowers beta 2 of each weight tensor, down to 0.9, while its gradients vary strongly."
+        ),
+    ] = False
+
+
+class AdamWAdv(_AdvancedAdam):
     """AdamW, advanced: with further options for its state and its momentum."""
 
     name: Literal["adamw_adv"] = "adamw_adv"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.99
-    eps: Epsilon = 1e-8
-    cautious_wd: CautiousDecay = False
-    weight_decay: WeightDecay = 0.0
-    nnmf_factor: FactoredState = False
     fused_back_pass: FusedBackPass = False
-    use_atan2: Atan2 = False
-    orthogonal_gradient: OrthogonalGradient = False
-    kourkoutas_beta: KourkoutasBeta = False
 
 
-class AdoptAdv(OptimizerSettings):
+class AdoptAdv(_AdvancedAdam):
     """ADOPT, advanced: with further options for its state and its momentum."""
 
     name: Literal["adopt_adv"] = "adopt_adv"
-    beta1: Beta1 = 0.9
     beta2: Beta2 = 0.9999
     eps: Epsilon = 1e-6
-    cautious_wd: CautiousDecay = False
-    weight_decay: WeightDecay = 0.0
-    nnmf_factor: FactoredState = False
-    fused_back_pass: FusedBackPass = False
     use_atan2: Atan2 = True
-    orthogonal_gradient: OrthogonalGradient = False
-    kourkoutas_beta: KourkoutasBeta = False
+    fused_back_pass: FusedBackPass = False
 
 
-class ProdigyAdv(OptimizerSettings):
+class ProdigyAdv(_AdvancedAdam):
     """Prodigy, advanced: estimates its learning rate; set it to 1."""
 
     name: Literal["prodigy_adv"] = "prodigy_adv"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.99
     beta3: SlowBeta = None
-    eps: Epsilon = 1e-8
-    cautious_wd: CautiousDecay = False
-    weight_decay: WeightDecay = 0.0
-    nnmf_factor: FactoredState = False
     d0: FirstDistance = 1e-6
     d_coef: DistanceFactor = 1.0
     growth_rate: GrowthRate = None
     slice_p: SliceEvery = 11
     prodigy_steps: SearchSteps = 0
     d_limiter: LimitDistance = False
-    use_atan2: Atan2 = False
-    orthogonal_gradient: OrthogonalGradient = False
-    kourkoutas_beta: KourkoutasBeta = False
 
 
 class LionAdv(OptimizerSettings):

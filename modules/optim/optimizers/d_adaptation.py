@@ -23,7 +23,7 @@ from modules.optim.terms.general import (
     Beta1,
     Beta2,
     BiasCorrection,
-    Decouple,
+    DecoupledDecay,
     DistanceFactor,
     Epsilon,
     FirstDistance,
@@ -45,7 +45,7 @@ class DAdaptAdam(OptimizerSettings):
     beta2: Beta2 = 0.999
     eps: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.0
-    decouple: Decouple = False
+    decouple: DecoupledDecay = False
     use_bias_correction: BiasCorrection = False
     d0: FirstDistance = 1e-6
     growth_rate: GrowthRate = None
@@ -187,7 +187,7 @@ class Prodigy(OptimizerSettings):
     beta3: SlowBeta = None
     eps: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.0
-    decouple: Decouple = True
+    decouple: DecoupledDecay = True
     use_bias_correction: BiasCorrection = False
     safeguard_warmup: Annotated[
         bool,

@@ -22,6 +22,7 @@ from modules.optim.terms.arguments import (
 from modules.optim.terms.general import Beta1, Beta2, EmaAlpha, Epsilon, FusedBackPass, Momentum, WeightDecay
 from modules.optim.terms.shared_fields import (
     BITSANDBYTES,
+    EightBitAdam,
     PositiveSmoothing,
     SlowMeanBeta,
     Smallest8Bit,
@@ -30,28 +31,17 @@ from modules.optim.terms.shared_fields import (
 )
 
 
-class AdamW8bit(OptimizerSettings):
+class AdamW8bit(EightBitAdam):
     """AdamW with 8-bit state (Dettmers et al. 2022)."""
 
     name: Literal["adamw_8bit"] = "adamw_8bit"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    eps: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.01
-    min_8bit_size: Smallest8Bit = 4096
-    fused_back_pass: FusedBackPass = False
 
 
-class Adam8bit(OptimizerSettings):
+class Adam8bit(EightBitAdam):
     """Adam with 8-bit state (Dettmers et al. 2022)."""
 
     name: Literal["adam_8bit"] = "adam_8bit"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    eps: Epsilon = 1e-8
-    weight_decay: WeightDecay = 0.0
-    min_8bit_size: Smallest8Bit = 4096
-    fused_back_pass: FusedBackPass = False
 
 
 class Lion8bit(OptimizerSettings):

@@ -20,7 +20,7 @@ from modules.optim.terms.general import (
     FusedBackPass,
     WeightDecay,
 )
-from modules.optim.terms.shared_fields import BITSANDBYTES, InstabilityBeta, Smallest8Bit
+from modules.optim.terms.shared_fields import BITSANDBYTES, Smallest8Bit
 from modules.settings.field import When, advanced_setting
 from modules.system.problem import Problem
 
@@ -82,31 +82,29 @@ class Adafactor(OptimizerSettings):
     fused_back_pass: FusedBackPass = False
 
 
-class Came(OptimizerSettings):
+class _CameSettings(OptimizerSettings):
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    beta3: Annotated[
+        float, Ge(0), Lt(1), advanced_setting("Beta 3", "Decay of the running average of the updates' instability.")
+    ] = 0.9999
+    eps: Epsilon = 1e-30
+    eps2: Epsilon2 = 1e-16
+    weight_decay: WeightDecay = 0.01
+    fused_back_pass: FusedBackPass = False
+
+
+class Came(_CameSettings):
     """CAME (Luo et al. 2023): Adafactor with larger steps where updates are stable."""
 
     name: Literal["came"] = "came"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    beta3: InstabilityBeta = 0.9999
-    eps: Epsilon = 1e-30
-    eps2: Epsilon2 = 1e-16
-    weight_decay: WeightDecay = 0.01
     use_cautious: Cautious = False
-    fused_back_pass: FusedBackPass = False
 
 
-class Came8bit(OptimizerSettings):
+class Came8bit(_CameSettings):
     """CAME with an 8-bit average of updates."""
 
     name: Literal["came_8bit"] = "came_8bit"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    beta3: InstabilityBeta = 0.9999
-    eps: Epsilon = 1e-30
-    eps2: Epsilon2 = 1e-16
-    weight_decay: WeightDecay = 0.01
-    fused_back_pass: FusedBackPass = False
     min_8bit_size: Smallest8Bit = 16384
     quant_block_size: BlockSize = 2048
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, always
+from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, OptimizerSpec, always
 from modules.optim.terms.arguments import (
     ALWAYS_BLOCKS,
     ALWAYS_CORRECTED,
@@ -18,6 +18,7 @@ from modules.optim.terms.arguments import (
 )
 from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPass, WeightDecay
 from modules.optim.terms.shared_fields import (
+    EightBitAdam,
     LargestUpdate,
     PositiveMomentum,
     Smallest8Bit,
@@ -42,16 +43,10 @@ class Lamb(OptimizerSettings):
     fused_back_pass: FusedBackPass = False
 
 
-class Lamb8bit(OptimizerSettings):
+class Lamb8bit(EightBitAdam):
     """LAMB with 8-bit state: the norm of a weight tensor limits its updates only where the state has 32 bits."""
 
     name: Literal["lamb_8bit"] = "lamb_8bit"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    eps: Epsilon = 1e-8
-    weight_decay: WeightDecay = 0.0
-    min_8bit_size: Smallest8Bit = 4096
-    fused_back_pass: FusedBackPass = False
 
 
 class Lars(OptimizerSettings):
@@ -92,47 +87,30 @@ def _limits(settings: Any) -> bool:
     return bool(settings.max_unorm > 0)
 
 
-# The state of both has the norm of the update, too.
+def _spec(settings: type[Any], label: str, name: str, num_arrays: int, **facts: Any) -> OptimizerSpec[Any]:
+    """Return the record of one of them, whose state has the norm of the update, too."""
+    return bitsandbytes_spec(settings, label, name, bits_state(num_arrays, has_norm=True), **facts)
 
 
-LAMB = bitsandbytes_spec(
-    Lamb,
-    "LAMB",
-    "LAMB",
-    bits_state(2, has_norm=True),
-    rates=LARGER_RATES,
-    leaves_zeros=_limits,
-    removed=_LAMB_REMOVED,
-)
+LAMB = _spec(Lamb, "LAMB", "LAMB", 2, rates=LARGER_RATES, leaves_zeros=_limits, removed=_LAMB_REMOVED)
 
-LAMB_8BIT = bitsandbytes_spec(
+LAMB_8BIT = _spec(
     Lamb8bit,
     "LAMB 8-bit",
     "LAMB8bit",
-    bits_state(2, has_norm=True),
+    2,
     rates=LARGER_RATES,
     leaves_zeros=always,
     removed=_LAMB_REMOVED | {"max_unorm": NO_LIMIT},
 )
 
-LARS = bitsandbytes_spec(
-    Lars,
-    "LARS",
-    "LARS",
-    bits_state(1, has_norm=True),
-    arguments=by_name(more=lambda _: {"lr": 1.0}),  # each group has its own
-    rates=PLAIN_RATES,
-    leaves_zeros=_limits,
-    removed=_LARS_REMOVED,
-)
+_OF_LARS: dict[str, Any] = {
+    "arguments": by_name(more=lambda _: {"lr": 1.0}),  # each group has its own
+    "rates": PLAIN_RATES,
+    "leaves_zeros": _limits,
+    "removed": _LARS_REMOVED,
+}
 
-LARS_8BIT = bitsandbytes_spec(
-    Lars8bit,
-    "LARS 8-bit",
-    "LARS8bit",
-    bits_state(1, has_norm=True),
-    arguments=by_name(more=lambda _: {"lr": 1.0}),  # each group has its own
-    rates=PLAIN_RATES,
-    leaves_zeros=_limits,
-    removed=_LARS_REMOVED,
-)
+LARS = _spec(Lars, "LARS", "LARS", 1, **_OF_LARS)
+
+LARS_8BIT = _spec(Lars8bit, "LARS 8-bit", "LARS8bit", 1, **_OF_LARS)

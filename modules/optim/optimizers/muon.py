@@ -9,28 +9,15 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Lt
 
 from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, always
-from modules.optim.terms.advanced import (
-    ADV_OPTM,
-    COMPILE,
-    SIMPLIFIED_ADEMAMIX,
-    CautiousDecay,
-    FactoredState,
-    OrthogonalGradient,
-)
+from modules.optim.terms.advanced import ADV_OPTM, COMPILE, SIMPLIFIED_ADEMAMIX
 from modules.optim.terms.arguments import by_name
 from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPass, Momentum, Nesterov, WeightDecay
 from modules.optim.terms.muon import (
     AdamRate,
-    AdamSized,
+    AdvancedMuon,
     AuxiliaryAdam,
-    FasterIteration,
     HiddenLayers,
-    IterationSteps,
     LayersArePatterns,
-    LowRank,
-    LowRankSize,
-    MarsCorrection,
-    NormuonVariant,
     TextRate1,
     TextRate2,
     WithAdam,
@@ -78,29 +65,10 @@ MUON = OptimizerSpec(
 # Muon and AdaMuon of adv-optm.
 
 
-class MuonAdv(OptimizerSettings):
+class MuonAdv(AdvancedMuon):
     """Muon, advanced: with further options for its state and its momentum."""
 
     name: Literal["muon_adv"] = "muon_adv"
-    beta1: Beta1 = 0.9
-    cautious_wd: CautiousDecay = False
-    weight_decay: WeightDecay = 0.0
-    accelerated_ns: FasterIteration = False
-    ns_steps: IterationSteps = 5
-    low_rank_ortho: LowRank = False
-    ortho_rank: LowRankSize = 128
-    rms_rescaling: AdamSized = True
-    nnmf_factor: FactoredState = False
-    fused_back_pass: FusedBackPass = False
-    muon_with_aux_adam: WithAdam = True
-    muon_hidden_layers: HiddenLayers = ""
-    muon_adam_regex: LayersArePatterns = False
-    muon_adam_lr: AdamRate = 1e-6
-    muon_te1_adam_lr: TextRate1 = None
-    muon_te2_adam_lr: TextRate2 = None
-    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
-    nesterov: Nesterov = True
-    normuon_variant: NormuonVariant = True
     beta2_normuon: Annotated[
         float,
         Ge(0),
@@ -111,33 +79,15 @@ class MuonAdv(OptimizerSettings):
             applies_when=When("normuon_variant", (True,)),
         ),
     ] = 0.95
-    orthogonal_gradient: OrthogonalGradient = False
-    approx_mars: MarsCorrection = False
 
 
-class AdaMuonAdv(OptimizerSettings):
+class AdaMuonAdv(AdvancedMuon):
     """AdaMuon, advanced: Muon with step sizes from the squared gradients, as in Adam."""
 
     name: Literal["adamuon_adv"] = "adamuon_adv"
     beta1: Beta1 = 0.95
     beta2: Beta2 = 0.95
     eps: Epsilon = 1e-8
-    cautious_wd: CautiousDecay = False
-    weight_decay: WeightDecay = 0.0
-    accelerated_ns: FasterIteration = False
-    ns_steps: IterationSteps = 5
-    low_rank_ortho: LowRank = False
-    ortho_rank: LowRankSize = 128
-    rms_rescaling: AdamSized = True
-    nnmf_factor: FactoredState = False
-    fused_back_pass: FusedBackPass = False
-    muon_with_aux_adam: WithAdam = True
-    muon_hidden_layers: HiddenLayers = ""
-    muon_adam_regex: LayersArePatterns = False
-    muon_adam_lr: AdamRate = 1e-6
-    muon_te1_adam_lr: TextRate1 = None
-    muon_te2_adam_lr: TextRate2 = None
-    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
     nesterov: Nesterov = False
     use_atan2: Annotated[
         bool,
@@ -147,9 +97,6 @@ class AdaMuonAdv(OptimizerSettings):
             applies_when=When("normuon_variant", (False,)),
         ),
     ] = False
-    normuon_variant: NormuonVariant = True
-    orthogonal_gradient: OrthogonalGradient = False
-    approx_mars: MarsCorrection = False
 
 
 def _spec(settings: type[Any], label: str, factory: str, *, has_squares: bool) -> OptimizerSpec[Any]:

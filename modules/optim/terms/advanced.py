@@ -31,12 +31,6 @@ OrthogonalGradient = Annotated[
         "Orthogonal gradient", "Removes the component of each gradient that only scales the weights (OrthoGrad)."
     ),
 ]
-KourkoutasBeta = Annotated[
-    bool,
-    advanced_setting(
-        "Kourkoutas beta", "Lowers beta 2 of each weight tensor, down to 0.9, while its gradients vary strongly."
-    ),
-]
 
 _COMPILE = RemovedSetting((False,), "the update would be compiled again whenever the learning rate changes.")
 _WITH_ADEMAMIX = RemovedSetting((False,), "adv-optm no longer has it; AdEMAMix is an optimizer of its own.")

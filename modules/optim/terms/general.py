@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -38,12 +39,10 @@ WeightDecay = Annotated[
     Le(10),
     Setting("Weight decay", "Pulls weights towards zero at each step.", changeable_on_resume=True),
 ]
-Momentum = Annotated[
-    float,
-    Ge(0),
-    Lt(1),
-    Setting("Momentum", "Decay of the running sum of gradients: 0.9 averages about 10 steps, 0 turns momentum off."),
-]
+MOMENTUM = Setting(
+    "Momentum", "Decay of the running sum of gradients: 0.9 averages about 10 steps, 0 turns momentum off."
+)
+Momentum = Annotated[float, Ge(0), Lt(1), MOMENTUM]
 Dampening = Annotated[
     float,
     Ge(0),
@@ -74,18 +73,9 @@ Maximize = Annotated[
     bool,
     advanced_setting("Maximize", "Maximizes the loss instead of minimizing it. Not for ordinary training."),
 ]
-Foreach = Annotated[
-    bool,
-    advanced_setting("Foreach", "Updates all weights in a few large operations: faster on a GPU, more memory."),
-]
-ForeachUnlessFused = Annotated[
-    bool,
-    advanced_setting(
-        "Foreach",
-        "Updates all weights in a few large operations: faster on a GPU, more memory.",
-        applies_when=When("fused", (False,)),
-    ),
-]
+_FOREACH = advanced_setting("Foreach", "Updates all weights in a few large operations: faster on a GPU, more memory.")
+Foreach = Annotated[bool, _FOREACH]
+ForeachUnlessFused = Annotated[bool, replace(_FOREACH, applies_when=When("fused", (False,)))]
 Fused = Annotated[
     bool,
     advanced_setting("Fused", "Runs the whole update in one kernel: the fastest, with the least memory."),
@@ -141,12 +131,6 @@ GrowthRate = Annotated[
     Le(1e9),
     advanced_setting(
         "Growth rate", "The largest factor by which the estimate may grow per step.", empty_means="no limit"
-    ),
-]
-Decouple = Annotated[
-    bool,
-    advanced_setting(
-        "Decoupled weight decay", "Applies weight decay to the weights, as AdamW does, not to the gradients."
     ),
 ]
 SliceEvery = Annotated[

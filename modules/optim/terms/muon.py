@@ -8,8 +8,9 @@ from typing import Annotated, Any, Protocol
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from modules.optim.spec import Shape
-from modules.optim.terms.advanced import average_bytes, even_factors
+from modules.optim.spec import OptimizerSettings, Shape
+from modules.optim.terms.advanced import CautiousDecay, FactoredState, OrthogonalGradient, average_bytes, even_factors
+from modules.optim.terms.general import Beta1, FusedBackPass, Nesterov, WeightDecay
 from modules.settings.field import Section, When, advanced_setting
 from modules.system.patterns import compiled_pattern, fault_of_pattern
 from modules.system.problem import Problem, shown
@@ -64,31 +65,6 @@ TextRate2 = Annotated[
         applies_when=_HAS_ADAM,
         empty_means="the Adam learning rate above",
     ),
-]
-FasterIteration = Annotated[
-    bool, advanced_setting("Accelerated Newton-Schulz", "Orthogonalizes the update with optimized polynomials.")
-]
-IterationSteps = Annotated[
-    int,
-    Ge(1),
-    Le(100),
-    advanced_setting("Newton-Schulz steps", "Iterations that orthogonalize the update; 5 is usual.", unit="iterations"),
-]
-LowRank = Annotated[
-    bool, advanced_setting("Low-rank orthogonalization", "Orthogonalizes only a low-rank part of the update: faster.")
-]
-LowRankSize = Annotated[
-    int,
-    Ge(1),
-    Le(65_536),
-    advanced_setting("Orthogonalization rank", "The rank of that part.", applies_when=When("low_rank_ortho", (True,))),
-]
-AdamSized = Annotated[
-    bool, advanced_setting("RMS rescaling", "Scales the update so that learning rates of AdamW can be used.")
-]
-NormuonVariant = Annotated[bool, advanced_setting("NorMuon", "Normalizes the update row by row.")]
-MarsCorrection = Annotated[
-    bool, advanced_setting("MARS correction", "Corrects each gradient by its change since the previous step.")
 ]
 
 
@@ -199,36 +175,56 @@ def adam_arguments(
     }
 
 
-class AdvancedMuonFields(MuonFields, Protocol):
+class AdvancedMuon(OptimizerSettings):
     """The settings that Muon and AdaMuon of adv-optm share."""
 
-    @property
-    def cautious_wd(self) -> bool: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def accelerated_ns(self) -> bool: ...
-    @property
-    def ns_steps(self) -> int: ...
-    @property
-    def low_rank_ortho(self) -> bool: ...
-    @property
-    def ortho_rank(self) -> int: ...
-    @property
-    def rms_rescaling(self) -> bool: ...
-    @property
-    def nnmf_factor(self) -> bool: ...
-    @property
-    def nesterov(self) -> bool: ...
-    @property
-    def normuon_variant(self) -> bool: ...
-    @property
-    def orthogonal_gradient(self) -> bool: ...
-    @property
-    def approx_mars(self) -> bool: ...
+    beta1: Beta1 = 0.9
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    accelerated_ns: Annotated[
+        bool, advanced_setting("Accelerated Newton-Schulz", "Orthogonalizes the update with optimized polynomials.")
+    ] = False
+    ns_steps: Annotated[
+        int,
+        Ge(1),
+        Le(100),
+        advanced_setting(
+            "Newton-Schulz steps", "Iterations that orthogonalize the update; 5 is usual.", unit="iterations"
+        ),
+    ] = 5
+    low_rank_ortho: Annotated[
+        bool,
+        advanced_setting("Low-rank orthogonalization", "Orthogonalizes only a low-rank part of the update: faster."),
+    ] = False
+    ortho_rank: Annotated[
+        int,
+        Ge(1),
+        Le(65_536),
+        advanced_setting(
+            "Orthogonalization rank", "The rank of that part.", applies_when=When("low_rank_ortho", (True,))
+        ),
+    ] = 128
+    rms_rescaling: Annotated[
+        bool, advanced_setting("RMS rescaling", "Scales the update so that learning rates of AdamW can be used.")
+    ] = True
+    nnmf_factor: FactoredState = False
+    fused_back_pass: FusedBackPass = False
+    muon_with_aux_adam: WithAdam = True
+    muon_hidden_layers: HiddenLayers = ""
+    muon_adam_regex: LayersArePatterns = False
+    muon_adam_lr: AdamRate = 1e-6
+    muon_te1_adam_lr: TextRate1 = None
+    muon_te2_adam_lr: TextRate2 = None
+    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
+    nesterov: Nesterov = True
+    normuon_variant: Annotated[bool, advanced_setting("NorMuon", "Normalizes the update row by row.")] = True
+    orthogonal_gradient: OrthogonalGradient = False
+    approx_mars: Annotated[
+        bool, advanced_setting("MARS correction", "Corrects each gradient by its change since the previous step.")
+    ] = False
 
 
-def advanced_muon_state_bytes(settings: AdvancedMuonFields, shape: Shape, *, has_squares: bool) -> float:
+def advanced_muon_state_bytes(settings: AdvancedMuon, shape: Shape, *, has_squares: bool) -> float:
     """Return the bytes of state of a matrix or kernel with Muon, and of a vector with the auxiliary Adam.
 
     Matrices with Adam, such as the matrices of the first and the last layer, have 8 bytes per weight.

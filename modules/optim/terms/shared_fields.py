@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from modules.optim.spec import OptimizerSpec, Shape, always
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always
+from modules.optim.terms.general import MOMENTUM, Beta1, Beta2, Epsilon, FusedBackPass, WeightDecay
 from modules.settings.field import Setting, When, advanced_setting
 from modules.system.factories import Package
 
@@ -43,6 +45,17 @@ LargestUpdate = Annotated[
         "have none.",
     ),
 ]
+
+
+class EightBitAdam(OptimizerSettings):
+    """The settings of Adam with 8-bit state, and of optimizers with the same ones."""
+
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.0
+    min_8bit_size: Smallest8Bit = 4096
+    fused_back_pass: FusedBackPass = False
 
 
 def in_8_bits(settings: Any) -> bool:
@@ -91,9 +104,6 @@ def bitsandbytes_spec(
 
 PYTORCH_OPTIMIZER = Package("pytorch_optimizer", distribution="pytorch-optimizer")
 
-InstabilityBeta = Annotated[
-    float, Ge(0), Lt(1), advanced_setting("Beta 3", "Decay of the running average of the updates' instability.")
-]
 SlowMeanBeta = Annotated[
     float,
     Ge(0),
@@ -156,16 +166,7 @@ FirstSum = Annotated[
         applies_when=IN_32_BITS,
     ),
 ]
-MomentumIn32Bits = Annotated[
-    float,
-    Ge(0),
-    Lt(1),
-    Setting(
-        "Momentum",
-        "Decay of the running sum of gradients: 0.9 averages about 10 steps, 0 turns momentum off.",
-        applies_when=IN_32_BITS,
-    ),
-]
+MomentumIn32Bits = Annotated[float, Ge(0), Lt(1), replace(MOMENTUM, applies_when=IN_32_BITS)]
 Centered = Annotated[
     bool,
     advanced_setting(
