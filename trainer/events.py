@@ -2,14 +2,13 @@
 
 The same records go over the queue to the window, as lines (`event_lines`) into `events.jsonl`, and over a pipe from a
 child process.
-Only progress events may be coalesced (the newest one replaces the others); every other event must arrive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from modules.objectives.metrics import METRICS
 from modules.system.problem import count
@@ -48,8 +47,6 @@ Outcome = Literal["finished", "stopped", "stopped_early", "nothing_left", "alrea
 class RunStarted:
     """The run is set up; the numbers are final."""
 
-    may_coalesce: ClassVar[bool] = False
-
     run_dir: str
     family: str
     method: str
@@ -71,8 +68,6 @@ class RunStarted:
 class PhaseChanged:
     """The run entered a phase; `detail` is a short text for the status line."""
 
-    may_coalesce: ClassVar[bool] = False
-
     phase: Phase
     detail: str = ""
 
@@ -80,8 +75,6 @@ class PhaseChanged:
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
     """The progress of downloading a model or data set, or sending files to another machine, in millions of bytes."""
-
-    may_coalesce: ClassVar[bool] = True
 
     done_mb: float
     total_mb: float
@@ -91,8 +84,6 @@ class DownloadProgress:
 @dataclass(frozen=True, slots=True)
 class CacheProgress:
     """The progress of building a cache. `what` is "images", "conditioning images", "masks" or "captions"."""
-
-    may_coalesce: ClassVar[bool] = True
 
     what: str
     done: int
@@ -106,8 +97,6 @@ class CacheFilled:
 
     `what` is "images", "conditioning images" or "captions". Equal images or captions share an entry.
     """
-
-    may_coalesce: ClassVar[bool] = False
 
     what: str
     num_entries: int
@@ -130,8 +119,6 @@ class ImagesDropped:
 
     `path` is the file that lists all of them; empty if it cannot be written. Some may have other samples in the epoch.
     """
-
-    may_coalesce: ClassVar[bool] = False
 
     epoch: int
     num_images: int
@@ -156,8 +143,6 @@ class StepFinished:
     sampled. `gradient_norms` are the norms of the trained units, before clipping; `gradient_norm` is the norm of all.
     `effective_rates` are the learning rates that an adaptive optimizer chose, by unit.
     """
-
-    may_coalesce: ClassVar[bool] = True
 
     epoch: int
     epochs: int
@@ -186,8 +171,6 @@ class ValidationFinished:
     plain loss of the run so far, this one included; a measurement before the first step does not count.
     `metrics` are further means over the images, by name (`modules/objectives/metrics.py`), of reconstructions.
     """
-
-    may_coalesce: ClassVar[bool] = False
 
     step: int
     loss: float
@@ -222,8 +205,6 @@ class RewardMeasured:
     `saturation` how colourful the images are, 0 to 1.
     """
 
-    may_coalesce: ClassVar[bool] = False
-
     step: int
     num_images: int
     followed: float | None
@@ -244,8 +225,6 @@ class RewardMeasured:
 class SampleProgress:
     """The progress of sampling, in denoising steps over all samples."""
 
-    may_coalesce: ClassVar[bool] = True
-
     done: int
     total: int
     seconds_left: float | None = None
@@ -258,8 +237,6 @@ class SampleReady:
     `is_without_ema`: with the plain weights, besides the sample of the same prompt with the EMA weights.
     """
 
-    may_coalesce: ClassVar[bool] = False
-
     step: int
     index: int
     prompt: str
@@ -270,8 +247,6 @@ class SampleReady:
 @dataclass(frozen=True, slots=True)
 class BackupSaved:
     """A complete backup from which the run can be resumed."""
-
-    may_coalesce: ClassVar[bool] = False
 
     step: int
     path: str
@@ -287,8 +262,6 @@ class ModelSaved:
     it, or why that is unknown. `best_by` is "validation" or "reward" for the best model so far, which replaces the one
     before.
     """
-
-    may_coalesce: ClassVar[bool] = False
 
     step: int
     path: str
@@ -327,8 +300,6 @@ def _join_names(names: Sequence[str]) -> str:
 class WarningRaised:
     """A problem the user should know about; the run continues."""
 
-    may_coalesce: ClassVar[bool] = False
-
     message: str
     advice: str = ""
 
@@ -336,8 +307,6 @@ class WarningRaised:
 @dataclass(frozen=True, slots=True)
 class RunFinished:
     """The run ended normally: finished, stopped by the user or by its validation, or nothing was left to train."""
-
-    may_coalesce: ClassVar[bool] = False
 
     outcome: Outcome
     step: int
@@ -366,8 +335,6 @@ class RunFailed:
     reporting a failure.
     """
 
-    may_coalesce: ClassVar[bool] = False
-
     message: str
     advice: str = ""
     details_path: str = ""
@@ -387,6 +354,8 @@ class RunFailed:
         return f"{self.message} {self.advice}".strip()
 
 
+ProgressEvent = DownloadProgress | CacheProgress | StepFinished | SampleProgress | MemoryMeasured
+"""Events that may be coalesced: the newest one replaces the others. Every other event must arrive."""
 SummarizedEvent = (
     CacheFilled | ImagesDropped | BlocksCompiled | SettingChosen | ProfileWritten | ImagesReported | PaceMeasured
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from modules.system.problem import count
 
@@ -15,8 +14,6 @@ class BlocksCompiled:
 
     `num_recompilations` are those compiled since the dry run, in all: for other sizes, or other trained parts.
     """
-
-    may_coalesce: ClassVar[bool] = False
 
     num_blocks: int
     num_graphs: int
@@ -37,8 +34,6 @@ class BlocksCompiled:
 class SettingChosen:
     """The run has decided about an automatic setting, `path`; the summary is a sentence."""
 
-    may_coalesce: ClassVar[bool] = False
-
     path: str
     summary: str
 
@@ -50,8 +45,6 @@ class ImagesReported:
     `path` is the page, empty if it could not be written. `outliers` are the paths of the images that stand out, with
     how many times the usual loss each has.
     """
-
-    may_coalesce: ClassVar[bool] = False
 
     step: int
     num_images: int
@@ -66,8 +59,6 @@ class ProfileWritten:
 
     `slowest` are the functions that took most of the host's time, with their shares in percent.
     """
-
-    may_coalesce: ClassVar[bool] = False
 
     step: int
     num_steps: int
@@ -89,8 +80,6 @@ class PaceMeasured:
     `step_seconds` is the median of its fastest 50 steps or minute, `num_steps` the number of steps that were timed.
     `pinned_peak` is the part of the computer's memory that is pinned for the card.
     """
-
-    may_coalesce: ClassVar[bool] = False
 
     num_steps: int
     step_seconds: float
@@ -114,8 +103,6 @@ class MemoryMeasured:
     `card_total` is 0 without a card. `card_peak` is the most that the run has held there. What other programs hold on
     the card is not counted.
     """
-
-    may_coalesce: ClassVar[bool] = True
 
     process: int
     machine_used: int

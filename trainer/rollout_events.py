@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 Mark = Literal["", "best", "worst"]
 
@@ -27,8 +27,6 @@ class SampledImage:
 class RolloutSampled:
     """Images were sampled for the training step `step`, counted from 0; the images of a prompt are contiguous."""
 
-    may_coalesce: ClassVar[bool] = False
-
     step: int
     images: tuple[SampledImage, ...]
 
@@ -39,8 +37,6 @@ class ChoicesWanted:
 
     0 reports that the run continues.
     """
-
-    may_coalesce: ClassVar[bool] = False
 
     step: int
     path: str

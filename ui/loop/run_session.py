@@ -313,11 +313,13 @@ class RunSession:
 
 def newest_of_each(events: Iterable[Event]) -> Iterator[Event]:
     """Yield the events; of consecutive progress events of one kind, only the last."""
+    from trainer.events import ProgressEvent
+
     pending: Event | None = None
     for event in events:
         if pending is not None and type(pending) is not type(event):
             yield pending
-        pending = event if event.may_coalesce else None
+        pending = event if isinstance(event, ProgressEvent) else None
         if pending is None:
             yield event
     if pending is not None:
