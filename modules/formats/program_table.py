@@ -99,6 +99,12 @@ _WIDER: Mapping[Place, Place] = {"added embedding": "outside", "inpainting input
 
 DIFFUSERS_NAMES, SGM_NAMES, RAW_PEFT = "kohya, diffusers names", "kohya, SGM names", "raw PEFT"
 UNMEASURED: Row = dict.fromkeys(PROGRAMS, UNKNOWN)
+COMFY_AND_DIFFUSERS: Row = {
+    **UNMEASURED,
+    "ComfyUI": ALL,
+    "diffusers": ALL,
+    **dict.fromkeys(("diffusers 0.31", "sd-scripts"), none("does not have this model")),
+}
 _BEFORE_PEFT: Row = {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers": ALL, "diffusers 0.31": UNKNOWN}
 
 # By the naming of a layer (`adapter_forms.Naming`).

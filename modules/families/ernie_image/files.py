@@ -16,10 +16,9 @@ from modules.families.parts.single_file.transformer_file import files_of_one_mod
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.program_table import (
-    ALL,
+    COMFY_AND_DIFFUSERS,
     COMFY_OF_FLOW,
     DIFFUSERS_NAMES,
-    UNMEASURED,
     Row,
     none,
     refuses,
@@ -75,16 +74,13 @@ TRANSFORMER_FILE = transformer_file(
 _SHAPING = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "text_in_dim", "rope_axes_dim")
 
 # diffusers was measured at toy size (2026-11-29); ComfyUI's are the names in its maps.
-_ANSWERS: Row = {
-    **UNMEASURED,
-    "ComfyUI": ALL,
-    "diffusers": ALL,
-    **dict.fromkeys(("diffusers 0.31", "sd-scripts"), none("does not have this model")),
-}
 _NAMING_ROWS: Mapping[str, Row] = {
-    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), _ANSWERS),
-    DIFFUSERS_NAMES: {**_ANSWERS, "diffusers": none("ignores kohya's names of this model")},
-    "other factors in PEFT names": {**_ANSWERS, "diffusers": refuses("raises an error for the factors' names")},
+    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), COMFY_AND_DIFFUSERS),
+    DIFFUSERS_NAMES: {**COMFY_AND_DIFFUSERS, "diffusers": none("ignores kohya's names of this model")},
+    "other factors in PEFT names": {
+        **COMFY_AND_DIFFUSERS,
+        "diffusers": refuses("raises an error for the factors' names"),
+    },
 }
 
 

@@ -87,7 +87,7 @@ _SHAPING = (
 
 
 def _targets(configs: Configs) -> AdapterTargets:
-    layers, matrices = double_stream_targets("transformer", transformer_layers(configs["transformer"]))
+    layers, matrices = double_stream_targets(transformer_layers(configs["transformer"]))
     clip = clip_targets("text_encoder", configs["text_encoder"], "lora_te1_")
     t5 = t5_targets("text_encoder_2", configs["text_encoder_2"], "lora_te3_")
     return AdapterTargets.of((*layers, *clip, *t5), matrices)

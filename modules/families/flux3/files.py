@@ -12,13 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots, width_of
+from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
 from modules.families.parts.single_file.denoiser_file import config_in_file
 from modules.families.parts.single_file.record import Shapes
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.program_table import ALL, DIFFUSERS_NAMES, SGM_NAMES, UNMEASURED, Row, none, refuses
 
 Config = Mapping[str, Any]
@@ -106,10 +105,6 @@ _NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    return AdapterTargets.of(*double_stream_targets("transformer", transformer_layers(configs["transformer"])))
-
-
 MODEL = PublishedModel(
     name="flux3",
     label="FLUX.3 klein",
@@ -117,7 +112,7 @@ MODEL = PublishedModel(
     architecture="flux-3-image-klein",
     kohya_version="flux3",
     implementation="https://github.com/black-forest-labs/flux-3-image-klein",
-    adapter_targets=_targets,
+    adapter_targets=targets_from(transformer_layers),
     configs=Path(__file__).parent / "configs" / "flux3",
     repository="black-forest-labs/flux-3-image-klein-base",
     pipelines={"": "Flux3ModularPipeline"},

@@ -14,7 +14,14 @@ from modules.families.parts.single_file.slots import Slot, limited, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
-from modules.formats.program_table import ALL, COMFY_OF_FLOW, DIFFUSERS_NAMES, UNMEASURED, Row, none, refuses
+from modules.formats.program_table import (
+    COMFY_AND_DIFFUSERS,
+    COMFY_OF_FLOW,
+    DIFFUSERS_NAMES,
+    Row,
+    none,
+    refuses,
+)
 
 Config = Mapping[str, Any]
 _EMBEDDED_TIME = 256  # the channels of an embedded timestep, in diffusers' class
@@ -96,16 +103,10 @@ _SHAPING = (
 )
 
 # diffusers was measured at toy size (2026-11-29); ComfyUI's are the names in its maps.
-_ANSWERS: Row = {
-    **UNMEASURED,
-    "ComfyUI": ALL,
-    "diffusers": ALL,
-    **dict.fromkeys(("diffusers 0.31", "sd-scripts"), none("does not have this model")),
-}
 _NOT_KOHYA = none("does not know kohya's names of this model")
 _NAMING_ROWS: Mapping[str, Row] = {
-    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), _ANSWERS),
-    **{name: {**_ANSWERS, "diffusers": _NOT_KOHYA} for name in (DIFFUSERS_NAMES, "SimpleTuner")},
+    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), COMFY_AND_DIFFUSERS),
+    **{name: {**COMFY_AND_DIFFUSERS, "diffusers": _NOT_KOHYA} for name in (DIFFUSERS_NAMES, "SimpleTuner")},
 }
 
 

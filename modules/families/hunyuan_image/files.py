@@ -118,7 +118,7 @@ _NAMING_ROWS: Mapping[str, Row] = {
 
 def _targets(configs: Configs) -> AdapterTargets:
     layers = _all_layers(configs["transformer"])
-    return AdapterTargets.of(*double_stream_targets("transformer", layers, in_comfy=path_in_comfy))
+    return AdapterTargets.of(*double_stream_targets(layers, in_comfy=path_in_comfy))
 
 
 MODEL = PublishedModel(

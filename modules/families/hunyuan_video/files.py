@@ -15,8 +15,8 @@ from typing import Any
 from modules.families.parts.double_stream import (
     FIRST_BLOCK,
     LinearLayer,
-    double_stream_targets,
     layer_slots,
+    targets_from,
     width_of,
 )
 from modules.families.parts.hunyuan_layers import (
@@ -30,8 +30,7 @@ from modules.families.parts.hunyuan_layers import (
 )
 from modules.families.parts.single_file.slots import Slot, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
-from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTargets
+from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none, refuses
 
 Config = Mapping[str, Any]
@@ -100,10 +99,6 @@ _NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    return AdapterTargets.of(*double_stream_targets("transformer", _all_layers(configs["transformer"])))
-
-
 MODEL = PublishedModel(
     name="hunyuan_video",
     label="HunyuanVideo",
@@ -111,7 +106,7 @@ MODEL = PublishedModel(
     architecture="hunyuan-video",
     kohya_version="hunyuan_video",
     implementation="https://github.com/Tencent-Hunyuan/HunyuanVideo",
-    adapter_targets=_targets,
+    adapter_targets=targets_from(_all_layers),
     configs=Path(__file__).parent / "configs" / "hunyuan_video",
     repository="hunyuanvideo-community/HunyuanVideo",
     pipelines={"": "HunyuanVideoPipeline"},

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots, width_of
+from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
 from modules.families.parts.single_file.slots import Slot, limited, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
-from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTargets
+from modules.families.published import PublishedModel
 from modules.formats.program_table import (
     ALL,
     COMFY_OF_FLOW,
@@ -98,10 +97,6 @@ _NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    return AdapterTargets.of(*double_stream_targets("transformer", transformer_layers(configs["transformer"])))
-
-
 MODEL = PublishedModel(
     name="ideogram4",
     label="Ideogram 4",
@@ -109,7 +104,7 @@ MODEL = PublishedModel(
     architecture="ideogram-4",
     kohya_version="ideogram4",
     implementation="https://github.com/ideogram-oss/ideogram4",
-    adapter_targets=_targets,
+    adapter_targets=targets_from(transformer_layers),
     configs=Path(__file__).parent / "configs" / "ideogram4",
     repository="ideogram-ai/ideogram-4-fp8",
     pipelines={"": "Ideogram4Pipeline"},

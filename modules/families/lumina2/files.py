@@ -13,11 +13,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots
+from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from
 from modules.families.parts.single_file.slots import Slot, limited, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
-from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTargets
+from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNMEASURED, Row, none, refuses
 
 Config = Mapping[str, Any]
@@ -116,10 +115,6 @@ _NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    return AdapterTargets.of(*double_stream_targets("transformer", transformer_layers(configs["transformer"])))
-
-
 MODEL = PublishedModel(
     name="lumina2",
     label="Lumina 2",
@@ -127,7 +122,7 @@ MODEL = PublishedModel(
     architecture="lumina-2",
     kohya_version="lumina",
     implementation="https://github.com/Alpha-VLLM/Lumina-Image-2.0",
-    adapter_targets=_targets,
+    adapter_targets=targets_from(transformer_layers),
     configs=Path(__file__).parent / "configs" / "lumina2",
     repository="Alpha-VLLM/Lumina-Image-2.0",
     pipelines={"": "Lumina2Pipeline"},

@@ -14,8 +14,9 @@ from itertools import groupby
 from typing import Any, Self
 
 from modules.families.parts.single_file.slots import Slot, limited
+from modules.families.published import Configs
 from modules.formats.adapter_forms import Layout
-from modules.formats.adapter_targets import AdapterTarget
+from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.program_table import ALL, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none
 
 Config = Mapping[str, Any]
@@ -148,7 +149,7 @@ def _norms(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def double_stream_targets(
-    part: str, layers: Iterable[LinearLayer], *, in_comfy: Callable[[str], str] | None = None
+    layers: Iterable[LinearLayer], *, in_comfy: Callable[[str], str] | None = None
 ) -> tuple[list[AdapterTarget], list[AdapterTarget]]:
     """Return the layers that adapter files can change, and the matrices of the original layout that differ from ours.
 
@@ -167,16 +168,21 @@ def double_stream_targets(
         if len(members) == 1 and not members[0].swapped:
             [layer] = members
             paths = {"diffusers": layer.path, **of_files(original)}
-            targets.append(AdapterTarget(part, layer.path, layer.shape, paths, "lora_unet_", "original"))
+            targets.append(AdapterTarget("transformer", layer.path, layer.shape, paths, "lora_unet_", "original"))
             continue
         pieces = tuple(
-            AdapterTarget(part, layer.path, layer.shape, {"diffusers": layer.path}, "lycoris_", "diffusers")
+            AdapterTarget("transformer", layer.path, layer.shape, {"diffusers": layer.path}, "lycoris_", "diffusers")
             for layer in members
         )
         targets += pieces
         shape = (sum(layer.shape[0] for layer in members), *members[0].shape[1:])
         swapped = members[0].swapped
         matrices.append(
-            AdapterTarget(part, original, shape, of_files(original), "lora_unet_", "original", pieces, swapped)
+            AdapterTarget("transformer", original, shape, of_files(original), "lora_unet_", "original", pieces, swapped)
         )
     return targets, matrices
+
+
+def targets_from(layers_of: Callable[[Config], Iterable[LinearLayer]]) -> Callable[[Configs], AdapterTargets]:
+    """Return the `adapter_targets` of a model whose transformer has the linear layers `layers_of(config)`."""
+    return lambda configs: AdapterTargets.of(*double_stream_targets(layers_of(configs["transformer"])))

@@ -109,7 +109,7 @@ _NAMING_ROWS: Mapping[str, Row] = {
 
 
 def _targets(configs: Configs) -> AdapterTargets:
-    layers, matrices = double_stream_targets("transformer", transformer_layers(configs["transformer"]))
+    layers, matrices = double_stream_targets(transformer_layers(configs["transformer"]))
     return AdapterTargets.of((*layers, *t5_targets("text_encoder", configs["text_encoder"], "lora_te1_")), matrices)
 
 

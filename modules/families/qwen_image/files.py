@@ -18,10 +18,9 @@ from modules.families.parts.single_file.transformer_file import files_of_one_mod
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.program_table import (
-    ALL,
+    COMFY_AND_DIFFUSERS,
     COMFY_OF_FLOW,
     DIFFUSERS_NAMES,
-    UNMEASURED,
     Row,
     none,
 )
@@ -101,15 +100,9 @@ def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
 _SHAPING = ("num_layers", "num_attention_heads", "attention_head_dim", "joint_attention_dim", "axes_dims_rope")
 
 # diffusers was measured at toy size (2026-11-28); ComfyUI's are the names in its maps.
-_ANSWERS: Row = {
-    **UNMEASURED,
-    "ComfyUI": ALL,
-    "diffusers": ALL,
-    **dict.fromkeys(("diffusers 0.31", "sd-scripts"), none("does not have this model")),
-}
 _NAMING_ROWS: Mapping[str, Row] = {
-    **dict.fromkeys((DIFFUSERS_NAMES, "PEFT, denoiser", "ComfyUI, diffusers names"), _ANSWERS),
-    "SimpleTuner": {**_ANSWERS, "diffusers": none("does not know these names")},
+    **dict.fromkeys((DIFFUSERS_NAMES, "PEFT, denoiser", "ComfyUI, diffusers names"), COMFY_AND_DIFFUSERS),
+    "SimpleTuner": {**COMFY_AND_DIFFUSERS, "diffusers": none("does not know these names")},
 }
 
 

@@ -11,17 +11,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots, width_of
+from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
 from modules.families.parts.single_file.slots import Slot, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
-from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTargets
+from modules.families.published import PublishedModel
 from modules.formats.program_table import (
-    ALL,
+    COMFY_AND_DIFFUSERS,
     COMFY_OF_FLOW,
     DIFFUSERS_NAMES,
     SGM_NAMES,
-    UNMEASURED,
     Answer,
     Row,
     none,
@@ -77,23 +75,16 @@ TRANSFORMER_FILE = transformer_file(
 _SHAPING = ("num_layers", "num_attention_heads", "attention_head_dim", "context_in_dim", "mlp_ratio", "axes_dims_rope")
 
 # diffusers was measured at toy size (2026-11-29); ComfyUI's are the names in its maps.
-_ANSWERS: Row = {
-    **UNMEASURED,
-    "ComfyUI": ALL,
-    "diffusers": ALL,
-    **dict.fromkeys(("diffusers 0.31", "sd-scripts"), none("does not have this model")),
-}
 _MATRIX = none("does not know the matrices of ComfyUI's checkpoint")
 _NAMING_ROWS: Mapping[str, Row] = {
-    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), _ANSWERS),
-    **{name: {**_ANSWERS, "diffusers": _MATRIX} for name in (SGM_NAMES, "ComfyUI, original names")},
-    DIFFUSERS_NAMES: {**_ANSWERS, "diffusers": Answer("part", "reads only some of kohya's names of this model")},
-    "SimpleTuner": {**_ANSWERS, "diffusers": none("does not know these names")},
+    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), COMFY_AND_DIFFUSERS),
+    **{name: {**COMFY_AND_DIFFUSERS, "diffusers": _MATRIX} for name in (SGM_NAMES, "ComfyUI, original names")},
+    DIFFUSERS_NAMES: {
+        **COMFY_AND_DIFFUSERS,
+        "diffusers": Answer("part", "reads only some of kohya's names of this model"),
+    },
+    "SimpleTuner": {**COMFY_AND_DIFFUSERS, "diffusers": none("does not know these names")},
 }
-
-
-def _targets(configs: Configs) -> AdapterTargets:
-    return AdapterTargets.of(*double_stream_targets("transformer", transformer_layers(configs["transformer"])))
 
 
 MODEL = PublishedModel(
@@ -103,7 +94,7 @@ MODEL = PublishedModel(
     architecture="qwen-image-2.1",
     kohya_version="qwen_image21",
     implementation="https://github.com/QwenLM/Qwen-Image-2.1",
-    adapter_targets=_targets,
+    adapter_targets=targets_from(transformer_layers),
     configs=Path(__file__).parent / "configs" / "qwen_image21",
     repository="Qwen/Qwen-Image-2.1",
     pipelines={"": "QwenImage21Pipeline"},

@@ -14,12 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots, width_of
+from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
 from modules.families.parts.patch_positions import fill_patch_positions
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
-from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTargets
+from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, NAMES, UNMEASURED, Row, none
 
 Config = Mapping[str, Any]
@@ -110,10 +109,6 @@ _IGNORED: Row = {**_OTHERS, "diffusers": none("its pipeline of Sana reads no oth
 _NAMING_ROWS = {**dict.fromkeys(NAMES, _IGNORED), "PEFT, denoiser": _LOADED}
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    return AdapterTargets.of(*double_stream_targets("transformer", transformer_layers(configs["transformer"])))
-
-
 MODEL = PublishedModel(
     name="sana",
     label="Sana",
@@ -121,7 +116,7 @@ MODEL = PublishedModel(
     architecture="sana",
     kohya_version="sana",
     implementation="https://github.com/NVlabs/Sana",
-    adapter_targets=_targets,
+    adapter_targets=targets_from(transformer_layers),
     configs=Path(__file__).parent / "configs" / "sana",
     repository="Efficient-Large-Model/Sana_1600M_1024px_BF16_diffusers",
     pipelines={"": "SanaPipeline"},

@@ -241,7 +241,7 @@ def _naming_rows(comfy_of_diffusers: Answer) -> Mapping[str, Row]:
 
 
 def _targets(configs: Configs) -> AdapterTargets:
-    layers, matrices = double_stream_targets("transformer", transformer_layers(configs["transformer"]))
+    layers, matrices = double_stream_targets(transformer_layers(configs["transformer"]))
     text = [
         target
         for part, prefix in (("text_encoder", "lora_te1_"), ("text_encoder_2", "lora_te2_"))

@@ -23,10 +23,10 @@ from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.program_table import (
     ALL,
+    COMFY_AND_DIFFUSERS,
     COMFY_OF_FLOW,
     DIFFUSERS_NAMES,
     UNKNOWN,
-    UNMEASURED,
     Row,
     none,
     refuses,
@@ -93,23 +93,20 @@ _EMBEDDED_TIME = 256  # ADALN_EMBED_DIM of diffusers' class: the most channels o
 _SHAPING = ("in_channels", "dim", "n_layers", "n_refiner_layers", "n_heads", "n_kv_heads", "cap_feat_dim", "axes_dims")
 
 # diffusers was measured at toy size (2026-11-27 and 28); ComfyUI's are the names in its maps.
-_ANSWERS: Row = {
-    **UNMEASURED,
-    "ComfyUI": ALL,
-    "diffusers": ALL,
-    **dict.fromkeys(("diffusers 0.31", "sd-scripts"), none("does not have this model")),
-}
 _IGNORES = none("ignores ComfyUI's names of these layers")
 _NAMING_ROWS: Mapping[str, Row] = {
-    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), _ANSWERS),
+    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), COMFY_AND_DIFFUSERS),
     DIFFUSERS_NAMES: {
-        **_ANSWERS,
+        **COMFY_AND_DIFFUSERS,
         "ComfyUI": {"": ALL, "renamed": none("knows the attention and both ends by other names in this form")},
     },
-    "ComfyUI, original names": {**_ANSWERS, "diffusers": _IGNORES},
-    "kohya, ComfyUI's names": {**_ANSWERS, "diffusers": {"": ALL, "renamed": UNKNOWN}},
-    "PEFT, denoiser without its prefix": {**_ANSWERS, "diffusers": none("needs the prefix transformer.")},
-    "other factors in PEFT names": {**_ANSWERS, "diffusers": refuses("raises an error for the factors' names")},
+    "ComfyUI, original names": {**COMFY_AND_DIFFUSERS, "diffusers": _IGNORES},
+    "kohya, ComfyUI's names": {**COMFY_AND_DIFFUSERS, "diffusers": {"": ALL, "renamed": UNKNOWN}},
+    "PEFT, denoiser without its prefix": {**COMFY_AND_DIFFUSERS, "diffusers": none("needs the prefix transformer.")},
+    "other factors in PEFT names": {
+        **COMFY_AND_DIFFUSERS,
+        "diffusers": refuses("raises an error for the factors' names"),
+    },
 }
 
 

@@ -17,16 +17,14 @@ from modules.families.parts.double_stream import (
     STREAMS,
     LinearLayer,
     block_slots,
-    double_stream_targets,
     end_layers,
+    targets_from,
     width_of,
 )
 from modules.families.parts.double_stream import NAMING_ROWS as _OF_DOUBLE_STREAMS
 from modules.families.parts.single_file import autoencoder
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import single_transformer, transformer_file
-from modules.families.published import Configs
-from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.program_table import ALL, SGM_NAMES, UNMEASURED, Answer, Row, none
 
 _MODULATIONS = {"double_stream_modulation_img": 6, "double_stream_modulation_txt": 6, "single_stream_modulation": 3}
@@ -87,9 +85,7 @@ NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def transformer_targets(configs: Configs) -> AdapterTargets:
-    """Return the layers that adapter files can change, from the configs of a model's parts."""
-    return AdapterTargets.of(*double_stream_targets("transformer", transformer_layers(configs["transformer"])))
+transformer_targets = targets_from(transformer_layers)
 
 
 _STATISTICS = ("bn.running_mean", "bn.running_var", "bn.num_batches_tracked")
