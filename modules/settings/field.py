@@ -56,11 +56,13 @@ class MapKey(Protocol):
 class Section(BaseModel):
     """A frozen group of fields. Unknown keys never reach it: the codec removes them first.
 
-    `group` is the group of its fields that have none of their own, and `applies_when` their condition.
+    `group` is the group of its fields that have none of their own, and `applies_when` their condition. With
+    `changeable_on_resume` all of them may change when a run is resumed.
     """
 
     group: ClassVar[str] = ""
     applies_when: ClassVar[When | None] = None
+    changeable_on_resume: ClassVar[bool] = False
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False, defer_build=True
@@ -288,7 +290,8 @@ def _walk(section: type[BaseModel], prefix: str) -> Iterator[FieldRecord]:
             continue
         group = setting.group or getattr(section, "group", "")
         applies_when = setting.applies_when or getattr(section, "applies_when", None)
-        setting = replace(setting, group=group, applies_when=applies_when)
+        changeable = setting.changeable_on_resume or getattr(section, "changeable_on_resume", False)
+        setting = replace(setting, group=group, applies_when=applies_when, changeable_on_resume=changeable)
         yield _record(path, name, inner, optional, info, setting)
 
 

@@ -17,12 +17,11 @@ class Validation(Section):
     """The loss on images that are not trained on."""
 
     group: ClassVar[str] = "Validation"
+    changeable_on_resume: ClassVar[bool] = True
 
     every: Annotated[
         Every,
-        Setting(
-            "Validate every", "How often the loss on the validation concepts is measured.", changeable_on_resume=True
-        ),
+        Setting("Validate every", "How often the loss on the validation concepts is measured."),
     ] = Every()
     num_timesteps: Annotated[
         int,
@@ -31,7 +30,6 @@ class Validation(Section):
         advanced_setting(
             "Validation timesteps",
             "At how many fixed timesteps each image is evaluated. More give a steadier loss.",
-            changeable_on_resume=True,
             applies_when=USES_DENOISER,
         ),
     ] = 4
@@ -42,7 +40,6 @@ class Validation(Section):
             "Whenever the validation loss reaches a new low, the model is saved in the run's save folder "
             'as "...-best", replacing the previous one. The validation before the first step does not count. Without '
             "validation it has no effect.",
-            changeable_on_resume=True,
         ),
     ] = True
     result: Annotated[
@@ -53,7 +50,6 @@ class Validation(Section):
             "with the lowest validation loss.",
             choice_labels={"last": "Last step", "best": "Best checkpoint"},
             applies_when=When("keep_best", (True,)),
-            changeable_on_resume=True,
         ),
     ] = "last"
     early_stopping_patience: Annotated[
@@ -64,7 +60,6 @@ class Validation(Section):
             "Early stopping patience",
             "The run saves and ends after this many validations in a row without a new best. 0 never stops early.",
             unit="validations",
-            changeable_on_resume=True,
         ),
     ] = 0
 
@@ -184,10 +179,9 @@ class Sampling(Section):
     """When samples are generated, and how they are kept."""
 
     group: ClassVar[str] = "Samples"
+    changeable_on_resume: ClassVar[bool] = True
 
-    every: Annotated[Every, Setting("Sample every", "How often samples are generated.", changeable_on_resume=True)] = (
-        Every(n=1, unit="epoch")
-    )
+    every: Annotated[Every, Setting("Sample every", "How often samples are generated.")] = Every(n=1, unit="epoch")
     model: Annotated[
         str,
         advanced_setting(
@@ -198,19 +192,14 @@ class Sampling(Section):
             "place on the GPU while images are sampled. Validation stays on the base model.",
             path_kind="model",
             empty_means="the base model",
-            changeable_on_resume=True,
             applies_when=USES_DENOISER,
         ),
     ] = ""
     at_start: Annotated[bool, Setting("Sample at start", "Also samples before the first step.")] = True
-    at_end: Annotated[
-        bool, Setting("Sample at end", "Also samples after the last step.", changeable_on_resume=True)
-    ] = True
+    at_end: Annotated[bool, Setting("Sample at end", "Also samples after the last step.")] = True
     skip_first: Annotated[
         Every,
-        advanced_setting(
-            "Sample skip first", "Sampling begins once this much of the run has passed.", changeable_on_resume=True
-        ),
+        advanced_setting("Sample skip first", "Sampling begins once this much of the run has passed."),
     ] = Every()
     also_without_ema: Annotated[
         bool,
@@ -218,7 +207,6 @@ class Sampling(Section):
             "Also sample without EMA",
             "Generates each sample a second time with the plain weights, besides the one with EMA.",
             applies_when=When("training.ema.mode", ("train_device", "temp_device")),
-            changeable_on_resume=True,
         ),
     ] = False
     to_tensorboard: Annotated[
@@ -227,7 +215,6 @@ class Sampling(Section):
             "Samples in TensorBoard",
             "Also writes samples to the TensorBoard logs.",
             applies_when=When("general.tensorboard", (True,)),
-            changeable_on_resume=True,
         ),
     ] = True
     image_format: Annotated[
@@ -236,7 +223,6 @@ class Sampling(Section):
             "File format",
             "PNG is lossless, JPG smaller.",
             choice_labels={"png": "PNG", "jpg": "JPG"},
-            changeable_on_resume=True,
         ),
     ] = "png"
     wildcards_dir: Annotated[
@@ -247,7 +233,6 @@ class Sampling(Section):
             "{red|blue} for one of its choices. The seed of the sample decides.",
             path_kind="folder",
             empty_means="none",
-            changeable_on_resume=True,
         ),
     ] = "wildcards"
     prompts_file: Annotated[
@@ -258,11 +243,10 @@ class Sampling(Section):
             "the config's folder.",
             path_kind="file",
             empty_means="inside the config",
-            changeable_on_resume=True,
             applies_when=USES_DENOISER,
         ),
     ] = ""
     prompts: Annotated[
         tuple[SamplePrompt, ...],
-        Setting("Samples", "The prompts to sample.", changeable_on_resume=True, applies_when=USES_DENOISER),
+        Setting("Samples", "The prompts to sample.", applies_when=USES_DENOISER),
     ] = ()

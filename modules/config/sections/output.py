@@ -15,6 +15,7 @@ class Output(Section):
     """The file that a finished run writes."""
 
     group: ClassVar[str] = "Result"
+    changeable_on_resume: ClassVar[bool] = True
 
     destination: Annotated[
         str,
@@ -23,7 +24,6 @@ class Output(Section):
             "The result's file, or the folder of a model in diffusers format. It is written when the run succeeds. If "
             "something is there that the run did not write, its result gets a number, such as lora-2.",
             path_kind="save",
-            changeable_on_resume=True,
         ),
     ] = "models/lora.safetensors"
     format: Annotated[
@@ -43,7 +43,6 @@ class Output(Section):
                 "diffusers": "diffusers / PEFT",
             },
             applies_when=When("training.trains", ("adapter",)),
-            changeable_on_resume=True,
         ),
     ] = "auto"
     model_format: Annotated[
@@ -54,7 +53,6 @@ class Output(Section):
             "denoiser alone. The diffusers format is a folder with a file for each part of the model.",
             choice_labels={"single_file": "Single file (most programs)", "diffusers": "diffusers folder"},
             applies_when=When("training.trains", ("full", "vae")),
-            changeable_on_resume=True,
         ),
     ] = "single_file"
     dtype: Annotated[
@@ -72,7 +70,6 @@ class Output(Section):
                 "float8": "float8",
                 "scaled_float8": "float8 with scales (ComfyUI)",
             },
-            changeable_on_resume=True,
         ),
     ] = "float16"
     trigger_words: Annotated[
@@ -81,7 +78,6 @@ class Output(Section):
             "Trigger words",
             "The words that activate what was trained. Written to the file's metadata, where other programs show them.",
             empty_means="none",
-            changeable_on_resume=True,
             applies_when=USES_DENOISER,
         ),
     ] = ""
@@ -91,7 +87,6 @@ class Output(Section):
             "Thumbnail",
             "Puts a small copy of the newest sample into the file's metadata. A1111, Forge and others show it as the "
             "cover of a LoRA.",
-            changeable_on_resume=True,
         ),
     ] = False
     never_replace: Annotated[
@@ -100,7 +95,6 @@ class Output(Section):
             "Prevent overwrites",
             "Refuses to start if the result exists already, instead of giving the new one a number. If it appears "
             "during the run, the result stays in the run's save folder.",
-            changeable_on_resume=True,
         ),
     ] = False
     embed_config: Annotated[
@@ -110,7 +104,6 @@ class Output(Section):
             "Whether the file includes the settings it was trained with. Settings: without concepts, sample prompts, "
             "notes and folders; of other files only their names. All: everything, with the folders' paths.",
             choice_labels={"none": "None", "settings": "Settings", "all": "Settings, concepts and samples"},
-            changeable_on_resume=True,
         ),
     ] = "settings"
     embed_dataset: Annotated[
@@ -122,7 +115,6 @@ class Output(Section):
             "folders. Tags: also every tag of the captions and how often it occurs.",
             choice_labels={"none": "None", "counts": "Counts", "names": "Counts and names", "tags": "Counts and tags"},
             applies_when=When("training.trains", ("adapter",)),
-            changeable_on_resume=True,
         ),
     ] = "counts"
 
@@ -130,13 +122,14 @@ class Output(Section):
 class Backup(Section):
     """Backups, from which a run can be resumed, and saves, which other programs can load."""
 
+    changeable_on_resume: ClassVar[bool] = True
+
     every: Annotated[
         Every,
         Setting(
             "Back up every",
             "How often a backup is written, from which the run can resume.",
             group="Backups",
-            changeable_on_resume=True,
         ),
     ] = Every(n=30, unit="minute")
     keep: Annotated[
@@ -148,7 +141,6 @@ class Backup(Section):
             "Older backups of the same run are removed; 0 keeps all.",
             unit="backups",
             group="Backups",
-            changeable_on_resume=True,
         ),
     ] = 3
     at_end: Annotated[
@@ -157,7 +149,6 @@ class Backup(Section):
             "Back up at the end",
             "Lets a finished run resume later, for example with more epochs.",
             group="Backups",
-            changeable_on_resume=True,
         ),
     ] = True
     save_every: Annotated[
@@ -166,7 +157,6 @@ class Backup(Section):
             "Save every",
             "How often the model is saved to the run's save folder, to compare and choose from.",
             group="Saves",
-            changeable_on_resume=True,
         ),
     ] = Every()
     save_skip_first: Annotated[
@@ -175,7 +165,6 @@ class Backup(Section):
             "Save skip first",
             "Saving begins once this much of the run has passed.",
             group="Saves",
-            changeable_on_resume=True,
         ),
     ] = Every()
     save_prefix: Annotated[
@@ -185,6 +174,5 @@ class Backup(Section):
             "The prefix of the names of saved files.",
             group="Saves",
             empty_means="the name of the result",
-            changeable_on_resume=True,
         ),
     ] = ""
