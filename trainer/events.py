@@ -330,9 +330,9 @@ class RunFinished:
 class RunFailed:
     """The run failed: a plain sentence, an advice, and the file that holds the technical details.
 
-    `missing_model` is the name of a model that could neither be found nor downloaded, `remedy` that of what fixes it
-    (`modules/system/remedies.py`), if something does. `is_crash` is set by whoever follows a process that ended without
-    reporting a failure.
+    `missing_model` is the name of a model that could neither be found nor downloaded, `remedy` the name of what fixes
+    it (`modules/system/remedies.py`), if something does. `is_crash` is set by whoever follows a process that ended
+    without reporting a failure.
     """
 
     message: str

@@ -1,8 +1,8 @@
 """LoHa: its settings and its record. Its layers are in `loha_layers`.
 
 LoHa (Hyeon-Woo et al. 2022, "FedPara", arXiv 2108.06098, proposition 1) adds the elementwise (Hadamard) product of two
-low-rank products to a weight: `W + alpha / rank * (w1_a @ w1_b) * (w2_a @ w2_b)`. Its rank can be that of the square of
-`rank`, with twice the weights of a LoRA.
+low-rank products to a weight: `W + alpha / rank * (w1_a @ w1_b) * (w2_a @ w2_b)`. Its rank can be as high as the square
+of `rank`, with twice the weights of a LoRA.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class Siblings:
         return output
 
     def compute(self, layer: Any, x: torch.Tensor) -> torch.Tensor:
-        """Compute all outputs, return that of a layer, and keep the others. All must have copies."""
+        """Compute all outputs, return the output of a layer, and keep the others. All must have copies."""
         down = _joined([_factors(sibling, x.dtype)[2] for sibling in self.layers])
         scales = tuple(sibling.scaling[ADAPTER] for sibling in self.layers)
         tensors = []

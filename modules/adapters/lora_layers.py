@@ -138,7 +138,7 @@ class LoraAdapter:
     def compute_in_input_dtype(self, dtype: torch.dtype) -> None:
         """Compute each layer in the dtype of its input, in few operations, for a run without autocast.
 
-        `dtype` is that of the inputs: a pass of the part begins with copies of all factors in it. Only for adapters
+        `dtype` is the inputs' dtype: a pass of the part begins with copies of all factors in it. Only for adapters
         whose settings `computes_in_input_dtype` (`modules/adapters/lora.py`) accepts.
         """
         layers = dict(self.layers())

@@ -58,7 +58,7 @@ _MAX_CHARS = 60
 class CarriedOver:
     """The config for the other family, and a note on everything that was left out or changed, with the reason.
 
-    The paths of the notes are those of the config before, apart from `problems_of` the new one.
+    The notes have the paths of the config before, apart from `problems_of` the new one.
     """
 
     config: Config
@@ -217,7 +217,7 @@ def _left_out(config: Config, start: Config) -> Iterator[Problem]:
 
 
 def _encoders(config: Config, start: Config) -> Iterator[Problem]:
-    """Yield a note if text encoders were trained, and those of the other model are not."""
+    """Yield a note if text encoders were trained, and the other model's are not."""
     trained, still = (
         [part.label for part in trained_parts(c) if part.role == "text_encoder" and uses_denoiser(c)]
         for c in (config, start)

@@ -1,4 +1,4 @@
-"""The files of an archive, as those of a folder: the members of a tar shard, the rows of a Parquet or Arrow file.
+"""The files of an archive, listed like files in a folder: members of a tar shard, rows of a Parquet or Arrow file.
 
 A scan gets a few thousand of them at a time: the paths of all images of a large data set are never in memory.
 """
@@ -39,7 +39,7 @@ class ArchiveFiles(Protocol):
 def files_of_archive(archive: Path, index: ImageIndex | None, skipped: list[SkippedEntry]) -> ArchiveFiles | None:
     """Return the files of an archive; None without images. What is wrong with it is added to `skipped`.
 
-    The headers of a shard that `index` knows are not read; those of another one are added to it.
+    The headers of a shard that `index` knows are not read; the headers of another shard are added to it.
     """
     if is_hidden_archive(archive, skipped):
         return None
@@ -106,7 +106,7 @@ class _Members:
         return len(self.images)
 
     def parts(self) -> Iterator[ImageFiles]:
-        """Yield the members with the date of the shard; those of a sample together, by their folders in the shard."""
+        """Yield the members with the date of the shard, a sample's members together, by their folders in the shard."""
         names, sizes = list(self.index.members), self.index.members.places_N2[:, 1]
         for first, end in _runs(names):
             folder, _, _ = names[first].rpartition("/")

@@ -22,7 +22,7 @@ _MOST_FILES = 4096
 class FolderFiles(NamedTuple):
     """Some files of one folder, at most 4,096, in the order of their names; sizes and dates are -1 where unknown.
 
-    `suffixes` are those of the names, in lower case.
+    `suffixes` are the suffixes of the names, in lower case.
     """
 
     folder: Path
@@ -161,12 +161,12 @@ def _holds(test: Callable[[], bool]) -> bool:
 
 
 def suffix_of(name: str) -> str:
-    """Return the suffix of a name, as that of a path."""
+    """Return the suffix of a name, as `Path.suffix` does."""
     dot = name.rfind(".")
     return name[dot:] if 0 < dot < len(name) - 1 else ""
 
 
 def stem_of(name: str) -> str:
-    """Return a name without its suffix, as that of a path."""
+    """Return a name without its suffix, as `Path.stem` does."""
     dot = name.rfind(".")
     return name[:dot] if 0 < dot < len(name) - 1 else name

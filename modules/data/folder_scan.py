@@ -86,7 +86,7 @@ def images_among(files: FolderFiles, suffixes: frozenset[str], skipped: list[Ski
 
 @dataclass(eq=False)
 class FolderScan:
-    """The scan of the image files of one source. `captions` are those of an image that are not in a file of its own."""
+    """The scan of the image files of one source. `captions` are an image's captions without a file of their own."""
 
     origin: CaptionOrigin
     source: Path

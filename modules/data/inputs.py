@@ -32,7 +32,7 @@ class ModelInput:
     `reader` names the class that resizes, crops and transforms it ("module:Class"; see `modules.data.cache.inputs`).
     `file_setting` is the path of the setting that decides whether its file is read, if one does. With `follows_mask`,
     uses of an image that ignore its mask get a blank input. `is_mask`: it is the mask of what is inpainted. `channels`
-    is None for as many as the latents have. With `follows_colour`, its colours are augmented as those of its image.
+    is None for as many as the latents have. With `follows_colour`, its colours are augmented as its image's are.
 
     `reference` is its number among the reference images of an editing model, from 1 on, and `fit` how these are brought
     to their size. An image with fewer of them has no such input, and is in batches with its like.

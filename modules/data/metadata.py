@@ -148,7 +148,7 @@ class MetadataCaptions:
         return [SkippedEntry(file, p.reason, p.setting) for file, p in problems if p.setting == "caption_columns"]
 
     def _leave_table(self, table: Path) -> None:
-        """Forget the texts of the last table whose rows were looked up, once those of another one are."""
+        """Forget the texts of the last table whose rows were looked up, once another table's rows are."""
         if self._table is not None and self._table != table:
             self._read.pop(self._table, None)
         self._table = table

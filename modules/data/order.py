@@ -165,7 +165,7 @@ def shuffled_by_size(
     ordered = {}
     for size, start, end in zip(table.sizes, [0, *ends], ends, strict=False):
         if end > start:
-            places = by_number[start:end].tolist()  # a list: the order is that of Python's own shuffle
+            places = by_number[start:end].tolist()  # a list: the order is the one of Python's own shuffle
             draw.shuffle(places)
             ordered[size] = samples.take(np.array(places, np.int64))
     return ordered

@@ -1,4 +1,4 @@
-"""The noises that the images of a pair were sampled from, as seeds in a folder next to those of the pair."""
+"""The noises that the images of a pair were sampled from, as seeds in a folder next to the pair's own folders."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class EpochPlans:
 
     @cached_property
     def sizes(self) -> SizeTable:
-        """The sizes of the examples by resolution, with those of their reference images."""
+        """The sizes of the examples by resolution, with the sizes of their reference images."""
         return SizeTable(self._dataset.batch_shapes)
 
     @cached_property
@@ -196,7 +196,7 @@ class EpochPlans:
 
 
 def _texts_of(dataset: Dataset) -> Iterator[str]:
-    """Yield for each example, as JSON, a list of its path, bytes, captions, sizes, and those of its rejected image."""
+    """Yield for each example, as JSON, its path, bytes, captions and sizes, and the same of its rejected image."""
     as_text = encode_basestring_ascii  # of `json.dumps`, without what it does for other values
     of_sizes: dict[int, str] = {}  # the text of each tuple of sizes, which many examples share
     for example, sizes in zip(dataset.examples, dataset.batch_shapes, strict=True):

@@ -98,7 +98,7 @@ class BatchShape(Size):
 
 
 def num_pixels(shape: Size) -> int:
-    """Return the pixels of an image or a clip, with those of its reference images."""
+    """Return the pixels of an image or a clip, and of its reference images."""
     references = shape.references if isinstance(shape, BatchShape) else ()
     return sum(size.num_pixels for size in (shape, *references))
 

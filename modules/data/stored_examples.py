@@ -219,7 +219,7 @@ def _columns(examples: Sequence[Example]) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """Facts that many examples of a concept share. `prefix` is what a name has before that of its image's file."""
+    """Facts that many examples of a concept share. `prefix` is the part of a name before its image file's."""
 
     concept: int
     caption_fault: CaptionFault
@@ -232,7 +232,7 @@ class _Shared:
 
     @classmethod
     def of(cls, example: Example) -> _Shared:
-        """Return those of an example."""
+        """Return the shared facts of an example."""
         image, name = example.image, example.name
         return cls(
             example.concept,

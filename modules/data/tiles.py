@@ -54,7 +54,7 @@ LEAST_TILES = _SAMPLE_TILES[-1]
 
 
 def tiles_that_fit(fits: Callable[[Tiling], bool]) -> Tiling:
-    """Return no tiles if an image fits as a whole, or else the largest that fit; those of the least memory if none do.
+    """Return no tiles if an image fits as a whole, or else the largest that fit; the smallest in memory if none do.
 
     `fits(tiling)` returns whether the memory is enough for them.
     """

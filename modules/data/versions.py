@@ -101,7 +101,7 @@ class ImageVersions:
                 yield self._version(number, resolution, variation, 0)
 
     def are_alike(self, example: Example) -> bool:
-        """Return whether the recipes of an example are those of any with its concept, size and transparency."""
+        """Return whether all examples with an example's concept, size and transparency have the same recipes."""
         return self._are_alike[example.concept] and example.mask_box is None
 
     @cached_property

@@ -144,7 +144,7 @@ class FlowConvention:
     - `output_sign`: -1 for a model whose pipeline negates its output (Z-Image, HiDream I1).
     - `time_input`: what the model reads as its time.
     - `shift`: the published model's; the scheduler config of a checkpoint overrides it (`with_scheduler`).
-    - `sample_shift`: that of samples, if it is another one than in training (FLUX.2).
+    - `sample_shift`: the shift of samples, if it differs from the shift in training (FLUX.2).
     - `token_px`: the side in pixels of the square that one token covers: 16 for latents of factor 8 in patches of 2, so
       that an image of 1024 px has 4,096 tokens. Counted in pixels, latents that are patched already count only once.
     - `sample_grid`: the noise levels of a sample before the shift. "even" is `linspace(1, 1 / N, N)`, as most pipelines

@@ -43,7 +43,7 @@ def latents_bytes(counts: Mapping[Size, int], latents: LatentSpec, *, item_bytes
 
 
 def text_bytes(num_captions: int, *, num_elements: int, item_bytes: int) -> int:
-    """Return the size of cached text embeddings: `num_elements` per caption, and those of the empty caption."""
+    """Return the size of cached text embeddings: `num_elements` per caption, and for the empty caption."""
     return (num_captions + 1) * (num_elements * item_bytes + _ENTRY_BYTES)
 
 

@@ -61,9 +61,9 @@ class StepFacts:
     `num_weights` counts the weights of the part that is passed through, `weight_bytes` the stored bytes of each,
     `work` the cost of a weight relative to a UNet's. `batch_size` counts images; `num_trained` the weights of the
     optimizer; `num_encoder_weights` the weights of text encoders that are offloaded like the part, in 16 bits.
-    `num_operations` are those of the part's pass, `num_factors` the factors of its adapter (2 of a LoRA's layer), and
-    `has_autocast` whether it runs under autocast. `unpacking_bytes` are moved for each quantized weight in a pass;
-    `is_cast`: weights are float32 and cast to 16 bits once a batch.
+    `num_operations` is the number of operations of the part's pass, `num_factors` the factors of its adapter (2 of a
+    LoRA's layer), and `has_autocast` whether it runs under autocast. `unpacking_bytes` are moved for each quantized
+    weight in a pass; `is_cast`: weights are float32 and cast to 16 bits once a batch.
     """
 
     num_weights: int
@@ -130,7 +130,7 @@ def step_seconds(facts: StepFacts, *, num_cores: int) -> float:
 
 
 def kernels_of(facts: StepFacts) -> float:
-    """Return the number of kernels of a micro-batch, without those of unpacking and of the optimizer."""
+    """Return the number of kernels of a micro-batch, without unpacking and the optimizer."""
     of_factor = _OF_FACTOR_IN_AUTOCAST if facts.has_autocast else _OF_FACTOR
     forward = facts.num_operations + of_factor[0] * facts.num_factors
     per_operation = _BACKWARD_OF_WEIGHTS if facts.trains_weights else _BACKWARD

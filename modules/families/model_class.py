@@ -38,8 +38,8 @@ class LargerModel:
     tensors there, the part's own have for the patterns in `names` what they are paired with; `others` matches the names
     of the other parts' tensors.
 
-    With `vision_config` the part also contains the vision encoder, and its config has those of both. `vision_config` is
-    the published one, for a config of the language model alone.
+    With `vision_config` the part also contains the vision encoder, and its config has the configs of both.
+    `vision_config` is the published one, for a config of the language model alone.
     """
 
     config_key: str

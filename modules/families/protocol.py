@@ -104,11 +104,11 @@ class LoadRequest(Generic[Settings]):
     others). `part_files` names the files of parts in place of the model's own; `stays_packed` are the layers that keep
     the weights of such a file as they are stored, `read_later` those whose weights are read when they are quantized.
     Of the parts in `without_weights` only the config is read: they are on the meta device. The optional parts in
-    `left_out` are not loaded, as if the model had none. `fallback_dtype` is that of a VAE that overflows in float16.
-    With `may_be_distilled`, the file of the denoiser may be of a distilled model that lacks some weights of the base
-    model or has further ones (`DistilledSpec.lacks`, `adds`). `variant` is the one that is wanted where the weights
-    do not show it (`FamilySpec.by_inputs_alone`). `hub` has the token for a download, and `on_bytes(done, total)`
-    reports its progress.
+    `left_out` are not loaded, as if the model had none. `fallback_dtype` is the dtype of a VAE that overflows in
+    float16. With `may_be_distilled`, the file of the denoiser may be of a distilled model that lacks some weights of
+    the base model or has further ones (`DistilledSpec.lacks`, `adds`). `variant` is the one that is wanted where the
+    weights do not show it (`FamilySpec.by_inputs_alone`). `hub` has the token for a download, and `on_bytes(done,
+    total)` reports its progress.
     """
 
     base_model: str

@@ -19,7 +19,7 @@ Role = Literal["denoiser", "guidance", "text_encoder", "vae"]
 """The purpose of a part. "guidance" is a second denoiser, which is never trained: it predicts without a prompt for
 guided samples."""
 DENOISERS: tuple[Role, ...] = ("denoiser", "guidance")
-"""The roles whose parts are in files like that of the denoiser."""
+"""The roles whose parts are in files like the denoiser's."""
 Guidance = Literal["classifier_free", "embedded", "none"]
 GuidedNorm = int | Literal["rows"]
 
@@ -63,7 +63,7 @@ class PartSpec:
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """The defaults of its settings that differ from those of other parts: a large text encoder is not trained."""
+        """The defaults of its settings that differ from other parts': a large text encoder is not trained."""
         return {"train": False} if self.role == "text_encoder" and self.model.is_large else {}
 
     @property

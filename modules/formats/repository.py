@@ -13,7 +13,7 @@ from modules.system.secrets import WHERE_TO_ENTER, HubAccess
 INDEX = "model_index.json"
 MODULAR_INDEX = "modular_model_index.json"
 INDEX_FILES = (INDEX, MODULAR_INDEX)
-"""The names of the file: that of diffusers' pipelines, and that of its modular ones."""
+"""The names of the file: in diffusers' pipelines, and in its modular ones."""
 
 
 def index_file(folder: Path) -> Path | None:

@@ -116,7 +116,7 @@ class ModelSearch:
             self._search_cache(cache, is_used=cache == used)
 
     def _places(self) -> Iterator[tuple[str, Path]]:
-        """Yield the folders to read: those of programs, and the user's other ones."""
+        """Yield the folders to read: the programs' folders, and the user's other ones."""
         for found in find_programs(self._folders):
             for kind, folder in found.model_folders():
                 if kind in self._types:

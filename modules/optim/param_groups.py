@@ -102,9 +102,9 @@ def rate_of(optimizer_group: Mapping[str, Any], learning_rate: float) -> float:
 def set_learning_rates(
     optimizer: torch.optim.Optimizer, units: Mapping[str, TrainGroup], factor: float
 ) -> dict[str, float]:
-    """Set the learning rates of an optimizer's groups for a step, and return those of its units.
+    """Set the learning rates of an optimizer's groups for a step, and return the rates of its units.
 
-    `factor` is that of the schedule. A rate that is a tensor, which a CUDA graph reads, stays that tensor.
+    `factor` is the schedule's. A rate that is a tensor, which a CUDA graph reads, stays that tensor.
     """
     rates = {}
     for group in optimizer.param_groups:

@@ -139,7 +139,7 @@ def _compute_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 class _Product(torch.autograd.Function):
-    """The product with a packed weight. Its gradient is that of the product with the unpacked weight.
+    """The product with a packed weight. Its gradient is the same as with the unpacked weight.
 
     Also if the inputs are rounded, which counts as the identity there (a straight-through estimator); the gradient is
     rounded, too, then.

@@ -48,7 +48,7 @@ class LayerCost:
 
     @property
     def moved_bytes_per_weight(self) -> float:
-        """Bytes moved for each weight in a pass, forward or back, with those of the packed weight."""
+        """Bytes moved for each weight in a pass, forward or back, with the packed weight itself."""
         return self.moved_mb * 1e6 / (1280 * 1280) / 2
 
 

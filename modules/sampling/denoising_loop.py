@@ -35,7 +35,7 @@ class FlowSteps:
     def __init__(
         self, record: FlowScheduler, config: Mapping[str, Any], convention: FlowConvention, size: Size
     ) -> None:
-        """`config` is the model's own scheduler config, `size` that of the image."""
+        """`config` is the model's own scheduler config, `size` the image's size."""
         self._record, self._config, self._convention, self._size = record, config, convention, size
         self.scheduler: Any = self._made(1)
         self.timesteps = torch.empty(0)
@@ -80,7 +80,7 @@ class FlowSteps:
         return self.scheduler.step(output_BCHW, timestep, latents_BCHW, **options)
 
     def _levels(self, num_steps: int) -> np.ndarray[Any, Any] | None:
-        """Return the noise levels before the shift; None for those of the scheduler itself."""
+        """Return the noise levels before the shift; None for the scheduler's own."""
         grid = self._convention.sample_grid
         if isinstance(grid, LogitNormalGrid):
             return np.array(grid.levels(num_steps, self._shift(num_steps)))

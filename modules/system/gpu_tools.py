@@ -30,7 +30,7 @@ _unresponsive: set[str] = set()
 
 
 class Card(NamedTuple):
-    """A GPU as torch reports it. The free bytes are those of the card that was asked for, 0 for the others."""
+    """A GPU as torch reports it. The free bytes are known for the card that was asked for, and 0 for the others."""
 
     capability: float
     total_bytes: int

@@ -34,7 +34,7 @@ class KeyValueStore(Protocol):
 
 @contextmanager
 def network_of_machines(rank: Rank, store: KeyValueStore, host: str) -> Iterator[None]:
-    """Let the processes of several machines connect within this context; nothing is done for those of a single one.
+    """Let the processes of several machines connect within this context; on a single machine nothing is done.
 
     Raises DarkroomError in all processes if one cannot reach another one. `host` is where they meet.
     """

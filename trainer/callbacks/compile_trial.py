@@ -159,7 +159,7 @@ class CompileTrial:
             self._seconds[self._compilation.is_on][size].append(view.seconds)
 
     def _choose(self, now: Counters, epoch: int) -> None:
-        """Make the choice once it can be made; `epoch` is that of the last step."""
+        """Make the choice once it can be made; `epoch` is the epoch of the last step."""
         if now.step < self._compiled_from:
             return
         steps_left = self._total_steps - now.step

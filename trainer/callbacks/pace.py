@@ -1,4 +1,4 @@
-"""The pace of a run: a warning where its steps are much slower than they were, or than those of the last good run."""
+"""The pace of a run: a warning where its steps are much slower than they were, or than the last good run's."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Peaks:
 
 
 class PaceWatch:
-    """Compares the time of steps to that of the run's own fastest ones, and to an earlier run's.
+    """Compares the time of steps to the time of the run's own fastest ones, and of an earlier run's.
 
     It takes the medians of windows of 50 steps, or of a minute's steps if these are fewer, so that neither sizes in
     turn nor single slow steps count. A warning needs two slow windows in a row, and another one that the run was fast

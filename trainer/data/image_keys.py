@@ -117,7 +117,7 @@ class ImageKeys:
         return self.keys
 
     def without(self, broken: frozenset[int], versions: ImageVersions) -> ImageKeys:
-        """Return the keys without those of broken examples; `versions` are those of the others, numbered anew."""
+        """Return the keys without broken examples; `versions` are the versions of the others, numbered anew."""
         is_rejected = isinstance(self.versions, RejectedVersions)
         left = replace(self, versions=RejectedVersions(versions) if is_rejected else versions)
         left.keys = self.keys.without(broken)

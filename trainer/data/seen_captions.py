@@ -23,7 +23,7 @@ class SeenReferences:
     """The reference images of a dataset as its text encoder sees them with a caption: whole, at one of its `sizes`.
 
     They are mirrored with their image, but neither cropped, rotated nor recoloured with it: so a caption has one entry
-    in the cache, or two. `digests` are those of the files by input and example, or without a cache their paths.
+    in the cache, or two. `digests` are the files' digests by input and example, or without a cache their paths.
     """
 
     versions: ImageVersions

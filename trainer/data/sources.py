@@ -35,7 +35,7 @@ class LatentSource(Protocol):
         ...
 
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
-        """Return the latents of versions of one size, (B, C, H, W), or those of clips, (B, C, F, H, W)."""
+        """Return the latents of versions of one size, (B, C, H, W), or of clips, (B, C, F, H, W)."""
         ...
 
 

@@ -234,7 +234,7 @@ def _path_of(comparison: Comparison, item: _Wanted) -> Path:
 
 
 def _shared_config(configs: Sequence[Config], number: int) -> Config:
-    """Return the config to sample a run with: that of the first run with the same model, which is then loaded once."""
+    """Return the config to sample a run with: the config of the first run with the same model, which is loaded once."""
 
     def facts(config: Config) -> object:
         tree = encode(config)

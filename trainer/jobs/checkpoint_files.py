@@ -27,7 +27,7 @@ _EARLIER = re.compile(r"-last(-\d+)?$")  # `use_as_result` names it
 
 
 def checkpoints_of(run_dir: Path, *, has_backups: bool = True) -> list[Checkpoint]:
-    """Return the models of a run by step, each step once, those of an unknown step last.
+    """Return the models of a run by step, each step once, models of an unknown step last.
 
     A backup is sampled where nothing else of its step is left. Raises DarkroomError for a run without such models.
     """

@@ -116,7 +116,7 @@ def similarity_folders(
 
 
 def _is_clip(published: PublishedFile) -> bool:
-    """Return whether a reward model's file is a folder with CLIP; that of a language model has its tokenizer, too."""
+    """Return whether a reward model's file is a folder with CLIP; a language model's folder has its tokenizer, too."""
     return not (published.name or published.further)
 
 
@@ -136,7 +136,7 @@ def _load_reward(scorer: Scorer, config: Config, device: Device, job: Job) -> Sc
 
 
 def _load_similarity(config: Config, encoder: Callable[[], ImageEncoder], device: Device, job: Job) -> Score:
-    """Return the mean cosine similarity of an image's embedding to those of a run's training images.
+    """Return the mean cosine similarity of an image's embedding to the embeddings of a run's training images.
 
     Of many training images some are read, spread evenly. Raises DarkroomError without any, and OSError.
     """

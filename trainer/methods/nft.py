@@ -35,7 +35,7 @@ from trainer.methods.protocol import StepContext
 
 @dataclass(frozen=True)
 class NegativeAware:
-    """DiffusionNFT: predictions are drawn towards better images, those of a mirrored model towards worse ones."""
+    """DiffusionNFT: predictions are drawn towards better images, a mirrored model's predictions towards worse ones."""
 
     beta: float
     advantage_clip: float

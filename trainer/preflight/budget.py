@@ -98,7 +98,8 @@ def describe_memory(budget: Budget, placed: Budget) -> str:
 def _describe_blocks(least: Budget, placed: Budget) -> str:
     """Return what automatic checkpointing does, as a sentence; empty without it.
 
-    `least` is the budget in which it recomputes everything, `placed` that of the free memory, the same if not known.
+    `least` is the budget in which it recomputes everything, `placed` the one for the free memory, the same if that is
+    not known.
     """
     if not automatic_parts(least.config):
         return ""

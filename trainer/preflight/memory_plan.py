@@ -126,7 +126,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
 
 
 def _as_image(latents: LatentSpec, size: Size) -> tuple[int, int]:
-    """Return the sides of an image with as many latents: those of a clip, its frames on top of each other."""
+    """Return the sides of an image with as many latents; a clip counts as its frames on top of each other."""
     return size.width_px, size.height_px * latents.frames(size.num_frames)
 
 

@@ -193,7 +193,7 @@ def fitting_files(config: Config, files: Sequence[Path]) -> dict[str, list[Path]
 
 
 def _fits(config: Config, part: PartSpec, file: Path) -> bool:
-    """Return whether the checks before a run have no error about a file as that of a part."""
+    """Return whether the checks before a run have no error about a file for a part."""
     path = path_of(part)
     trial = replace_value(config, path, as_config_path(file))
     problems = problems_of_model(trial, None) if part.role == "vae" else problems_of_part_files(trial)

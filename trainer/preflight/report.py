@@ -22,7 +22,7 @@ def no_progress(_name: str, _done: int, _total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """The length of a run and what it needs: the rough time of its steps, and its memory against that of its device.
+    """The length of a run and what it needs: the rough time of its steps, and its memory against its device's.
 
     `device_bytes` is the memory of the card, or of the computer where `on_gpu` is False; None if it is not known.
     """

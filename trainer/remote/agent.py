@@ -32,7 +32,7 @@ _CARDS = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--forma
 
 
 def digest_of(path: Path, size: int = -1) -> str:
-    """Return the digest of a file, or of its first bytes; the same as that of the caches. Raises OSError."""
+    """Return the digest of a file, or of its first bytes, as the caches compute it. Raises OSError."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     with path.open("rb") as file:
         while size and (chunk := file.read(_SENT_AT_ONCE if size < 0 else min(size, _SENT_AT_ONCE))):

@@ -164,7 +164,7 @@ def printed_by(
 ) -> Any:
     """Return the last JSON object with these names that Python code prints there; None for none, as after an error.
 
-    Programs print warnings, too. `python` is another Python than that of the connection. Raises ConnectionLostError,
+    Programs print warnings, too. `python` is another Python than the connection's. Raises ConnectionLostError,
     DarkroomError.
     """
     arguments = [python or connection.facts["python"], "-s", "-c", code]

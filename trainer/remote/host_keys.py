@@ -1,4 +1,4 @@
-"""Keys: those of hosts, accepted by the user and kept in a file of our own; a pair for a user who has none."""
+"""Keys of hosts, which the user accepts and a file of our own keeps, and a key pair for a user without one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_known(remote: Remote) -> bool:
 
 
 def accept(lines: str) -> None:
-    """Keep host keys as known; they replace those of the same host. Raises OSError."""
+    """Keep host keys as known; they replace the host's former keys. Raises OSError."""
     file = known_hosts_file()
     hosts = {line.split()[0] for line in lines.splitlines() if line.strip()}
     with suppress(FileNotFoundError):

@@ -59,7 +59,7 @@ def config_there(
 ) -> Config:
     """Return the config of a run on another machine.
 
-    `places` are the folders of the inputs' trees there, `folder` that of everything, and `job` that of the run.
+    `places` are the folders of the inputs' trees there, `folder` is the folder of everything, and `job` the run's.
     """
     tree = encode(pack_lists(config))
     for one, place in zip(inputs, places, strict=True):
@@ -77,7 +77,7 @@ def config_there(
 
 
 def paths_there(inputs: Sequence[Input], places: Sequence[str]) -> Mapping[str, str]:
-    """Return the paths of inputs on the other machine, with those of this one."""
+    """Return the paths of inputs on the other machine, each with its path on this one."""
     return {f"{place}/{one.path.name}": str(one.path) for one, place in zip(inputs, places, strict=True)}
 
 

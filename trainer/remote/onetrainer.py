@@ -35,7 +35,7 @@ TAKEN = frozenset(
     {"__version", "enabled", "type", "remote_dir", "huggingface_cache_dir", "download_backups", "detach_trainer",
      "host", "port", "user", "key_file", "id", "api_key"}
 )  # fmt: skip
-"""The settings that become the machine's, besides those of the end of a run."""
+"""The settings that become the machine's, besides the ones about the end of a run."""
 
 NEEDLESS = frozenset(
     {"file_sync", "tensorboard_tunnel", "onetrainer_dir", "install_cmd", "install_onetrainer", "update_onetrainer",

@@ -129,7 +129,7 @@ class RemotesFile:
             return remote
 
     def add(self, remote: Remote) -> None:
-        """Add a record, or replace the one of its name, but not that of another rented machine, which costs.
+        """Add a record, or replace the one with its name, unless that is another rented machine, which costs.
 
         Raises DarkroomError for an invalid record or a name that is taken, and OSError.
         """

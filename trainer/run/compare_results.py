@@ -15,7 +15,7 @@ from trainer.run_folder.recipe import Result
 
 
 def compare_results(before: Result, now: Path) -> str:
-    """Return in a sentence which tensors of a result differ from those of a recipe's result, and by how much.
+    """Return in a sentence which tensors of a result differ from a recipe's result, and by how much.
 
     That needs the file of the recipe, unchanged. Raises nothing for one that is gone or cannot be read.
     """

@@ -254,7 +254,7 @@ def texts_to_cache(
     """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be.
 
     Those that contain one of the trained tokens cannot. `seen` are the reference images that are read with each; then
-    `has_dropout` adds the empty one with those of each image.
+    `has_dropout` adds the empty caption to each image's.
     """
     is_cacheable = _is_cacheable(text_encoder_trains, trained_tokens)
     if not dataset.examples or not is_cacheable(""):  # if the empty caption is not cacheable, no caption is

@@ -44,7 +44,7 @@ def export_backup(
 def export_backups(
     wanted: Sequence[tuple[BackupInfo, Path]], *, now: datetime, report: Callable[[str], object] = str
 ) -> list[ExportedModel]:
-    """Write the models of backups of one run, each to its path. The model is loaded once for those of one config.
+    """Write the models of backups of one run, each to its path. The model is loaded once for backups of one config.
 
     The backups must be whole (`verify`).
 

@@ -73,7 +73,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The checkpoints of a run side by side. `scores` are those of each image, by its name and their own.
+    """The checkpoints of a run side by side. `scores` are the scores of each image, by its name and their own.
 
     `notes` are sentences about what could not be measured.
     """

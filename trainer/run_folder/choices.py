@@ -34,7 +34,8 @@ _MAX_BYTES = 1 << 20  # of either: other programs may write them
 class Request:
     """A question to a person: which of these images of a prompt is the best, and which the worst.
 
-    `seeds` are those of the noises that the images were sampled from; empty if an image does not follow from its noise.
+    `seeds` are the seeds of the noises that the images were sampled from; empty if an image does not follow from its
+    noise.
     """
 
     folder: Path

@@ -52,7 +52,7 @@ MACHINE_LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference, as a part of a sentence: "torch is 2.14.0 (was 2.13.0)". `path` is that of a setting."""
+    """One difference, as a part of a sentence: "torch is 2.14.0 (was 2.13.0)". `path` is the path of a setting."""
 
     topic: Topic
     text: str

@@ -1,4 +1,4 @@
-"""The report on the images of a run: how far the loss of each is from that of the others, as JSON and as a page."""
+"""The report on the images of a run: how far the loss of each is from the others', as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class ImageLoss:
-    """An image: `losses` are plain ones by timestep, `times` is their typical ratio to those of the other images.
+    """An image: `losses` are plain ones by timestep, `times` is their typical ratio to the losses of the other images.
 
     `uses` counts those in full epochs. `verdict`: "high" for a loss far above those of the others, "low" for one far
     below them, "details" and "composition" for one that is unusually high at little or at much noise for its mean.
@@ -58,7 +58,7 @@ class ImageLoss:
 
 @dataclass(frozen=True, slots=True)
 class ImageReport:
-    """The images of a run after a step, those with the highest losses first; `timesteps` are those of their losses."""
+    """The images of a run after a step, the highest losses first; `timesteps` are the timesteps of the losses."""
 
     step: int
     timesteps: tuple[int, ...]
@@ -87,7 +87,7 @@ def _describe(image: ImageLoss) -> str:
 
 
 def compare_images(step: int, timesteps: Sequence[int], images: Sequence[ImageLoss]) -> ImageReport:
-    """Return the report: each image compared to those of its concept; small concepts of a kind are taken together.
+    """Return the report: each image compared to the others of its concept; small concepts of a kind count as one.
 
     A loss depends more on its timestep than on its image, so its logarithm is compared to the median of its timestep.
     The mean of an image's distances counts a timestep the less, the more its losses vary: by their squared deviation.
@@ -205,7 +205,7 @@ _STYLE = (
 
 
 def page_of(report: ImageReport, thumbnail: Callable[[str], bytes]) -> str:
-    """Return a report as a page of HTML that needs no other file; `thumbnail` is that of `write_report`."""
+    """Return a report as a page of HTML that needs no other file; `thumbnail` is as in `write_report`."""
     heads = "".join(f"<th>at {t}</th>" for t in report.timesteps)
     rows = "\n".join(
         _row(image, thumbnail(image.path) if number < _MOST_THUMBNAILS else b"")

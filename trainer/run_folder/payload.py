@@ -18,7 +18,7 @@ _PART_BYTES = 1 << 24
 
 
 def weight_files(result: Path) -> dict[str, Path]:
-    """Return the safetensors files of a result by their place in it: the file itself, or those of its folder.
+    """Return the safetensors files of a result by their place in it: the file itself, or the files of its folder.
 
     The files of embeddings next to it belong to it.
     """

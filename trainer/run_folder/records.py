@@ -135,7 +135,7 @@ def run_dirs_of(workspaces: Iterable[Path]) -> list[Path]:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is that of a run: it has its log."""
+    """Return whether a folder is a run's: it has a log."""
     return (folder / EVENTS_FILE).is_file()
 
 
@@ -298,7 +298,7 @@ class _Log:
         self.end = event if isinstance(event, RunFinished | RunFailed) else CRASH
 
     def preparation_seconds(self, begun: float | None) -> float:
-        """Return the time between the beginning of a run, in seconds since 1970, and that of its first attempt."""
+        """Return the time between the beginning of a run, in seconds since 1970, and its first attempt's."""
         return max(0.0, self._first_began - begun) if self._first_began is not None and begun is not None else 0.0
 
     def close(self) -> None:

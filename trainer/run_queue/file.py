@@ -1,7 +1,7 @@
 """The file of the queue: one for all windows and command lines of the user.
 
 Every change reads the file, changes it and replaces it atomically under a lock, so that two programs never undo each
-other's changes. Another lock marks the program that runs the queue, and one of its own that of each other machine.
+other's changes. Another lock marks the program that runs the queue; each other machine has such a lock of its own.
 """
 
 from __future__ import annotations

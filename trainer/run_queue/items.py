@@ -168,7 +168,7 @@ class RunQueue:
     def recover(self, is_run: Callable[[str], bool] = lambda machine: False) -> RunQueue:
         """Mark items as interrupted that were running when their program ended; they resume from their backups.
 
-        Not those of machines whose queue `is_run` by a program.
+        Items for machines whose queue `is_run` by a program are left out.
         """
         message = "The program that ran the queue ended."
         state = RunStatus.INTERRUPTED

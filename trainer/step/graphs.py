@@ -74,8 +74,8 @@ class CudaRecorder:
     def _end_allocation(self) -> None:
         """Let torch's allocator leave a failed capture: it would take part in it until the process ends.
 
-        Freeing unused memory would raise then, and that of the capture would never be free. There is nothing public for
-        it. Raises nothing where torch has done so.
+        Freeing unused memory would raise then, and the memory of the capture would never be free. There is nothing
+        public for it. Raises nothing where torch has done so.
         """
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(self._stream.device.index, self._pool)

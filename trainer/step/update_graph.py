@@ -1,4 +1,4 @@
-"""The update of a step as a CUDA graph of its own, replayed after that of the step's last micro-batch.
+"""The update of a step as a CUDA graph of its own, replayed after the graph of the step's last micro-batch.
 
 It contains the norms of the gradients, the decision to skip the step, clipping, and the optimizer's step. One graph
 serves batches of all sizes, accumulated or not: their graphs leave the gradients in the same places. What differs from

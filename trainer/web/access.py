@@ -61,7 +61,7 @@ class Access:
     def refusal(self, method: str, path: str, headers: MutableMapping[str, str]) -> tuple[int, str] | None:
         """Return the status and the sentence with which a request is refused; None for a permitted one.
 
-        `headers` are those of the request, with names in lower case.
+        `headers` are the request's, with names in lower case.
         """
         host = headers.get("host", "")
         if not self._is_own(host):

@@ -126,7 +126,7 @@ def run_queue(file: QueueFile) -> str:
     if queue.next is None:
         raise DarkroomError("Nothing waits in the queue.", advice="Start a saved config to add it.")
     if queue.on("").next is not None and file.runner is None:
-        start_detached_queue()  # it starts those of other machines, too
+        start_detached_queue()  # it starts the queues of other machines, too
         return "The queue starts."
     return "The queue starts." if start_other_machines(file) else "The queue is running already."
 

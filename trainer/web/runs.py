@@ -58,7 +58,7 @@ class Runs:
 
 
 def usual_workspaces(queue: Callable[[], RunQueue]) -> list[Path]:
-    """Return the workspaces below `workspace` of the program, and those of the user's presets and of the queue."""
+    """Return the workspaces below `workspace` of the program, and the ones of the user's presets and of the queue."""
     default = from_root(Config().general.workspace_dir)
     configs = [p.load().config for p in list_presets() if not p.is_built_in]
     with suppress(DarkroomError):  # the page shows what is wrong with the queue

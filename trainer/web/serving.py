@@ -61,7 +61,7 @@ class Certificate:
         """Raise DarkroomError unless both can be read and belong together."""
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.file, self.key_file, password="")
-        except OSError as error:  # also those of SSL
+        except OSError as error:  # also errors of SSL
             reason = "there is no certificate with its key" if isinstance(error, ssl.SSLError) else plain_reason(error)
             files = " and ".join(str(file) for file in (self.file, self.key_file) if file is not None)
             raise DarkroomError(
@@ -148,7 +148,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 def _own_address() -> str:
-    """Return the address of this computer in its network; that of the computer itself without a network."""
+    """Return the address of this computer in its network; without a network, the loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_FAR)

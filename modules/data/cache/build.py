@@ -251,7 +251,7 @@ class _LoadingImage:
 
 
 def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
-    """Return pixels as a tensor in [-1, 1], float32 (3, P, P); those of frames, (F, P, P, 3), as (3, F, P, P)."""
+    """Return pixels as a tensor in [-1, 1], float32 (3, P, P); pixels of frames, (F, P, P, 3), as (3, F, P, P)."""
     return torch.from_numpy(pixels_PP3.copy()).movedim(-1, 0).float() / 127.5 - 1.0
 
 

@@ -69,7 +69,7 @@ class Shard:
 
 
 def is_shardable(key: str) -> bool:
-    """Return whether a key is one of 20 bytes, as those of shards are."""
+    """Return whether a key has 20 bytes, as the keys of shards have."""
     try:
         return len(bytes.fromhex(key)) == KEY_BYTES and len(key) == 2 * KEY_BYTES
     except ValueError:

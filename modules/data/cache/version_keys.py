@@ -72,7 +72,7 @@ class VersionKeys(Mapping[Place, str]):
         return frozenset(map(int, np.searchsorted(self._first, rows, side="right") - 1))
 
     def without(self, examples: Collection[int]) -> VersionKeys:
-        """Return the keys without those of some examples; the others are numbered anew."""
+        """Return the keys without the keys of some examples; the others are numbered anew."""
         is_kept = np.ones(len(self._num_variations), bool)
         is_kept[list(examples)] = False
         kept = VersionKeys(self._num_variations[is_kept].tolist(), num_resolutions=self._num_resolutions)

@@ -132,10 +132,10 @@ def plain_recipe(resize_crop: ResizeCrop, background: Rgb | None = None) -> Reci
 
 
 def recipe_of_reference(fit: ReferenceFit | None, recipe: Recipe, *, file: Size, image: Size) -> tuple[Recipe, Size]:
-    """Return the recipe of a reference image, from that of its image, and the size to which it is resized before.
+    """Return the recipe of a reference image, from its image's recipe, and the size to which it is resized before.
 
-    `file` is the size of the reference, `image` that of its image. A reference with a size of its own is not cropped
-    and rotated with its image, but mirrored and recoloured.
+    `file` is the size of the reference, `image` the size of its image. A reference with a size of its own is not
+    cropped and rotated with its image, but mirrored and recoloured.
     """
     if fit is None or fit.is_aligned(file, image):
         return recipe, image

@@ -2,7 +2,7 @@
 
 CLIP-L gives one state for the whole prompt, T5-XXL one for each token. Dev and Fill read a guidance scale as an input;
 schnell was distilled further, to sample in a few steps, and has no such input. Kontext edits a reference image, whose
-tokens it gets behind those of the image; its weights have the shapes of dev's.
+tokens it gets behind the image's; its weights have the shapes of dev's.
 """
 
 from __future__ import annotations

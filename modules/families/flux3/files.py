@@ -79,7 +79,7 @@ TRANSFORMER_FILE = transformer_file(
 
 
 def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
-    """Return the published configs, or those of the distilled model if a file has the weights that only it has."""
+    """Return the published configs, or the distilled model's if a file has the weights that only it has."""
     return {**configs, "transformer": config_in_file("flux3", shapes, configs["transformer"])}
 
 

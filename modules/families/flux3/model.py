@@ -43,7 +43,7 @@ _SIDE_IN_POSITIONS = 0.5  # of a token
 class Flux3(ChatModel[TokenConditioning]):
     """A transformer, the language model of a Qwen3-VL, a VAE; implements `ModelFamily`.
 
-    The states of a prompt are (L, 8 D), with those of the padding: L is a multiple of 80.
+    The states of a prompt are (L, 8 D), with the padding's: L is a multiple of 80.
     """
 
     def reaches(self, part: str, name: str) -> bool:

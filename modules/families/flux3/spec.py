@@ -23,7 +23,7 @@ from modules.families.spec import FamilySpec
 from modules.settings.layer_filter import LayerFilter
 
 EDITING = "edit"
-"""The model variant that gets reference images. Its weights are those of the base model."""
+"""The model variant that gets reference images. It has the weights of the base model."""
 OF_REFERENCES = tuple(
     f"{place}.image_cond."
     for place in ("mode_blocks", "x_embedders", "early_stream_modulations", "single_stream_modulations")

@@ -1,6 +1,6 @@
 """The files of HiDream I1: folders, the names of layers in LoRA files, and files of the transformer alone.
 
-diffusers' names of the layers are those of the published checkpoint and of ComfyUI's, so adapter files differ in
+The published checkpoint and ComfyUI name the layers as diffusers does, so adapter files differ in
 prefixes alone.
 """
 

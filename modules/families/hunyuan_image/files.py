@@ -55,7 +55,7 @@ def path_in_comfy(path: str) -> str:
 
 
 def linear_layers(config: Config) -> Iterator[LinearLayer]:
-    """Yield all linear layers of a `HunyuanImageTransformer2DModel` of this config, and that of its latents."""
+    """Yield all linear layers of a `HunyuanImageTransformer2DModel` of this config, and the layer of its latents."""
     width, patch = width_of(config), config["patch_size"]
     yield LinearLayer("x_embedder.proj", "img_in.proj", (width, int(config["in_channels"]), *patch))
     path = "time_guidance_embed.timestep_embedder"

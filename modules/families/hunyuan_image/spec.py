@@ -46,7 +46,7 @@ class HunyuanImageSettings(FamilySettings):
     name: Literal["hunyuan_image"] = "hunyuan_image"
 
     def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
-        """Return the layers of the transformer that are not trained: those of quoted text."""
+        """Return the layers of the transformer that are not trained: the ones that read quoted text."""
         return (GLYPH_LAYERS,) if part == "transformer" else ()
 
 

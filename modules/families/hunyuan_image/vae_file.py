@@ -47,7 +47,7 @@ def _block_names(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _original(key: str, names: Mapping[str, str]) -> str:
-    """Return the original name of a tensor: that of its block, or of a layer in the middle, and the rest."""
+    """Return the original name of a tensor: the name of its block, or of a layer in the middle, and the rest."""
     steps = key.split(".")
     starts = (".".join(steps[:count]) for count in (4, 3))
     start = next((s for s in (".".join(steps[:5]), *starts) if s in names), None)

@@ -50,7 +50,7 @@ class Ideogram4Settings(FamilySettings):
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens of a prompt, with those of the template."""
+        """The most tokens of a prompt, with the template's."""
         return MAX_TOKENS if self.text_tokens is None else self.text_tokens
 
 

@@ -3,7 +3,7 @@
 Prompts are the states of several layers of Qwen3-VL's language model, in the template of Qwen-Image: a sentence of the
 system and one message of the user, with the beginning of an answer. The states of the template's first part are cut
 off; its end is kept. diffusers' pipeline puts padding between the prompt and that end, masked, with positions that do
-not count it: the states are those of the same tokens without it (`Krea2Pipeline`, 0.42).
+not count it: the states are the same as without it (`Krea2Pipeline`, 0.42).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def load(request: LoadRequest[Krea2Settings]) -> Krea2:
 def _scheduler_of(files: ModelFiles, index: Mapping[str, Any], denoiser: str) -> Mapping[str, Any]:
     """Return the scheduler's config, for Turbo with its one shift for all sizes, which is not in its config.
 
-    `denoiser` is the name of the model or the file with the transformer: the index is that of the base model's.
+    `denoiser` is the name of the model or the file with the transformer: the index is the base model's.
     """
     distilled = KREA2.distilled
     assert distilled is not None

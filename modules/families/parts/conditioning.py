@@ -159,7 +159,7 @@ def guidance_input(
 ) -> dict[str, torch.Tensor]:
     """Return the guidance scale as a denoiser's input `guidance`, times `factor`; none where its config has none.
 
-    `scale` is that of samples, which the conditioning has; without one it is `trained`, that of training.
+    `scale` is the scale of samples, which the conditioning has; without one it is `trained`, the scale in training.
     """
     if not config.guidance_embeds:
         return {}

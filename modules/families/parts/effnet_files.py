@@ -89,7 +89,7 @@ def _read(source: AutoencoderSource, request: LoadRequest[FamilySettings], base:
 
 
 def _decoder_folder(source: AutoencoderSource, request: LoadRequest[FamilySettings], base: ModelFiles) -> Path:
-    """Return the folder of the decoder: the base model's own, if it is there, or that of the settings."""
+    """Return the folder of the decoder: the base model's own, if it is there, or the one in the settings."""
     names = [source.in_base.get(part, part) for part in source.classes]
     if base.folder is not None and all((base.folder / name).is_dir() for name in names):
         return base.folder

@@ -1,6 +1,6 @@
 """The base of families whose denoiser, the prior, makes the latents of an EfficientNet from the states of one CLIP.
 
-Their autoencoder is not in the base model: its files are in the folder of a decoder, and that of its encoder.
+Their autoencoder is not in the base model: its files are in the folders of a decoder and of its encoder.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ def unpack(tokens_BLC: torch.Tensor, height: int, width: int) -> torch.Tensor:
 def with_references(
     latents_BCHW: torch.Tensor, references: Sequence[torch.Tensor], *, step: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens (B, L, 4 C) of latents and their positions (L, 3), with those of reference images behind them.
+    """Return the tokens (B, L, 4 C) of latents and their positions (L, 3), and of reference images behind them.
 
-    The first number of an image's positions is 0, that of the first reference's is `step`, then 2 `step` and so on.
+    The first number of an image's positions is 0, the first reference's is `step`, then 2 `step` and so on.
     """
     tokens, ids = [pack(latents_BCHW)], [image_ids(latents_BCHW)]
     for number, reference_BCHW in enumerate(references, start=1):

@@ -8,7 +8,7 @@ from typing import Any
 def fill_patch_positions(embed: Any, width: int) -> None:
     """Make the buffer with the positions of the patches of an image of the config's size, if there is one.
 
-    `width` is that of the embedding.
+    `width` is the width of the embedding.
     """
     if embed.pos_embed is None:
         return

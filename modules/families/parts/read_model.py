@@ -42,7 +42,7 @@ logger = logging.getLogger("darkroom.families")
 
 
 RequireConfig = Callable[[Mapping[str, Any], str], None]
-"""Raises DarkroomError if the config of a denoiser is that of a model, with this name, which is not supported."""
+"""Raises DarkroomError if the config of a denoiser, whose model has this name, is of a model that is not supported."""
 
 
 def any_config(config: Mapping[str, Any], name: str) -> None:

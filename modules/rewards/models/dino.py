@@ -1,6 +1,6 @@
 """DINOv2 as an image encoder: it learned from images alone, so it compares subjects and shapes rather than meaning.
 
-The preprocessing is that of the published models: the shorter side to 256 px, the middle 224 px, ImageNet's
+The preprocessing is the published models': the shorter side to 256 px, the middle 224 px, ImageNet's
 normalisation. The embedding is the class token after the last layer norm.
 """
 

@@ -2,7 +2,7 @@
 
 The published file holds a whole Qwen2-VL with one more token, `<|Reward|>`, and a head, which predicts the mean and the
 spread of people's scores from the last state of that token. The score is the mean. As in the authors' code, the tokens
-of the image get positions like those of a text, one after the other, not the three of Qwen2-VL's images.
+of the image get positions like a text's, one after the other, not the three of Qwen2-VL's images.
 """
 
 from __future__ import annotations

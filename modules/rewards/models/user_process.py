@@ -133,7 +133,7 @@ class UserReward:
         return as_tensor(data, (len(images_B3PP),)).to(images_B3PP)
 
     def gradient(self, key: int, gradient_B: torch.Tensor, images_shape: torch.Size) -> torch.Tensor:
-        """Return the gradient of the images from that of their scores, whose graph is then gone."""
+        """Return the gradient of the images from the gradient of their scores, whose graph is then gone."""
         _, [data] = self.process.ask({"do": "gradient", "key": key}, [as_bytes(gradient_B)])
         return as_tensor(data, images_shape).to(gradient_B)
 

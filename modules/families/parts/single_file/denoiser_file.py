@@ -143,7 +143,7 @@ def packed_layers(family: str, part: PartSpec, path: Path, config: Mapping[str, 
 
 
 def _unfit(layout: PartLayout, names: Iterable[str]) -> str:
-    """Return how original names differ from those of a layout; empty where they do not."""
+    """Return how original names differ from a layout's; empty where they do not."""
     return _difference(missing_names(layout, names), left_over_names(layout, names))
 
 
