@@ -194,7 +194,7 @@ def _can_reset(result: Config, start: Config, path: str, kept: Iterable[str]) ->
 
 
 def _left_out(config: Config, start: Config) -> Iterator[Problem]:
-    """Yield what was made for the model before: its variant, files, layers, own settings and trained text encoders."""
+    """Yield the settings made for the model before: its variant, files, layers, own settings, trained text encoders."""
     source, target = config.family, start.family
     variant, label = config.model.variant, VARIANT_LABELS.get(config.model.variant, config.model.variant)
     if variant != start.model.variant and variant != BASE_VARIANT:

@@ -238,7 +238,7 @@ class Concept(Section):
 
     @property
     def label(self) -> str:
-        """What it is called in lists: its name, or else that of its folder."""
+        """Its name in lists: the one that it was given, or else the name of its folder."""
         return self.name or Path(self.path).name or "no folder"
 
     @property

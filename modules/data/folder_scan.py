@@ -46,7 +46,7 @@ class ImageFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What was read of an image that was not known, or why it cannot be used, and of its caption."""
+    """The facts about an image that was not known and its caption, or why it cannot be used."""
 
     header: _Header | str | None = None
     caption: tuple[CaptionFault, str] | None = None
@@ -142,7 +142,7 @@ class FolderScan:
             )
 
     def _known(self, part: ImageFiles) -> _Found:
-        """Return what the index knows of the images and their captions, and what is to be read."""
+        """Return what the index has of the images and their captions, and which files must be read."""
         names, sizes, mtimes = part.files.names, part.files.sizes_bytes, part.files.mtimes_ns
         rows = self.index.rows(part.files.folder, names) if self.index is not None else {}
         has_text_files = self.origin.source == "text_file"

@@ -79,7 +79,7 @@ class ShardIndex:
 
     @classmethod
     def from_text(cls, text: str) -> ShardIndex:
-        """Return what `to_text` has made a text. Raises ValueError for another one."""
+        """Return the index from a text of `to_text`. Raises ValueError for any other text."""
         problem, names, places = json.loads(text)
         return cls(ShardMembers.of(dict(zip(names, map(tuple, places), strict=True))), problem)
 

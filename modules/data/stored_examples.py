@@ -251,7 +251,7 @@ class _Shared:
 
     @classmethod
     def from_json(cls, facts: list[Any]) -> _Shared:
-        """Return what `to_json` has made JSON-safe."""
+        """Return the facts from the JSON-safe data of `to_json`."""
         *values, file, suffix = facts
         concept, fault, _, is_transparent, has_image, background, of_rejected, prefix = values
         place = _caption_from(file, suffix)
@@ -259,7 +259,7 @@ class _Shared:
 
 
 def _further(example: Example) -> dict[str, Any]:
-    """Return what only some examples have, as JSON-safe data."""
+    """Return the facts that only some examples have, as JSON-safe data."""
     image, found = example.image, dict[str, Any]()
     if any(_SEPARATOR in caption for caption in image.captions):
         found["captions"] = image.captions

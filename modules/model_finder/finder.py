@@ -144,7 +144,7 @@ class ModelSearch:
                 return
 
     def _entries(self, folder: Path) -> Iterator[tuple[Path, int]]:
-        """Yield what is in a folder, with its mode, links followed; hidden entries and dead links are left out."""
+        """Yield the entries of a folder and their modes, links followed; hidden entries and dead links are left out."""
         try:
             with os.scandir(folder) as entries:
                 names = sorted(entry.name for entry in entries if not entry.name.startswith("."))

@@ -38,7 +38,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """What a frozen layer costs on a GPU in a step, forward and back: its kernels, and the MB moved besides products.
+    """The cost of a frozen layer on a GPU in a step, forward and back: its kernels, and the MB moved besides products.
 
     Of a layer of 1024 tokens and 1280 x 1280 weights in bfloat16, on a GPU that has its products; a test counts both.
     """

@@ -42,7 +42,7 @@ class Address:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether what is sent cannot be read on the way."""
+        """Whether the connection is encrypted, so that others cannot read what is sent."""
         return self.scheme == "https"
 
     @property

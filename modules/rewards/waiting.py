@@ -58,7 +58,7 @@ class _Work(Generic[T]):
 
 
 def wait_for(work: Callable[[], T], *, seconds: float, check: Callable[[], None], cancel: Callable[[], None]) -> T:
-    """Return what `work()` returns, which runs in a thread of its own; `check()` is called ten times a second.
+    """Return the result of `work()`, which runs in a thread of its own; `check()` is called ten times a second.
 
     Raises what `work` raises, TimeoutError after `seconds`, and what `check` raises. In the last two cases `cancel()`
     is called first, after which `work` has to end. Time in which `check` waits, as in a pause, does not count.

@@ -205,7 +205,7 @@ def _amd(ask: RunTool, number: int) -> GpuMemory | None:
 
 
 def _torch(number: int) -> GpuMemory | None:
-    """Return what torch reports, if it is known that there are GPUs which no tool has reported."""
+    """Return the GPUs that torch reports, if it is known that there are some which no tool has reported."""
     if not 0 <= number < len(here().capabilities or ()):
         return None
     cards = cards_of_torch(number) or ()

@@ -21,7 +21,7 @@ _SECONDS_TO_CONNECT = 10.0
 
 
 class KeyValueStore(Protocol):
-    """What processes leave for each other under names; the store of torch.distributed is one."""
+    """A store in which processes leave values for each other under names, such as the one of torch.distributed."""
 
     def set(self, key: str, value: str) -> None:
         """Set a value."""

@@ -165,7 +165,7 @@ class MachineCauses:
         self._swapped = _swapped_bytes()
 
     def __call__(self) -> Iterator[str]:
-        """Yield what is found."""
+        """Yield the findings."""
         swapped = _swapped_bytes() - self._swapped
         if swapped > _SWAPPED_BYTES:
             yield f"the computer has swapped {swapped / 1e9:.1f} GB of memory to disk and back since the start"

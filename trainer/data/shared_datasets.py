@@ -48,7 +48,7 @@ class _Outline:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the main process has found: the outline, and the index of its scan."""
+    """The result of the main process's scan: the outline, and the index."""
 
     outline: _Outline
     index: ImageIndex | None
@@ -89,7 +89,7 @@ def share_datasets(ranks: Ranks, config: Config, scan: Callable[[], Datasets]) -
 def up_to_date_in_all(
     datasets: Datasets, ranks: Ranks, config: Config, emit: Callable[[Event], None], check: Callable[[], None]
 ) -> Datasets:
-    """Return what `up_to_date` returns; of several processes the main one looks, and scans if files have changed."""
+    """Return the datasets of `up_to_date`; of several processes the main one looks, and scans if files have changed."""
     if ranks.rank.is_alone:
         return up_to_date(datasets, emit, check)
     if ranks.from_main(ranks.rank.is_main and is_current(datasets, emit)):

@@ -69,7 +69,7 @@ class Denoise:
         return replace(self.as_step_loss(loss, batch), metrics=metrics)
 
     def draw(self, batch: Batch, context: StepContext) -> Drawn | None:
-        """Return what the loss is computed from; None with predictions of the original model, or learned weights."""
+        """Return the inputs of the loss; None with predictions of the original model, or learned weights."""
         return None if batch.needs_prior or self.learned is not None else self._drawn(batch, context)
 
     def loss_of(self, drawn: Drawn, context: StepContext) -> torch.Tensor:

@@ -79,7 +79,7 @@ class ForwardObjective(Protocol):
         ...
 
     def before_step(self, policy: ForwardPolicy, batches: Sequence[PolicyBatch], context: StepContext) -> Any:
-        """Return what the losses of a step's micro-batches have to know of each other; called before each step."""
+        """Return the facts about a whole step that the losses of its micro-batches need; called before each step."""
         ...
 
     def losses(self, policy: ForwardPolicy, noised: NoisedChunk, known: Any, metrics: Metrics) -> Losses:

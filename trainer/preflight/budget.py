@@ -96,7 +96,7 @@ def describe_memory(budget: Budget, placed: Budget) -> str:
 
 
 def _describe_blocks(least: Budget, placed: Budget) -> str:
-    """Return what automatic checkpointing does, as a sentence; empty without it.
+    """Return a sentence about what automatic checkpointing will do; empty without it.
 
     `least` is the budget in which it recomputes everything, `placed` the one for the free memory, the same if that is
     not known.

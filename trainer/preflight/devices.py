@@ -85,7 +85,7 @@ def _problems_of_quantized(config: Config, kind: str) -> Iterator[Problem]:
 
 
 def _speed_of(form: QuantizedFormat, path: str, config: Config) -> Iterator[Problem]:
-    """Yield what a quantized denoiser costs on a GPU, or that this one has no products in 8 bits."""
+    """Yield a note about the cost of a quantized denoiser on a GPU, or a GPU that cannot compute products in 8 bits."""
     part = config.family.denoiser.label
     capability = hardware.here().capability_of(config.general.train_device)
     needed = PRODUCT_CAPABILITY[form.rounds_inputs] if form.rounds_inputs else 0

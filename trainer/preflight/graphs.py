@@ -21,7 +21,7 @@ there is one, the automatic choice is off.
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What cannot be recorded, to follow "because", and whether a config has it."""
+    """A reason why steps cannot be recorded, to follow "because", and whether a config has it."""
 
     because: str
     holds: Callable[[Config], bool]

@@ -226,7 +226,7 @@ class StepTimes:
 
 
 def _mode_of(part: PartSpec, mode: CheckpointMode) -> CheckpointMode:
-    """Return what a mode does: of a transformer, all of whose blocks are transformer blocks, it recomputes them all."""
+    """Return the mode with the same effect on a part: if it has only transformer blocks, "transformer" is "block"."""
     return "block" if mode == "transformer" and not part.model.other_blocks else mode
 
 

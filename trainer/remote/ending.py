@@ -1,4 +1,4 @@
-"""What is done with a machine when its last run has finished: a command there, or its provider stops or deletes it."""
+"""Ending a machine when its last run has finished: by a command there, or its provider stops or deletes it."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class PodRequest:
 
 
 class Provider(Protocol):
-    """What is asked of a provider. Every method raises DarkroomError if it refuses or does not answer."""
+    """The client of a provider. Every method raises DarkroomError if it refuses or does not answer."""
 
     def offers(self) -> list[Offer]:
         """Return the cards that can be rented, the cheapest first."""
@@ -72,7 +72,7 @@ class Provider(Protocol):
         """Rent a machine, which costs from now on."""
 
     def read(self, pod: str) -> Pod:
-        """Return what is known of a machine."""
+        """Return the state of a machine."""
 
     def start(self, pod: str) -> None:
         """Start a stopped machine."""

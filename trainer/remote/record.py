@@ -67,7 +67,7 @@ class Remote:
 
 
 def problem_of(remote: Remote) -> str:
-    """Return what is wrong with a record, as a sentence; empty if nothing is."""
+    """Return a sentence about what is wrong with a record; empty if nothing is."""
     if not _NAME.fullmatch(remote.name):
         return "A name of a machine has letters, digits, dots and hyphens, at most 40."
     if (

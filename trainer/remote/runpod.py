@@ -63,7 +63,7 @@ class RunPod:
         return self._pod(self._call("POST", "/pods", content))
 
     def read(self, pod: str) -> Pod:
-        """Return what is known of a machine; its address is known once its container runs."""
+        """Return the state of a machine; its address is known once its container runs."""
         return self._pod(self._call("GET", f"/pods/{pod}"))
 
     def start(self, pod: str) -> None:

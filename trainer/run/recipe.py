@@ -102,7 +102,7 @@ def with_this_attempt(recipe: Recipe, setup: RunSetup) -> Recipe:
 
 
 def machine_facts(machine: RunMachine, num_threads: int) -> Machine:
-    """Return what computes a run."""
+    """Return the facts about the machine that computes a run."""
     return Machine(
         device=name_of(machine.train_device),
         processor=cpu_model(),
@@ -123,7 +123,7 @@ def _driver() -> str:
 
 
 def _choices(run_dir: Path, machine: RunMachine) -> Mapping[str, str]:
-    """Return what the run decided itself and that rounds otherwise: its files in the run's folder."""
+    """Return the run's own choices that change how results are rounded: those with a file in its folder, and TF32."""
     found: dict[str, str] = {"TF32": machine.precision.tf32}
     for name, file in _CHOICE_FILES.items():
         if (run_dir / file).is_file():

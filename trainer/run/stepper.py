@@ -188,5 +188,5 @@ def why_not_updated(settings: OptimizerSettings, groups: Sequence[TrainGroup], s
 
 
 def recorder_of(device: Device) -> Recorder:
-    """Return what records on a device."""
+    """Return the recorder of CUDA graphs on a device."""
     return CudaRecorder(device)

@@ -163,7 +163,7 @@ def names_of(names: Sequence[str], most: int = _MOST_NAMED) -> str:
 
 
 def _of_images(was: ConceptImages, now: ConceptImages) -> Iterator[str]:
-    """Yield what differs in the images of a concept: image by image, if both recipes list them."""
+    """Yield the differences in the images of a concept: image by image, if both recipes list them."""
     name = now.name
     if not (was.images and now.images):
         yield f"the images or captions of {name} differ ({now.num_images:,}, was {was.num_images:,})"

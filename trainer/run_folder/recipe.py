@@ -64,7 +64,7 @@ class ConceptImages:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What computed the run: `device` is the GPU's name, or "cpu"; the numbers of threads and of processes."""
+    """The machine that computed the run: `device` is the GPU's name, or "cpu"; its numbers of threads and processes."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 

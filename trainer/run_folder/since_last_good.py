@@ -58,7 +58,7 @@ class SinceLastGood:
         return SinceLastGood(self.good, tuple(d for d in self.found if not _is_outside_of_steps(d)))
 
     def sentence(self, causes: Sequence[Topic]) -> str:
-        """Return what changed and, as the likely cause, the first of it by topic; or that nothing did."""
+        """Return a sentence about the changes and the likely cause, the first one by topic; or that nothing changed."""
         ordered = self.by_likelihood(causes)
         if not ordered:
             return (
@@ -75,7 +75,7 @@ def _is_outside_of_steps(difference: Difference) -> bool:
 
 
 def since_last_good(run_dir: Path, now: Recipe | None = None) -> SinceLastGood | None:
-    """Return what changed since the last good run before a run; None without one.
+    """Return the changes since the last good run before a run; None without one.
 
     `now` is the run's recipe, by default the one in its folder.
     """

@@ -1,4 +1,4 @@
-"""What the page does besides showing: commands to runs, choices, the order of the queue, starting a saved config."""
+"""The actions of the page: commands to runs, choices, the order of the queue, starting a saved config."""
 
 from __future__ import annotations
 

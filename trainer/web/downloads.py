@@ -70,7 +70,7 @@ def downloads_of(run_dir: Path) -> dict[str, Download]:
 
 
 class _Pipe(io.RawIOBase):
-    """What a zip file writes, until it is taken. It cannot seek, so the sizes follow the contents."""
+    """A file that a zip is written to. It keeps bytes until they are taken, and cannot seek: sizes follow contents."""
 
     def __init__(self) -> None:
         self._written = bytearray()
@@ -85,7 +85,7 @@ class _Pipe(io.RawIOBase):
         return len(content)
 
     def taken(self) -> bytes:
-        """Return what was written since the last call."""
+        """Return the bytes written since the last call."""
         content = bytes(self._written)
         self._written.clear()
         return content

@@ -45,7 +45,7 @@ def shown_history(lines: Sequence[str], run_dir: Path) -> list[Shown]:
 
 
 def shown_line(line: str, run_dir: Path) -> Shown | None:
-    """Return what the page shows of a line of the log; None for nothing."""
+    """Return the data that the page shows for a line of the log; None for a line that it does not show."""
     event = from_line(line)
     if event is None:
         return None
@@ -64,7 +64,7 @@ def has_measurement(lines: Sequence[str]) -> bool:
 
 
 class Verdict:
-    """What the measured rewards of a run show, as its log grows."""
+    """The verdict on the measured rewards of a run, as its log grows."""
 
     def __init__(self) -> None:
         self._measured: list[RewardMeasured] = []

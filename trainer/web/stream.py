@@ -29,7 +29,7 @@ _OVERVIEW_EVERY = 4  # looks
 
 
 class Recent:
-    """What all pages show alike: built for one of them, and again once it is old."""
+    """The part that all pages share: built for one of them, and again once it is old."""
 
     def __init__(
         self, build: Callable[[], Shown], seconds: float, *, clock: Callable[[], float] = time.monotonic

@@ -26,7 +26,7 @@ def weight_dtype_labels() -> Mapping[str, str]:
 
 
 def _costs() -> str:
-    """Return what the formats cost on a GPU, for the help."""
+    """Return a sentence about the cost of the formats on a GPU, for the help."""
     listed = "; ".join(
         f"{form.label} {form.bytes_per_weight:.2f} bytes, {form.cost.kernels} kernels"
         for form in COMPUTED.values()

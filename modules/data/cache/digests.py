@@ -39,7 +39,7 @@ class DigestIndex:
     def digests(
         self, files: Iterable[StatedFile], *, threads: int = 1, verify: bool = False
     ) -> Generator[str, None, None]:
-        """Yield what `digest` returns for each file, in their order. `threads` read ahead.
+        """Yield the digest of each file, in their order. `threads` read ahead.
 
         New digests are saved every now and then, and when the iterator ends or is closed.
         """

@@ -1,4 +1,4 @@
-"""What earlier scans read of the files of folders: the headers of images and the texts of captions."""
+"""An index of what earlier scans read from the files of folders: the headers of images, the texts of captions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ImageIndex:
         self._is_usable = file is not None
 
     def rows(self, folder: Path, names: list[str]) -> dict[str, Row]:
-        """Return what is known of the files of a folder from the first to the last of these names, by name."""
+        """Return the known facts about the files of a folder from the first to the last of these names, by name."""
         stored = list(map(stored_name, names))
         arguments = (stored_name(folder), min(stored), max(stored))
         with self._lock:

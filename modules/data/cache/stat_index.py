@@ -62,7 +62,7 @@ class StatIndex:
         return known[2] if known is not None and known[:2] == (size_bytes, mtime_ns) else None
 
     def find_all(self, files: Sequence[StatedFile]) -> list[str | None]:
-        """Return what `find` returns for each of several files, in a fraction of the time."""
+        """Return the results of `find` for several files, in a fraction of the time."""
         names = [stored_name(file.path_text) for file in files]
         with self._lock:
             known = self._known(names)
@@ -100,7 +100,7 @@ class StatIndex:
                 logger.warning("%s cannot be saved: %s", self._file, error)
 
     def _known(self, names: Sequence[str]) -> dict[str, tuple[int, int, str]]:
-        """Return what is known of files: new texts, and those in the database."""
+        """Return the known texts of files: the new ones, and the ones in the database."""
         known = {n: self._fresh[n] for n in names if n in self._fresh}
         asked = [n for n in names if n not in known]
         for first in range(0, len(asked), _ASKED_AT_ONCE):

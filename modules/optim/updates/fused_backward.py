@@ -95,7 +95,7 @@ class FusedBackward:
         }
 
     def putting_back(self) -> Callable[[], None]:
-        """Return what restores the optimizer's state on the host for the weights that the last pass did not update.
+        """Return a function that restores the optimizer's state on the host for the weights that the last pass skipped.
 
         Call it where the pass had a loss or gradient that was not finite. Waits for the devices.
         """
