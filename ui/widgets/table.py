@@ -25,8 +25,8 @@ _CELL_PADDING_PX = 12  # between the text of a cell and its edges
 class Column:
     """A column of a table: its name in code, heading, width and alignment.
 
-    A stretched one takes the rest of the width; an optional one is hidden where the others would be clipped; the texts
-    of a fitted one are cut after a word where they are wider than it.
+    A stretched one takes the rest of the width, at least `least_px`; an optional one is hidden where others would be
+    clipped; the texts of a fitted one are cut after a word where they are wider than it.
     """
 
     name: str
@@ -36,13 +36,14 @@ class Column:
     is_stretched: bool = False
     is_optional: bool = False
     is_fitted: bool = False
+    least_px: int = _MIN_WIDTH
 
 
 def fitting_columns(columns: Sequence[Column], width_px: float) -> tuple[Column, ...]:
     """Return the columns that fit into a width in design pixels: without as many optional ones, from the right."""
     kept = list(columns)
     for column in reversed(columns):
-        if sum(min(_MIN_WIDTH, c.width_px) if c.is_stretched else c.width_px for c in kept) <= width_px:
+        if sum(min(c.least_px, c.width_px) if c.is_stretched else c.width_px for c in kept) <= width_px:
             break
         if column.is_optional:
             kept.remove(column)

@@ -52,10 +52,13 @@ class RunDetails:
         self._changes_job: Job | None = None
         self._changes = ""
         px = context.theme.px
-        scroll = ScrollFrame(self.card.add(_RUN, is_offered=True), context.theme, "card")
+        view = self.card.add(_RUN, is_offered=True)
+        scroll = ScrollFrame(view, context.theme, "card")
         scroll.pack(fill="both", expand=True, padx=(px(12), 0))
         self.facts = WrappedText(scroll.body, context.theme, _NONE, colour="label", on="card")
         self.facts.pack(fill="x")
+        line_px = int(view.tk.call("font", "metrics", context.theme.font("body"), "-linespace"))
+        view.bind("<Configure>", lambda event: scroll.pack_configure(pady=(0, event.height % line_px)))  # whole lines
         self.backups = Table(scroll.body, context.theme, _BACKUPS, num_rows=1)
         self.compare_button = Button(scroll.body, context.theme, "Compare checkpoints…", self._compare, on="card")
         context.tips.attach(self.compare_button, lambda: _COMPARE_TIP)

@@ -41,7 +41,7 @@ from ui.widgets.variables import TextVar, keep
 
 _COLUMNS = (
     Column("#0", "Started", 130),
-    Column("model", "Name", 140, is_stretched=True),
+    Column("model", "Name", 140, is_stretched=True, is_fitted=True, least_px=110),
     Column("ending", "Ended", 92),
     Column("steps", "Steps", 104, is_optional=True),
     Column("best", "Best validation", 112, is_optional=True),
