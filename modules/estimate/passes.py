@@ -9,7 +9,7 @@ from typing import Any
 
 from modules.data.tiles import VAE_TILES, Tiling
 from modules.estimate.recordings import PassesOfPart, perceptual_recording
-from modules.families.spec import FamilySpec, Role
+from modules.families.spec import FamilySpec, Role, encoding_of
 from modules.memory.arrays import Array, Gradients, Tape
 from modules.memory.offloaded_layers import choose_offloaded
 from modules.memory.part_plan import FLOAT32_BYTES, PartPlan, Shape
@@ -184,21 +184,31 @@ class Passes:
         return peak
 
     def vae_half(
-        self, plan: PartPlan, *, encodes: bool, width_px: int, height_px: int, tiling: Tiling = VAE_TILES
+        self,
+        plan: PartPlan,
+        *,
+        encodes: bool,
+        width_px: int,
+        height_px: int,
+        num_frames: int = 1,
+        tiling: Tiling = VAE_TILES,
     ) -> int:
-        """Return the peak bytes of encoding or decoding one image with the VAE, not counting weights.
+        """Return the peak bytes of encoding or decoding one image with the VAE, or encoding a clip, without weights.
 
-        Of an image in tiles that is one tile's, besides the whole image and the sum of its tiles.
+        Of an image in tiles that is one tile's, besides the whole image and the sum of its tiles; of a clip that is
+        encoded in pieces that is one piece's, besides the other frames.
         """
         is_tiled, side_px = tiling.applies(width_px, height_px), tiling.side_px
-        whole_bytes = 2 * _IMAGE_BYTES * width_px * height_px if is_tiled else 0
+        at_once = self._spec.latents.traced_frames(num_frames)
+        whole_bytes = _IMAGE_BYTES * width_px * height_px * max(0, num_frames - at_once)
+        whole_bytes += 2 * _IMAGE_BYTES * width_px * height_px * num_frames if is_tiled else 0
         width_px, height_px = (min(side_px, px) if is_tiled else px for px in (width_px, height_px))
 
         def run() -> int:
-            name = "encode" if encodes else "decode"
+            name = encoding_of(at_once) if encodes else "decode"
             return self._peak_without_gradient(plan, self._name_of("vae"), name, self._size(1, width_px, height_px))
 
-        peak: int = self._once(("vae", plan, encodes, width_px, height_px), run)
+        peak: int = self._once(("vae", plan, encodes, width_px, height_px, at_once), run)
         return peak + whole_bytes
 
     def decoding_with_gradient(self, plan: PartPlan, *, width_px: int, height_px: int) -> int:

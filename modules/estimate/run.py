@@ -107,7 +107,7 @@ class _Run:
         parts = {"weights": weights, "runtime": run.runtime_bytes, **self._of_samples(phase)}
         match phase:
             case "encoding images":
-                return parts | {"activations": self._vae(encodes=True, sizes=(*run.sizes, *run.references))}
+                return parts | {"activations": self._encoding(run.sizes)}
             case "encoding captions":
                 return parts | {"activations": self._text(here, batch=1)}
             case "training":
@@ -187,8 +187,7 @@ class _Run:
             moments = [{"activations": activations, "gradients": self._largest_gradient()} | self._moving()]
         moments += [{"activations": peak, "gradients": accumulated} for peak in sampling]
         if run.encodes_in_training:
-            encoded = self._vae(encodes=True, sizes=(self.size, *run.references))
-            moments.append({"activations": encoded, "gradients": accumulated})
+            moments.append({"activations": self._encoding((self.size,)), "gradients": accumulated})
         moments.append({"activations": self._text(here, batch=1), "gradients": 0})
         return max(moments, key=lambda m: sum(m.values()))
 
@@ -313,6 +312,23 @@ class _Run:
             (self.passes.inference(n, self.run.plans[n], batch=batch, width_px=0, height_px=0) for n in encoders),
             default=0,
         )
+
+    def _encoding(self, sizes: tuple[tuple[int, int], ...]) -> int:
+        """Return the peak of encoding images of these sizes, their references, or the clips of the run."""
+        vae, tiling = self._vae_name(), self.run.tiles
+        clips = (
+            self.passes.vae_half(
+                self.run.plans[vae],
+                encodes=True,
+                width_px=size.width_px,
+                height_px=size.height_px,
+                num_frames=size.num_frames,
+                tiling=tiling,
+            )
+            for size in self.run.clips
+            if vae is not None
+        )
+        return max([self._vae(encodes=True, sizes=(*sizes, *self.run.references)), *clips])
 
     def _vae(self, *, encodes: bool, sizes: tuple[tuple[int, int], ...], tiles: Tiling | None = None) -> int:
         vae, tiling = self._vae_name(), tiles or self.run.tiles

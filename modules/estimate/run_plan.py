@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from modules.data.buckets import Size
 from modules.data.tiles import LEAST_TILES, VAE_TILES, Tiling
 from modules.estimate.passes import Plans
 from modules.optim.spec import OptimizerSettings
@@ -64,7 +65,8 @@ class RunPlan:
     `training_adapter_bytes` are on the device while images are sampled. `keeps_other_denoiser`: the denoiser of a
     sampling model stays on the device, because nothing is offloaded.
     The VAE encodes and decodes in `tiles`, samples in no smaller ones than `sample_tiles`. `references` are the sizes
-    of reference images that do not have that of their image.
+    of reference images that do not have that of their image, `clips` those of clips; among `sizes` are images with as
+    many latents.
     """
 
     plans: Plans
@@ -95,6 +97,7 @@ class RunPlan:
     tiles: Tiling = VAE_TILES
     sample_tiles: Tiling = LEAST_TILES
     references: tuple[tuple[int, int], ...] = ()
+    clips: tuple[Size, ...] = ()
 
     @property
     def batch_of_step(self) -> int:

@@ -97,11 +97,17 @@ class PartSpec:
         return self.model_class.rpartition(":")[2]
 
 
+def encoding_of(num_frames: int) -> str:
+    """Return the name of a VAE's pass that encodes clips of so many frames, or images."""
+    return f"encode_{num_frames}" if num_frames > 1 else "encode"
+
+
 @dataclass(frozen=True, slots=True)
 class LatentSpec:
     """The latents of a family: their channels, and the side in pixels of the square that each covers.
 
-    Of a clip, the first frame has latents of its own, and then every `frame_factor` frames have them together.
+    Of a clip, the first frame has latents of its own, and then every `frame_factor` frames have them together. Its VAE
+    encodes at most `frames_at_once` of them in one piece.
     `factor` is a fraction where several latents cover the smallest possible square of whole pixels.
     `packed` is the side of the square of latents whose values are the input channels of the denoiser's first layer.
     `overflows_in_float16`: the published VAE does, so that it must run in another dtype.
@@ -112,6 +118,7 @@ class LatentSpec:
     packed: int = 1
     overflows_in_float16: bool = False
     frame_factor: int = 1
+    frames_at_once: int = 1
 
     def in_channels(self, further: int = 0) -> int:
         """Return the input channels of a denoiser that gets `further` channels besides the latents."""
@@ -125,6 +132,11 @@ class LatentSpec:
     def frames(self, num_frames: int) -> int:
         """Return the number of frames that the latents of so many frames have."""
         return 1 + (num_frames - 1) // self.frame_factor
+
+    def traced_frames(self, num_frames: int) -> int:
+        """Return the frames of the traced encoding of clips (`encoding_of`) that has the memory of so many at once."""
+        whole = 1 + -(-(num_frames - 1) // self.frame_factor) * self.frame_factor
+        return min(whole, self.frames_at_once)
 
     def px(self, num_latents: int) -> int:
         """Return the pixels that a row or column of so many latents covers."""

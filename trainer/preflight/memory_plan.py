@@ -88,6 +88,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         return None
     quantized = replace(quantized, formats={n: f for n, f in formats.items() if f is not None})
     plans = {p.name: _part_plan(config, p, architecture.configs, quantized) for p in spec.parts}
+    sizes = tuple(sizes)
     sizes_px = tuple(_as_image(spec.latents, size) for size in sizes)
     reconstructs = trains_on_pixels(config)
     world_size = max(current_rank().world_size, num_processes(config))
@@ -121,6 +122,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         tiles=WHOLE if config.model.circular_padding else VAE_TILES,
         sample_tiles=sample_tiles(config),
         references=_reference_sizes(config),
+        clips=tuple(size for size in sizes if size.num_frames > 1),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
 

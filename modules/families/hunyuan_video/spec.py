@@ -79,7 +79,7 @@ HUNYUAN_VIDEO = FamilySpec(
         PartSpec("vae", "VAE", "vae", HUNYUAN_VIDEO_VAE, trainable=False),
     ),
     size_step_px=16,
-    latents=LatentSpec(channels=16, factor=8, frame_factor=4),
+    latents=LatentSpec(channels=16, factor=8, frame_factor=4, frames_at_once=17),
     text=replace(
         chat_prompts(MAX_TOKENS - 1, "text_embed_dim"),
         widths={

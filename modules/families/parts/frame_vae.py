@@ -8,6 +8,7 @@ recomputing it for its gradients needs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from diffusers.models.modeling_outputs import AutoencoderKLOutput
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.traced_passes import autoencoder_passes
-from modules.families.spec import FamilySpec
+from modules.families.spec import FamilySpec, encoding_of
+from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
 
 
@@ -66,11 +68,26 @@ class AutoencoderKLHunyuanVideo(hunyuan_video.AutoencoderKLHunyuanVideo):  # typ
 
 
 def hunyuan_vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
-    """Return the encoding and decoding of an `AutoencoderKLHunyuanVideo`."""
+    """Return the encoding and decoding of images of a VAE of Tencent's."""
     config = vae.config
     return autoencoder_passes(
         vae, config.in_channels, config.latent_channels, factor=int(config.spatial_compression_ratio)
     )
+
+
+def hunyuan_video_vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+    """Return the encoding and decoding of images of an `AutoencoderKLHunyuanVideo`, and the encoding of clips.
+
+    Each number of frames is a pass of its own. Longer clips are encoded in pieces of the most frames among them.
+    """
+    passes, latents = hunyuan_vae_passes(vae, spec), spec.latents
+    encode = passes["encode"].run
+
+    def clips(num_frames: int, size: PassSize) -> dict[str, Any]:
+        return {"x": torch.empty(size.batch, vae.config.in_channels, num_frames, size.height_px, size.width_px)}
+
+    counts = range(1 + latents.frame_factor, latents.frames_at_once + 1, latents.frame_factor)
+    return {**passes, **{encoding_of(n): TracedPass(encode, partial(clips, n)) for n in counts}}
 
 
 def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:

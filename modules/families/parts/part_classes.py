@@ -63,7 +63,7 @@ _HUNYUAN_VIDEO = "diffusers.models.autoencoders.autoencoder_kl_hunyuan_video"
 HUNYUAN_VIDEO_VAE = ModelClass(
     f"{_FRAME_VAE}:AutoencoderKLHunyuanVideo",
     ("diffusers.models.attention_processor:Attention",),
-    f"{_FRAME_VAE}:hunyuan_vae_passes",
+    f"{_FRAME_VAE}:hunyuan_video_vae_passes",
     (f"{_HUNYUAN_VIDEO}:HunyuanVideoResnetBlockCausal3D",),
     library="diffusers",
 )
