@@ -14,7 +14,7 @@ from modules.settings.shared_types import Resolution
 from modules.system.paths import from_root
 
 IMAGE_AUGMENTATION = "Image augmentation"
-_REFERENCES = "Reference images"
+REFERENCE_IMAGES = "Reference images"
 _READS_FILES = When("model.variant", (*EDITING, "depth"), otherwise=When("masks.custom_conditioning_image", (True,)))
 _WAYS = {"off": "Off", "random": "Random", "always": "Fixed"}
 _CHANGED = ("random", "always")
@@ -136,7 +136,7 @@ class ImageChanges(Section):
             "The folder with the image before the edit for each image of the concept, under the same name. Also called "
             "control or conditioning images. For an inpainting or depth model: its conditioning images or depth maps. "
             "Without a folder: cat-condlabel.png next to cat.jpg.",
-            group=_REFERENCES,
+            group=REFERENCE_IMAGES,
             path_kind="folder",
             empty_means="next to the images",
             applies_when=_READS_FILES,
@@ -148,7 +148,7 @@ class ImageChanges(Section):
             "Second reference folder",
             "The folder of the second reference images of an editing model, such as those of a garment or of a style. "
             "An image need not have one: images are batched with others that have as many.",
-            group=_REFERENCES,
+            group=REFERENCE_IMAGES,
             path_kind="folder",
             empty_means="cat-condlabel2.png next to cat.jpg",
             applies_when=READS_REFERENCES,
@@ -159,7 +159,7 @@ class ImageChanges(Section):
         advanced_setting(
             "Third reference folder",
             "The folder of the third reference images of an editing model.",
-            group=_REFERENCES,
+            group=REFERENCE_IMAGES,
             path_kind="folder",
             empty_means="cat-condlabel3.png next to cat.jpg",
             applies_when=READS_REFERENCES,
@@ -173,7 +173,7 @@ class ImageChanges(Section):
             "a list names several. The paths of the first column count from the first folder of reference images, and "
             "so on; without such a folder from the file or the concept's folder. They replace files of the image's "
             "name.",
-            group=_REFERENCES,
+            group=REFERENCE_IMAGES,
             empty_means="none: files of the image's name",
             applies_when=READS_REFERENCES,
         ),

@@ -408,7 +408,7 @@ def test_reference_images_are_on_the_general_tab(
     kontext = next(p for p in list_presets() if "kontext" in p.name).load().config
     form.load(kontext.model_copy(update={"concepts": form.config.concepts}), Source("kontext"))
     window.wait_until(lambda: rows[path].control.frame.winfo_ismapped(), "the field")
-    assert [card.group.title for card in editor.form_view.cards if card.num_rows_shown()][-1] == "Reference images"
+    assert [card.group.title for card in editor.form_view.cards if card.num_rows_shown()][1] == "Reference images"
     window.wait_until(lambda: {t.badge for t in general.grid_view.tiles} == {"no reference"}, "the marks")
     before = tmp_path / "before"
     before.mkdir()

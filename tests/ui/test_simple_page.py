@@ -127,7 +127,11 @@ def test_length_and_memory_are_stated_with_their_reasons() -> None:
     misfit = Progress(LONG, OTHER, here=Here(CARD, needs=LARGE, fits=False))
     assert text("Memory", misfit) == "These settings need about 22.0 GB of memory, and the card has 12."
     assert BY_TITLE["Memory"].is_wrong(misfit)
+    assert [choice.value for choice in BY_TITLE["Memory"].choices(misfit)] == ["fit"]
+    assert BY_TITLE["Memory"].choices(Progress(LONG, OTHER, here=small)) == ()
     without_gpu = text("Memory", Progress(LONG, OTHER, here=Here(DESKTOP, needs=LARGE, fits=False)))
+    slow = Progress(LONG, OTHER, here=Here(DESKTOP, needs=LARGE, fits=False))
+    assert BY_TITLE["Memory"].choices(slow) == (), "other settings do not make a processor a card"
     assert without_gpu == "These settings are sized for a GPU: without one, about 33 hours for 20 images."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ui.app.home_model import machine_rows, why_no_gpu
 from ui.features.queue.model import QueueControl
@@ -42,7 +42,8 @@ class RecentCard(Card):
         self._photos: Photos | None = None
         px = context.theme.px
         self.empty = WrappedText(self.body, context.theme, _NO_RUNS, colour="muted", on="card")
-        self.empty.pack(fill="x", padx=(px(12), 0), pady=(0, px(6)))
+        self._empty_place: dict[str, Any] = {"fill": "x", "padx": (px(12), 0), "pady": (0, px(6))}
+        self.empty.pack(**self._empty_place)
         self.grid_box = Panel(self.body, context.theme, "card")
 
     def show(self, records: tuple[RunRecord, ...]) -> None:
@@ -54,7 +55,7 @@ class RecentCard(Card):
             self.grid_box.pack(fill="x", padx=(self._context.theme.px(12), 0))
         else:
             self.grid_box.pack_forget()
-            self.empty.pack(fill="x")
+            self.empty.pack(**self._empty_place)
         self._draw_tiles()
 
     def fit(self, width: int) -> None:

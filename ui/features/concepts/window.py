@@ -11,7 +11,7 @@ from typing import Protocol
 
 from modules.data.captions.settings import CAPTION_AUGMENTATION
 from modules.data.concept import Concept
-from modules.data.image_settings import IMAGE_AUGMENTATION
+from modules.data.image_settings import IMAGE_AUGMENTATION, REFERENCE_IMAGES
 from ui.features.concepts.scanning import Result, Scans
 from ui.forms.context import Context
 from ui.forms.layout import FormView
@@ -128,7 +128,9 @@ class ConceptEditor(Window):
         """Return the groups of fields of each tab that has a form."""
         result: dict[str, list[Group]] = {}
         for group in item_groups(Concept, self.path, "Concept"):
-            result.setdefault(_TABS_OF_GROUPS.get(group.title, "General"), []).append(group)
+            groups = result.setdefault(_TABS_OF_GROUPS.get(group.title, "General"), [])
+            # An editing model needs reference images before captions: they come after the folder of the images.
+            groups.insert(1 if group.title == REFERENCE_IMAGES else len(groups), group)
         return {title: tuple(groups) for title, groups in result.items()}
 
     def _add_titles(self) -> None:

@@ -56,7 +56,7 @@ class Choice:
 
     label: str
     text: str
-    value: Preset | int | Literal["folders", "references", "write", "sentence", "prompt"]
+    value: Preset | int | Literal["folders", "references", "write", "sentence", "prompt", "fit"]
 
 
 def _no_choices(_progress: Progress) -> tuple[Choice, ...]:
@@ -253,6 +253,17 @@ def _describe_memory(progress: Progress) -> str:
     return misfit or describe_needs(progress.here)
 
 
+def _memory_choices(progress: Progress) -> tuple[Choice, ...]:
+    text = (
+        "Proposes the fastest settings that fit, each with its memory and time. You see them before they are applied."
+    )
+    here = progress.here
+    if here is None or here.needs is None or here.fits:
+        return ()
+    lacks_memory = here.has_gpu or here.needs.memory_bytes > here.machine.memory_bytes
+    return (Choice("Fit to my card…", text, "fit"),) if lacks_memory else ()  # a processor may only be too slow
+
+
 # -- the samples and the result
 
 
@@ -315,8 +326,8 @@ STEPS: tuple[Step, ...] = (
         "Memory",
         _describe_memory,
         _fits,
-        (("Fit to my card…", "fit"),),
-        ("data.resolution_px",),
+        fields=("data.resolution_px",),
+        choices=_memory_choices,
         is_wrong=lambda progress: progress.here is not None and not progress.here.fits,
     ),
     Step(

@@ -137,6 +137,7 @@ class SimplePage:
             "write": self._write_captions,
             "sentence": self._write_one_sentence,
             "prompt": self._add_prompt,
+            "fit": partial(context.actions.run, "fit"),
         }
         self.form_view = StepForm(self.scroll.body, context, self._soon)
         self.form_view.grid(row=0, column=0, sticky="new")
