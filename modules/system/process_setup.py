@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,10 +42,12 @@ def use_growing_segments() -> None:
     """Let torch's allocator on an NVIDIA GPU extend its segments, so that free memory is not lost in gaps between them.
 
     A run takes tensors of other sizes in each phase and for each image size. Torch reads the setting when it first uses
-    the GPU; what the user has set stays. Only Linux supports it: elsewhere torch would print a warning.
+    the GPU; what the user has set stays. Only Linux supports it: on Windows torch would print a warning, and in the
+    subsystem of Windows for Linux some drivers refuse the very first allocation (pytorch/pytorch issue 192330).
     """
     is_set = any(name in os.environ for name in _ALLOCATOR_SETTINGS)
-    if sys.platform == "linux" and not is_set and not torch_build().startswith("rocm"):
+    is_of_windows = "microsoft" in platform.release().lower()
+    if sys.platform == "linux" and not is_of_windows and not is_set and not torch_build().startswith("rocm"):
         os.environ[_ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform as platform_module
 import sys
 
 import pytest
@@ -30,6 +31,17 @@ def test_segments_grow(
 ) -> None:
     monkeypatch.setattr(os, "environ", {own: "max_split_size_mb:64"} if own else {})
     monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(platform_module, "release", lambda: "6.8.0-generic")
     monkeypatch.setattr(process_setup, "torch_build", lambda: build)
     use_growing_segments()
     assert os.environ.get(NAMES[0]) == expected
+
+
+def test_segments_are_fixed_in_the_subsystem_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its drivers may refuse the first allocation of segments that grow."""
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform_module, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
+    monkeypatch.setattr(process_setup, "torch_build", lambda: "cu130")
+    use_growing_segments()
+    assert not os.environ
