@@ -120,14 +120,14 @@ def execute(
     request = _with_destination(request, backup, ranks, log)
     run_dir = backup.run_dir if backup else None
     datasets = _check(request, approved_code, log, desk, run_dir=run_dir, ranks=ranks)
-    training = request.config.training
+    training, devices = request.config.training, request.config.multi_gpu
     machine = machine_of(
         request.config.general,
         training.precision,
         autocast_cache=training.autocast_cache,
         steps_autocast=needs_autocast(request.config),
         ranks=ranks,
-        device_indexes=request.config.multi_gpu.device_indexes,
+        device_indexes=devices.device_indexes if devices.enabled or not ranks.rank.is_alone else "",
     )
     on_device(machine.train_device)
     _report_uneven_devices(machine, log)

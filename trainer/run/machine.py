@@ -70,7 +70,8 @@ def machine_of(
 ) -> Machine:
     """Return the devices and the precision of a run. Raises DarkroomError for a device that is not available.
 
-    Each of several processes gets a different GPU: one of `device_indexes`, or of all GPUs of the machine.
+    Each of several processes gets a different GPU: one of `device_indexes`, or of all GPUs of the machine. A single
+    process gets the first of `device_indexes`, if there are any.
     """
     device = device_of_rank(resolve_device(general.train_device), ranks.rank, device_indexes)
     return Machine(
@@ -89,11 +90,11 @@ def device_of_rank(device: Device, rank: Rank, device_indexes: str) -> Device:
     """
     if device.type != "cuda":
         return device
-    if rank.is_alone:
+    chosen = [int(part) for part in device_indexes.split(",") if part.strip()]
+    if rank.is_alone and not chosen:
         if device.torch.index is not None:
             torch.cuda.set_device(device.torch)
         return device
-    chosen = [int(part) for part in device_indexes.split(",") if part.strip()]
     indexes = chosen or list(range(torch.cuda.device_count()))
     if rank.local_index >= len(indexes):
         raise DarkroomError(
