@@ -15,17 +15,21 @@ import pytest
 import torch
 
 from modules.config.schema import Config
-from modules.system.devices import Device
+from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.recorded_operations import NotRecordableError, RecordedOperations
 from tests.builders.runs import Ran, assert_equal_tensors, run, steps_of
 from trainer.events import WarningRaised
 from trainer.machine_events import SettingChosen
+from trainer.methods.protocol import StepLoss
 from trainer.preflight import graphs as preflight_graphs
 from trainer.preflight.graphs import PASSED_ON, problems_of_graphs, records_steps, why_not_recorded
 from trainer.run import stepper
+from trainer.step import graphs as graphs_module
 from trainer.step.graphs import CudaRecorder, StepGraphs, shapes_of, tensors_in, with_tensors
+from trainer.step.loop import add_micro_batch
+from trainer.step.precision import Precision
 
 
 @pytest.fixture(scope="module")
@@ -231,20 +235,33 @@ def test_a_failed_recording_leaves_the_gradients_of_a_plain_run() -> None:
 
 
 class FakeCuda:
-    """Streams of a GPU, and a capture that ends like torch's: if that fails, its stream stays the current one."""
+    """Streams of a GPU, and a capture that ends like torch's: if that fails, its stream stays the current one.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
-        self.fails = fails
+    It fails where what is recorded `breaks` it, and is complete if an error of the host alone ends that.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, breaks: bool) -> None:
+        self.breaks, self.is_captured = breaks, False
         self.current, self.made, self.ended = "default", SimpleNamespace(device=torch.device("cuda:0")), list[str]()
         cuda = torch.cuda
         monkeypatch.setattr(cuda, "graph_pool_handle", lambda: (0, 1))
         monkeypatch.setattr(cuda, "Stream", lambda device: self.made)
         monkeypatch.setattr(cuda, "current_stream", lambda device: self.current)
-        monkeypatch.setattr(cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+        monkeypatch.setattr(cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None, pool=self.pool))
         monkeypatch.setattr(cuda, "stream", self.stream)
         monkeypatch.setattr(cuda, "graph", self.graph)
-        for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
-            monkeypatch.setattr(torch._C, name, lambda *given, name=name: self.ended.append(f"{name} {given}"))
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_again)
+        monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *given: self.ended.append(f"release {given}"))
+
+    def end_again(self, *given: Any) -> None:
+        """Refuse, as torch does: it has ended the allocation of a capture that failed."""
+        raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+
+    def pool(self) -> tuple[int, int]:
+        """Return the pool of a complete capture."""
+        if not self.is_captured:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return (0, 1)
 
     @contextmanager
     def stream(self, stream: Any) -> Iterator[None]:
@@ -257,23 +274,62 @@ class FakeCuda:
     @contextmanager
     def graph(self, graph: Any, *, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
         before, self.current = self.current, stream
-        yield
-        if self.fails:
-            raise RuntimeError("operation failed due to a previous error during capture")
-        self.current = before
+        try:
+            yield
+        finally:
+            if self.breaks:
+                raise RuntimeError("operation failed due to a previous error during capture")
+            self.is_captured = True
+            self.current = before
 
 
-@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize(
+    ("breaks", "fails", "keeps", "released"),
+    [
+        (True, True, True, ["release (0, (0, 1))"]),
+        (True, False, True, ["release (0, (0, 1))"]),
+        (True, True, False, []),  # torch releases it
+        (False, True, True, []),  # the capture is complete: its graph releases it
+        (False, False, True, []),
+    ],
+)
 def test_a_failed_capture_leaves_its_stream_and_the_memory_of_the_allocator(
-    monkeypatch: pytest.MonkeyPatch, fails: bool
+    monkeypatch: pytest.MonkeyPatch, breaks: bool, fails: bool, keeps: bool, released: list[str]
 ) -> None:
-    cuda = FakeCuda(monkeypatch, fails=fails)
+    cuda = FakeCuda(monkeypatch, breaks=breaks)
+    monkeypatch.setattr(graphs_module, "_KEEPS_MEMORY", keeps)
     recorder = CudaRecorder(Device("cuda"))
-    with pytest.raises(RuntimeError, match="previous error") if fails else nullcontext():
-        recorder.record(lambda: None)
+
+    def run() -> None:
+        if fails:
+            raise RuntimeError("an operation that is not permitted")
+
+    words = "not permitted" if fails else "previous error"
+    with pytest.raises(RuntimeError, match=words) if fails or breaks else nullcontext():
+        recorder.record(run)
     assert cuda.current == "default"
-    ended = ["_cuda_endAllocateToPool (0, (0, 1))", "_cuda_releasePool (0, (0, 1))"]
-    assert cuda.ended == (ended if fails else [])
+    assert cuda.ended == released
+
+
+def test_a_micro_batch_leaves_no_graph_that_the_next_recording_would_meet() -> None:
+    """Torch refuses to record where accumulating a gradient began before, on the stream of a plain batch."""
+    weight = torch.nn.Parameter(torch.ones(2))
+
+    def accumulation() -> Any:
+        """Return the node that accumulates the weight's gradient: the same one while any graph has it."""
+        return weight.expand_as(weight).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+
+    def loss(batch: Any, context: Any) -> StepLoss:
+        found = weight.square().sum()
+        accumulation().metadata["of"] = "a plain batch"
+        return StepLoss(found, num_samples=1, group_samples=1, is_last_micro_batch=True)
+
+    stepper: Any = SimpleNamespace(begin=lambda step: None, backward=lambda step_loss: step_loss.loss.backward())
+    batch, context = SimpleNamespace(step=0, micro_batch=0), SimpleNamespace(run_seed=0, device=CPU)
+    method: Any = SimpleNamespace(loss=loss)
+    left = add_micro_batch(batch, method, stepper, context, Precision("float32", CPU))  # type: ignore[arg-type]
+    assert (float(left.loss), left.loss.requires_grad, weight.grad is None) == (2.0, False, False)
+    assert "of" not in accumulation().metadata
 
 
 def test_the_double_refuses_what_a_graph_refuses() -> None:

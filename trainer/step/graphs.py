@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 _MOST_GRAPHS = 64
 """Each graph has a node of some kilobytes on the host for every kernel. Further shapes run as they are."""
+_KEEPS_MEMORY = torch.__version__.partition("+")[0] == "2.13.0" and torch.version.hip is None
+"""Whether torch keeps the memory of a failed capture. AMD's builds of 2.13.0 do not."""
 
 
 class Recorder(Protocol):
@@ -65,21 +67,34 @@ class CudaRecorder:
                 # Threads of the loader copy to the device meanwhile, which must not end the capture.
                 with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                     run()
-            except RuntimeError:
-                self._end_allocation()
-                raise
+            except RuntimeError as error:
+                self._end_allocation(graph)
+                # What broke the capture, not that it is broken.
+                raise (error.__context__ if isinstance(error.__context__, RuntimeError) else error) from None
         replay: Callable[[], None] = graph.replay
         return replay
 
-    def _end_allocation(self) -> None:
+    def _end_allocation(self, graph: torch.cuda.CUDAGraph) -> None:
         """Let torch's allocator leave a failed capture: it would take part in it until the process ends.
 
         Freeing unused memory would raise then, and the memory of the capture would never be free. There is nothing
-        public for it. Raises nothing where torch has done so.
+        public for it. Raises nothing where torch has done so: from 2.13 on it ends the allocation, and after 2.13.0 a
+        graph that is dropped releases its memory, too (pytorch/pytorch pull requests 180395 and 190348).
         """
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(self._stream.device.index, self._pool)
-            torch._C._cuda_releasePool(self._stream.device.index, self._pool)
+        if _KEEPS_MEMORY and not _is_captured(graph):
+            with suppress(RuntimeError):
+                torch._C._cuda_releasePool(self._stream.device.index, self._pool)
+
+
+def _is_captured(graph: torch.cuda.CUDAGraph) -> bool:
+    """Return whether a graph is complete, although an error ended the function: then torch releases its memory."""
+    try:
+        graph.pool()
+    except RuntimeError:
+        return False
+    return True
 
 
 _NO_LOSS = torch.zeros(())

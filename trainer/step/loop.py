@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from modules.data.batch import Batch
@@ -141,7 +141,7 @@ def add_micro_batch(
     precision: Precision,
     graphs: StepGraphs | None = None,
 ) -> StepLoss:
-    """Add the gradient of a method's loss for a batch to a stepper, and return the loss.
+    """Add the gradient of a method's loss for a batch to a stepper, and return the loss, detached.
 
     With `graphs` the forward and backward pass are recorded and replayed, where the batch can be.
     """
@@ -157,7 +157,9 @@ def add_micro_batch(
             step_loss = method.loss(batch, context)
         stepper.begin(batch.step)
         stepper.backward(step_loss)
-    return step_loss
+    # Nothing may keep its graph: the next batch may be recorded, and torch refuses to where accumulating a gradient
+    # began on another stream (`torch.autograd.graph.set_override_stale_capture_stream`).
+    return replace(step_loss, loss=step_loss.loss.detach())
 
 
 def finish_step(training: Training, epoch_steps: int, started: float) -> None:
