@@ -48,7 +48,7 @@ def traced_part(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> 
 
 
 def _sizes_of(spec: FamilySpec) -> tuple[PassSize, ...]:
-    """Return sizes at which latents have the sides of the usual factor, so that their attention is the same."""
+    """Return sizes at which latents have sides as those of the usual factor, so that their attention is the same."""
     times = max(1, spec.latents.factor // _USUAL_FACTOR)
     return tuple(replace(size, width_px=times * size.width_px, height_px=times * size.height_px) for size in _SIZES)
 

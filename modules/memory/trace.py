@@ -141,7 +141,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """The values saved of a call, by operand and weight, and the backward pass's own (size, item bytes)."""
+    """The values saved of a call, by operand and weight, and those of the backward pass alone (size, item bytes)."""
 
     of_operands: tuple[tuple[int, ...], ...]
     extras: tuple[tuple[int, int], ...]

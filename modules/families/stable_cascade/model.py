@@ -37,7 +37,7 @@ class StableCascade(EffNetModel[PooledConditioning]):
     text_class = PooledConditioning
 
     def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: all but the autoencoder's and the one for an image."""
+        """Return whether a denoising loss reaches a layer: all but the autoencoder's and that of an image."""
         return super().reaches(part, name) and not name.startswith(OF_IMAGES)
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> PooledConditioning:
