@@ -288,6 +288,19 @@ def test_jobs_give_way_to_a_busy_window_and_not_forever(monkeypatch: pytest.Monk
     assert begun < clock.now < begun + 0.2
 
 
+def test_short_jobs_do_not_wait_for_those_that_report() -> None:
+    """Two estimates of a new model's memory kept the captions of a concept from appearing for minutes."""
+    pump, seen = Pump(Clockwork().after), []
+    end = threading.Event()
+    for _ in range(3):
+        pump.background.run_reporting(lambda _report: end.wait(60), seen.append, progress=print)
+    pump.background.run(lambda: "short", seen.append)
+    turn_until(pump, lambda: seen)
+    assert seen == ["short"]
+    end.set()
+    turn_until(pump, lambda: len(seen) == 4)
+
+
 def test_a_reporting_job_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     pump, seen = Pump(Clockwork().after), []
     ways: list[tuple[object, ...]] = []

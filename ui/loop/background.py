@@ -33,10 +33,18 @@ class JobCancelledError(Exception):
 class Job:
     """A submitted job; `cancel` discards its result."""
 
-    def __init__(self, work: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[Exception], None]):
+    def __init__(
+        self,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None],
+        *,
+        is_long: bool = False,
+    ):
         self.work = work
         self.done = done
         self.failed = failed
+        self.is_long = is_long
         self.is_cancelled = False
 
     def cancel(self) -> None:
@@ -44,13 +52,24 @@ class Job:
         self.is_cancelled = True
 
 
-class Background:
-    """Two threads that run jobs in order, and the results for the Tk thread."""
+class _Lane:
+    """A queue of jobs, and the threads that work on it."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self.threads: list[threading.Thread] = []
+
+
+class Background:
+    """Two threads that run short jobs in order, two for those that report, and the results for the Tk thread.
+
+    A check before a start may wait for minutes until the memory of a model is estimated; meanwhile, thumbnails and
+    captions appear as ever.
+    """
+
+    def __init__(self) -> None:
+        self._short, self._long = _Lane(), _Lane()
         self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
         self._busy_until = 0.0  # of `time.perf_counter`
 
     def window_is_busy(self, seconds: float) -> None:
@@ -96,14 +115,15 @@ class Background:
                 last_report = now
                 self._results.put(lambda: None if job.is_cancelled else progress(what, number, total))
 
-        job = Job(lambda: work(report), done, failed or _log_failure)
+        job = Job(lambda: work(report), done, failed or _log_failure, is_long=True)
         return self._submit(job)
 
     def _submit(self, job: Job) -> Job:
-        self._jobs.put(job)
-        if len(self._threads) < _NUM_THREADS:
-            thread = threading.Thread(target=self._work, name="darkroom-background", daemon=True)
-            self._threads.append(thread)
+        lane = self._long if job.is_long else self._short
+        lane.jobs.put(job)
+        if len(lane.threads) < _NUM_THREADS:
+            thread = threading.Thread(target=self._work, args=(lane.jobs,), name="darkroom-background", daemon=True)
+            lane.threads.append(thread)
             thread.start()
         return job
 
@@ -119,9 +139,9 @@ class Background:
             notify(hand_over)
         return has_drained
 
-    def _work(self) -> None:
+    def _work(self, jobs: queue.SimpleQueue[Job]) -> None:
         while True:
-            job = self._jobs.get()
+            job = jobs.get()
             if not job.is_cancelled:
                 self._results.put(_finish(job))
             del job  # keeps nothing of the last job alive while waiting for the next

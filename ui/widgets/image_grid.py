@@ -96,9 +96,9 @@ class ImageGrid(Grid):
         self.draw_photo(batch, self.photo_key(number, layout), x, y, side)
         if tile.ring:
             width = self.theme.px(_RING_PX)
-            inset = width / 2
+            inset, last = width // 2, side - 1
             batch.add(
-                "rectangle", x + inset, y + inset, x + side - inset, y + side - inset,
+                "rectangle", x + inset, y + inset, x + last - inset, y + last - inset,
                 outline=self.theme.colour(tile.ring), width=width, tags="ring",
             )  # fmt: skip
         if tile.badge:

@@ -76,7 +76,7 @@ class Presets(Window):
         )
         self.find.trace_add("write", lambda *_: self._show_matches())
         self._add_buttons(px(PAD))
-        self.notes = WrappedText(self, context.theme, colour="muted", height=3, anchor="nw")
+        self.notes = WrappedText(self, context.theme, colour="muted", height=5, anchor="nw")
         self.notes.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(8), 0))
         self.table = Table(self, context.theme, _COLUMNS)
         self.table.pack(fill="both", expand=True, padx=px(PAD))
@@ -321,7 +321,7 @@ class PresetList(SearchWindow):
         px = context.theme.px
         self.foot = Text(self, context.theme, "", role="small", colour="muted")
         self.foot.pack(side="bottom", anchor="w", padx=px(PAD), pady=(0, px(10)), before=self.table)
-        self.notes = WrappedText(self, context.theme, colour="muted", height=3, anchor="nw")
+        self.notes = WrappedText(self, context.theme, colour="muted", height=5, anchor="nw")
         self.notes.pack(side="bottom", fill="x", padx=px(PAD), pady=(0, px(8)), before=self.table)
         self.table.on_events({"<<TreeviewSelect>>": self._show_notes})
         self.show(*_LIST_SIZE)
