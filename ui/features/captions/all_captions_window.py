@@ -116,7 +116,7 @@ class AllCaptionsWindow(Window):
         Button(footer, theme, "Close", self.close, width=92).pack(side="right")
         self.message = Text(footer, theme, _KEYS, colour="muted")
         self.message.pack(side="left")
-        self.rows = CaptionRows(self, context, text_of=self.model.text_of, edit=self.model.edit, empty_text=_NOTHING)
+        self.rows = CaptionRows(self, context, text_of=self.model.text_of, edit=self.model.edit, empty_text="")
         self.rows.pack(fill="both", expand=True, padx=px(PAD))
         for variable in (self.choice, self.words):
             variable.trace_add("write", lambda *_: self._list_soon())
@@ -157,6 +157,7 @@ class AllCaptionsWindow(Window):
             self.rows.show(model.images)
         else:
             self.rows.refresh()
+        self.rows.empty.set_text("" if model.is_reading else _NOTHING)
         listed, of_all = count(len(model.images), "caption"), len(model.set.images)
         self.summary.set_text("Reading…" if model.is_reading else f"{listed} of {of_all:,}")
         self.message.set_text(model.message or _KEYS)
