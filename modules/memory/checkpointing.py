@@ -91,7 +91,8 @@ def create_checkpointed_forward(
     transfers = Transfers(train_device, temp_device)
     layers = offload_layers(blocks, fraction=offload_fraction, resident=resident, transfers=transfers)
     for target, name in _targets(module, entry, blocks, tuple(transformer_types), mode, chosen_blocks):
-        forward = _CheckpointedForward(target, getattr(target, name), keeps_products=mode == "selective")
+        plain, is_mps = getattr(target, name), train_device.type == "mps"
+        forward = _CheckpointedForward(target, plain, keeps_products=mode == "selective", restores_mps=is_mps)
         setattr(target, name, forward)
     enter: Forward = module.__call__ if entry == "forward" else getattr(module, entry)
     if layers is None and not offload_activations:
@@ -118,14 +119,17 @@ class _CheckpointedForward:
 
     The second pass uses the copies of weights that the first one had (`modules/memory/pass_copies.py`). The state of
     the generators is only kept for it if something in the module draws from them: keeping and restoring it takes the
-    host about as long as starting ten kernels, for each block.
+    host about as long as starting ten kernels, for each block. With `restores_mps` that of an Apple GPU is kept here.
     """
 
-    def __init__(self, module: nn.Module, plain: Forward, *, keeps_products: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, plain: Forward, *, keeps_products: bool = False, restores_mps: bool = False
+    ) -> None:
         self.plain = plain
         self._module = module
         self._with_dropout: list[nn.Module] | None = None
         self._with_copies: list[nn.Module] | None = None
+        self._restores_mps = restores_mps
         self._run = _without_autocast_cache(plain) if keeps_products else plain
         self._num_passes = 0
         self._options: dict[str, Any] = {"use_reentrant": False}
@@ -140,6 +144,8 @@ class _CheckpointedForward:
         if self._num_passes > _NUM_CHECKED:
             options["determinism_check"] = "none"
         run = self._with_present_copies()
+        if self._restores_mps and options["preserve_rng_state"]:
+            run = _drawing_alike_on_mps(run)
         if any(isinstance(value, torch.Tensor) for value in args):
             return checkpoint(run, *args, **options, **kwargs)
         # Torch finds the devices whose random state it must restore from the positional arguments only: an encoder
@@ -166,6 +172,26 @@ class _CheckpointedForward:
                 return self._run(*args, **kwargs)
 
         return run
+
+
+def _drawing_alike_on_mps(run: Forward) -> Forward:
+    """Return a pass that draws the same numbers on an Apple GPU each time that it runs.
+
+    torch.utils.checkpoint keeps a device's random state only if the device's module is `_initialized`, a name that
+    `torch.mps` does not have: the second pass would drop other values than the first one.
+    """
+    state = torch.mps.get_rng_state()
+
+    def alike(*args: Any, **kwargs: Any) -> Any:
+        before = torch.mps.get_rng_state()
+        torch.mps.set_rng_state(state)
+        try:
+            return run(*args, **kwargs)
+        finally:  # a recomputation ends with an exception once all needed tensors exist
+            if not torch.equal(before, state):  # it is one: the first pass has drawn what it drew
+                torch.mps.set_rng_state(before)
+
+    return alike
 
 
 def _named(run: Forward, kwargs: dict[str, Any], *args: Any) -> Any:

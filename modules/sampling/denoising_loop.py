@@ -17,7 +17,7 @@ from modules.diffusion.process_spec import FlowConvention, LogitNormalGrid
 from modules.families.protocol import ModelFamily
 from modules.families.spec import GuidedNorm, ProjectedGuidance
 from modules.sampling.registry import SAMPLERS, FlowScheduler, samplers_for
-from modules.system.devices import Device, move
+from modules.system.devices import Device, move, widest_float
 from modules.system.errors import DarkroomError
 
 # diffusers' schedulers for flow models behind the interface of its DDPM schedulers, which the denoising loop uses.
@@ -223,8 +223,9 @@ def _projected(change_BCHW: torch.Tensor, onto_BCHW: torch.Tensor, most_norm: fl
         found: torch.Tensor = torch.linalg.vector_norm(of_BCHW, dim=_of_sample(of_BCHW), keepdim=True)
         return found
 
-    bounded_BCHW = (change_BCHW * (most_norm / norms(change_BCHW)).clamp(max=1.0)).double()
-    direction_BCHW = onto_BCHW.double() / norms(onto_BCHW.double()).clamp(min=1e-12)
+    dtype = widest_float(onto_BCHW.device)
+    bounded_BCHW = (change_BCHW * (most_norm / norms(change_BCHW)).clamp(max=1.0)).to(dtype)
+    direction_BCHW = onto_BCHW.to(dtype) / norms(onto_BCHW.to(dtype)).clamp(min=1e-12)
     parallel_BCHW = (bounded_BCHW * direction_BCHW).sum(dim=_of_sample(change_BCHW), keepdim=True) * direction_BCHW
     return (bounded_BCHW - parallel_BCHW).type_as(change_BCHW)
 

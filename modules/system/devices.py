@@ -194,6 +194,11 @@ def _is_there(device: Device, kind: str) -> bool:
             return False
 
 
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return the floating point dtype of a device with the most bits: Apple's GPUs have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def dtype_of(name: str) -> torch.dtype:
     """Return the torch dtype of a config's name. Raises KeyError for an unknown name."""
     return DTYPES[name]
@@ -207,10 +212,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 @contextlib.contextmanager
 def seeded_global_rng(seed: int, device: Device) -> Iterator[None]:
     """Seed the global generators of the CPU and of `device`; their previous state is restored on exit."""
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device.torch] if on_gpu else [], device_type="cuda"):
+    kind = "cuda" if device.is_cpu else device.type
+    with torch.random.fork_rng(devices=[] if device.is_cpu else [device.torch], device_type=kind):
         torch.default_generator.manual_seed(seed)
-        if on_gpu:
+        if device.type == "cuda":
             with torch.cuda.device(device.torch):
                 torch.cuda.manual_seed(seed)
+        elif device.type == "mps":
+            torch.mps.manual_seed(seed)
         yield

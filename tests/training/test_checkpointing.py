@@ -529,3 +529,34 @@ def test_checkpointing_saves_what_it_is_for(tiny_sd: Path, counting: list[int]) 
     assert kept["block"] < 0.7 * kept["off"]
     assert kept["block"] < kept["transformer"] < kept["off"]
     assert kept["whole"] < 0.2 * kept["off"]
+
+
+class DropoutOnGpu(torch.nn.Dropout):
+    """Drops values by numbers of another generator than the CPU's."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__(0.5)
+        self.weight, self.generator = torch.nn.Parameter(torch.ones(64)), generator
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.weight * (torch.rand(64, generator=self.generator) < self.p)).sin() * x
+
+
+def test_dropout_on_an_apple_gpu_drops_the_same_values_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's checkpointing does not restore the state of that GPU's generator."""
+    generator = torch.Generator()
+    monkeypatch.setattr(torch.mps, "get_rng_state", generator.get_state)
+    monkeypatch.setattr(torch.mps, "set_rng_state", generator.set_state)
+    module = DropoutOnGpu(generator)
+    run = create_checkpointed_forward(module, train_device=Device("mps"), temp_device=CPU)
+    for _ in range(2):  # with other numbers each time
+        module.weight.grad = None
+        kept = run(torch.ones(64)).detach() > 0
+        before = generator.get_state()
+        out = run(torch.ones(64))
+        after = generator.get_state()
+        out.sum().backward()
+        assert torch.equal(module.weight.grad != 0, out.detach() > 0)  # type: ignore[arg-type]
+        assert not torch.equal(out.detach() > 0, kept)
+        assert torch.equal(generator.get_state(), after)
+        assert not torch.equal(before, after)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.system.devices import widest_float
+
 _THETA = 10000.0
 
 
@@ -63,10 +65,10 @@ class Positions(nn.Module):
 
     def _made_on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Return the rotations (size, F) of every axis, as complex numbers."""
-        tables = []
+        tables, dtype = [], widest_float(device)
         for channels, size in zip(self._axes, self._sizes, strict=True):
-            powers = torch.arange(0, channels, 2, device=device, dtype=torch.float64) / channels
-            angles = torch.outer(torch.arange(size, device=device, dtype=torch.float64), _THETA**-powers)
+            powers = torch.arange(0, channels, 2, device=device, dtype=dtype) / channels
+            angles = torch.outer(torch.arange(size, device=device, dtype=dtype), _THETA**-powers)
             tables.append(torch.polar(torch.ones_like(angles), angles).to(torch.complex64))
         return tuple(tables)
 

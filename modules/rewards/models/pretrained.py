@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch.nn import functional
 from transformers.utils.logging import disable_progress_bar
 
+from modules.system.devices import tensor_on
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
 
@@ -89,7 +90,7 @@ def resize(images_B3PP: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 
 def normalize(images_B3PP: torch.Tensor, *, mean: Sequence[float], std: Sequence[float]) -> torch.Tensor:
     """Return images minus the mean of each channel, divided by its standard deviation."""
-    mean_3, std_3 = (torch.tensor(v, dtype=images_B3PP.dtype, device=images_B3PP.device) for v in (mean, std))
+    mean_3, std_3 = (tensor_on(v, images_B3PP.device, images_B3PP.dtype) for v in (mean, std))
     return (images_B3PP - mean_3[:, None, None]) / std_3[:, None, None]
 
 

@@ -1,11 +1,11 @@
-"""The GPU of a process: its own number, one of those that a run names, or the one of the settings."""
+"""The GPU of a process: its own number, one of those that a run names, or the one of the settings. Apple's GPUs."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from modules.system.devices import CPU, Device
+from modules.system.devices import CPU, Device, seeded_global_rng, widest_float
 from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank
 from trainer.run.machine import device_of_rank
@@ -42,3 +42,21 @@ def test_a_cpu_stays_and_a_missing_gpu_is_an_error(current: list[str]) -> None:
     with pytest.raises(DarkroomError, match="2 processes on this machine, but only 1 GPU"):
         device_of_rank(Device("cuda"), Rank(1, 2, 1, 2), "0")
     assert not current
+
+
+def test_the_generator_of_an_apple_gpu_is_seeded_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for name, function in (("get_rng_state", generator.get_state), ("set_rng_state", generator.set_state)):
+        monkeypatch.setattr(torch.mps, name, lambda *given, function=function: function(*given[:-1]))
+    monkeypatch.setattr(torch.mps, "manual_seed", generator.manual_seed)
+    before, here = generator.get_state(), torch.get_rng_state()
+    with seeded_global_rng(7, Device("mps")):
+        assert generator.initial_seed() == torch.initial_seed() == 7
+    assert torch.equal(generator.get_state(), before)
+    assert torch.equal(torch.get_rng_state(), here)
+
+
+def test_apples_gpus_have_no_float64() -> None:
+    assert [widest_float(torch.device(kind)) for kind in ("cpu", "cuda", "mps")] == [
+        torch.float64, torch.float64, torch.float32
+    ]  # fmt: skip
