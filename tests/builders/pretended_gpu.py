@@ -2,8 +2,10 @@
 
 The dispatch keys of such a tensor are CUDA's, so autograd, autocast, the optimizers and the program take their way for
 a GPU. Below them each operation is done by the CPU, after what a GPU would refuse has been refused: operands of two
-devices, generators of another device, and reading memory of the GPU as an array. Streams and events exist, but all work
-is done at once, so what is read before its copy is done is not found.
+devices, generators of another device, reading memory of the GPU as an array, and what only kernels of the CPU take
+(norms of one dtype with weights of another, fused optimizers whose tensors lie in memory in different orders, products
+in 8 bits of sizes that tensor cores do not have). Streams and events exist, but all work is done at once, so what is
+read before its copy is done is not found.
 
 Only for torch's build for CPUs on Linux: autograd asks C++ objects for the GPU's streams, and here gets them by changed
 tables of virtual functions.
@@ -37,11 +39,21 @@ _INDEXING = frozenset(
     {_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default, _ATEN._index_put_impl_.default}
 )
 _CHANGES_SHAPE = frozenset({_ATEN.resize_.default, _ATEN.set_.source_Storage_storage_offset})
+_NORMS = {  # the places of their input and their weight
+    _ATEN.native_layer_norm.default: (0, 2),
+    _ATEN.native_group_norm.default: (0, 1),
+    _ATEN.native_layer_norm_backward.default: (1, 5),
+    _ATEN.native_group_norm_backward.default: (1, 4),
+}
 _GENERATOR = torch.Generator
 
 
 class MixedDevicesError(RuntimeError):
     """An operation that a real GPU would refuse."""
+
+
+class NoKernelError(RuntimeError):
+    """An operation that the CPU has a kernel for, and a GPU has not."""
 
 
 class PretendedTensor(torch.Tensor):
@@ -193,6 +205,8 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return type(value)(wrap(v) for v in value)
         return value
 
+    if device == _CUDA:
+        _require_kernel(func, args, kwargs)
     held: list[torch.Tensor] = []
     plain_args, plain_kwargs = unwrap(args), {k: unwrap(v) for k, v in kwargs.items()}
     if func is _ATEN._pin_memory.default:
@@ -245,6 +259,47 @@ def _device_of(func: Any, given: list[torch.Tensor], asked: Any) -> torch.device
         shapes = ", ".join(f"{'cuda' if _is_cuda(t) else 'cpu'} {tuple(t.shape)}" for t in given)
         raise MixedDevicesError(f"{func}: expected all tensors to be on the same device: {shapes}")
     return _CUDA
+
+
+def _require_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise NoKernelError for what torch's kernels for CUDA refuse, and those for the CPU take."""
+    if func in _NORMS:
+        x, weight = (args[place] for place in _NORMS[func])
+        if weight is not None and weight.dtype != x.dtype:
+            raise NoKernelError(f"{func} of {x.dtype} with a weight in {weight.dtype}")
+    elif func._schema.name.startswith("aten::_fused_"):
+        lists = [a for a in args if isinstance(a, list | tuple) and a and a[0].dim() + a[0].numel() > 1]
+        for tensors in zip(*lists, strict=False):
+            if len({(t.dtype, _order(t)) for t in tensors}) > 1:
+                raise NoKernelError(f"{func}: {[(t.dtype, t.size(), t.stride()) for t in tensors]}")
+    elif func is _ATEN._int_mm.default:
+        (num_rows, length), num_columns = args[0].shape, args[1].shape[1]
+        if num_rows <= 16 or length % 8 or num_columns % 8:
+            raise NoKernelError(f"{func} of {num_rows}, {length} and {num_columns}")
+    elif func is _ATEN._scaled_mm.default:
+        _require_scaled_product(*args[:4], out_dtype=kwargs.get("out_dtype"))
+
+
+def _order(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if size != 1)
+
+
+def _require_scaled_product(
+    left: torch.Tensor, right: torch.Tensor, left_scales: torch.Tensor, right_scales: torch.Tensor, *, out_dtype: Any
+) -> None:
+    """Raise NoKernelError for what torch refuses as operands of a product in float8."""
+    length, num_columns = right.shape
+    is_laid_out = left.stride() == (length, 1) and right.stride() == (1, length)
+    if not is_laid_out or length % 16 or num_columns % 16:
+        raise NoKernelError(
+            f"a product in float8 of {left.size()}, {left.stride()} and {right.size()}, {right.stride()}"
+        )
+    of_rows = left_scales.shape == (len(left), 1) and right_scales.shape == (1, num_columns)
+    is_one = left_scales.numel() == right_scales.numel() == 1
+    if not is_one and not (of_rows and left_scales.is_contiguous() and right_scales.is_contiguous()):
+        raise NoKernelError(f"scales of {left_scales.size()} and {right_scales.size()}")
+    if not is_one and out_dtype != torch.bfloat16:
+        raise NoKernelError(f"a product with scales of rows in {out_dtype}")
 
 
 def _check_generator(func: Any, args: Any, kwargs: dict[str, Any], device: torch.device) -> None:

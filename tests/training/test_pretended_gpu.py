@@ -20,7 +20,7 @@ from modules.system import hardware
 from modules.system.devices import CPU, Device, move
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
-from tests.builders.pretended_gpu import CAN_PRETEND, MixedDevicesError, pretended_gpu
+from tests.builders.pretended_gpu import CAN_PRETEND, MixedDevicesError, NoKernelError, pretended_gpu
 from tests.builders.recorded_operations import RecordedOperations
 from tests.builders.runs import Ran, assert_equal_tensors, run, steps_of
 from tests.training.test_devices import assert_all_went_well, watched_config
@@ -139,6 +139,28 @@ def test_what_a_gpu_refuses_is_refused() -> None:
         with pytest.raises(TypeError, match="numpy"):
             there.numpy()
     assert not torch.cuda.is_available()
+
+
+def test_what_only_kernels_of_a_cpu_take_is_refused() -> None:
+    with pretended_gpu():
+        states, weight = torch.ones(2, 16, device="cuda", dtype=torch.bfloat16), torch.ones(16, device="cuda")
+        with pytest.raises(NoKernelError, match="layer_norm"):
+            torch.nn.functional.layer_norm(states, (16,), weight)
+        with pytest.raises(NoKernelError, match="group_norm"):
+            torch.nn.functional.group_norm(states, 2, weight)
+        values = torch.ones(16, 16, device="cuda", dtype=torch.int8)
+        with pytest.raises(NoKernelError, match="_int_mm"):  # too few rows
+            torch._int_mm(values, values.T)
+        rows = torch.ones(32, 16, device="cuda").to(torch.float8_e4m3fn)
+        one = torch.ones((), device="cuda")
+        with pytest.raises(NoKernelError, match="float8"):  # the second operand lies in rows
+            torch._scaled_mm(rows, rows[:16], scale_a=one, scale_b=one, out_dtype=torch.float32)
+        layer = torch.nn.Linear(3, 2, device="cuda")
+        layer(torch.ones(1, 3, device="cuda")).sum().backward()
+        assert layer.weight.grad is not None
+        layer.weight.grad = layer.weight.grad.T.contiguous().T
+        with pytest.raises(NoKernelError, match="_fused_adamw_"):
+            torch.optim.AdamW(layer.parameters(), fused=True).step()
 
 
 def test_the_guard_knows_where_a_copy_from_the_gpu_is() -> None:
