@@ -13,7 +13,8 @@ from benchmarks.gpu.stage import Case, Check, Found, Request, at_least
 from benchmarks.rows import Row
 from modules.system.paths import PROGRAM_ROOT
 
-_SELECTED = ("-m", "gpu", "tests")
+_MARK = "mark.gpu"
+_AT_ONCE = "4"  # small models: each of these processes leaves the GPU idle most of the time
 _TINY = ("tests/unit/test_ranks.py",)  # no test of a GPU runs on a CPU
 _NO_TESTS = 5  # pytest's exit code
 
@@ -28,7 +29,7 @@ def _tests(request: Request, seconds: float) -> Iterator[Found]:
     results = request.folder / "tests.xml"
     results.parent.mkdir(parents=True, exist_ok=True)
     results.unlink(missing_ok=True)
-    selected = _TINY if request.is_tiny else _SELECTED
+    selected = _TINY if request.is_tiny else ("-m", "gpu", "-n", _AT_ONCE, *files_with_gpu_tests())
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results}", *selected]
     try:
         code = subprocess.run(command, cwd=PROGRAM_ROOT, timeout=seconds, check=False).returncode
@@ -39,6 +40,12 @@ def _tests(request: Request, seconds: float) -> Iterator[Found]:
         yield Check("tests run", f"pytest's exit code {code}", f"0 (not {_NO_TESTS}: no tests)", False)
         return
     yield from results_of(results)
+
+
+def files_with_gpu_tests() -> list[str]:
+    """Return the files of tests that need a GPU: to collect the tests of all files takes a minute in each process."""
+    files = sorted((PROGRAM_ROOT / "tests").rglob("test_*.py"))
+    return [str(file) for file in files if _MARK in file.read_text(encoding="utf-8")]
 
 
 def results_of(file: Path) -> Iterator[Found]:

@@ -24,7 +24,7 @@ from benchmarks.gpu.markdown import as_markdown
 from benchmarks.gpu.results import CaseResult, Report, read_report, write_json
 from benchmarks.gpu.runner import Call, run_stages
 from benchmarks.gpu.stage import STAGES, Case, Check, Found, Request, Stage, at_most, stages_of, within
-from benchmarks.gpu.suite import results_of
+from benchmarks.gpu.suite import files_with_gpu_tests, results_of
 from benchmarks.gpu.trained_steps import TrainedSteps, compared
 from benchmarks.loop_speed import for_measuring
 from benchmarks.rows import Row
@@ -95,6 +95,12 @@ def test_measured_steps_are_all_compiled_or_all_not(tmp_path: Path) -> None:
     assert (Config().model.compile, config.model.compile) == ("auto", "off")
     compiled = replace_value(config, "model.compile", "on")
     assert for_measuring(compiled, tmp_path, epochs=1).model.compile == "on"
+
+
+def test_the_stage_of_tests_collects_those_of_a_gpu_alone() -> None:
+    names = {Path(file).name for file in files_with_gpu_tests()}
+    assert {"test_on_gpu.py", "test_offload_on_gpu.py", "test_release.py"} <= names
+    assert len(names) < 12
 
 
 def test_without_time_cases_are_left_and_those_of_an_earlier_process_are_not_repeated(
