@@ -38,6 +38,7 @@ from ui.widgets.plot_model import Column as ReadoutColumn
 from ui.widgets.plot_model import Line
 from ui.widgets.plot_pointer import draw_readout
 from ui.widgets.run_figures import NOTHING_YET, run_figure
+from ui.widgets.scroll import ScrollFrame
 from ui.widgets.table import Column, Table
 from ui.widgets.tabs import TabbedCard
 from ui.widgets.textarea import TextArea
@@ -638,3 +639,14 @@ def test_a_disabled_button_is_never_orange(screen: tk.Tk, theme: Theme) -> None:
     for is_enabled, colour in ((True, "accent"), (False, "field"), (True, "accent")):
         button.set_enabled(is_enabled)
         assert button.cget("fg_color") == theme.pair(colour)
+
+
+def test_a_widget_that_goes_before_it_is_scrolled_into_view_moves_nothing(screen: tk.Tk, theme: Theme) -> None:
+    """A form that is rebuilt takes the widget with it that has just got the focus."""
+    frame = ScrollFrame(screen, theme)
+    frame.pack(fill="both", expand=True)
+    label = Text(frame.body, theme, "here")
+    label.pack()
+    screen.after_idle(label.destroy)
+    frame.see(label)
+    assert frame.canvas.yview()[0] == 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import tkinter as tk
 from collections.abc import Callable, Sequence
 
 from trainer.child.process import Spawn, spawn_trainer
@@ -13,6 +12,7 @@ from ui.forms.context import Context
 from ui.loop.jobs import JobRunner
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
+from ui.widgets.log import JobLines
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
@@ -53,11 +53,7 @@ class InstallWindow(Window):
         self.bar.pack(fill="x", padx=pad, pady=(pad, 0))
         self.status = WrappedText(self, theme, colour="label")
         self.status.pack(fill="x", padx=pad, pady=theme.px(8))
-        self.log = tk.Text(
-            self, height=8, wrap="char", borderwidth=0, highlightthickness=0, state="disabled", padx=theme.px(8),
-            pady=theme.px(6), font=theme.font("small"), background=theme.colour("card"),
-            foreground=theme.colour("muted"),
-        )  # fmt: skip
+        self.log = JobLines(self, theme, height=8, wrap="char")
         self.log.pack(fill="both", expand=True, padx=pad)
         self._unsubscribe = self.runner.changed.subscribe(lambda: context.pump.redraw_soon(self, self._show))
         context.pump.add_source(self.runner.drain)
@@ -96,11 +92,7 @@ class InstallWindow(Window):
         failure = state.failure
         self.status.recolour("error" if failure is not None else "label")
         self.status.set_text(f"{failure.message} {failure.advice}".strip() if failure is not None else state.status)
-        self.log.configure(state="normal")
-        self.log.delete("1.0", "end")
-        self.log.insert("1.0", "\n".join(state.lines))
-        self.log.see("end")
-        self.log.configure(state="disabled")
+        self.log.show(state.lines)
         self.stop_button.set_enabled(state.stage == "running")
         if state.stage in ("failed", "stopped"):
             self.again_button.pack(side="right", padx=(0, GAP))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -139,7 +138,7 @@ class SelfTestWindow(Window):
             frame.pack_propagate(False)
             frame.pack()
             if (photo := self._photos.get(key)) is not None:
-                tk.Label(frame, image=photo, borderwidth=0, background=self.theme.colour("field")).pack(expand=True)
+                Text(frame, self.theme, on="field", image=photo).pack(expand=True)
             Text(place, self.theme, title, colour="muted").pack()
 
 

@@ -45,7 +45,7 @@ class ImageViewer(Window):
         self._photo: ImageTk.PhotoImage | None = None
         self._job: Job | None = None
         px = theme.px
-        self.image = tk.Label(self, background=theme.colour("window"), borderwidth=0)
+        self.image = Text(self, theme, anchor="center")
         footer = Panel(self, theme)
         footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(12))
         self.caption = Text(footer, theme, wrap_px=_SIZE[0] - 2 * PAD)

@@ -6,7 +6,7 @@ import time
 import tkinter as tk
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from trainer.log_lines import LogLine
 from ui.widgets.auto_bar import AutoBar
@@ -139,6 +139,35 @@ class LogView(Panel):
     def _follow(self) -> None:
         if self._is_following:
             self.text.see("end")
+
+
+class JobLines(tk.Text):
+    """The newest lines of what a job prints, as a text that can be selected."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, *, height: int, wrap: Literal["none", "char"]) -> None:
+        px = theme.px
+        super().__init__(
+            master, height=height, wrap=wrap, borderwidth=0, highlightthickness=0, state="disabled", padx=px(8),
+            pady=px(6), font=theme.font("small"),
+        )  # fmt: skip
+        self.theme = theme
+        self._lines: tuple[str, ...] = ()
+        self.apply_theme()
+
+    def apply_theme(self) -> None:
+        """Apply the colours of the current mode."""
+        self.configure(background=self.theme.colour("card"), foreground=self.theme.colour("muted"))
+
+    def show(self, lines: tuple[str, ...]) -> None:
+        """Show lines, the last one in view."""
+        if lines == self._lines:
+            return
+        self._lines = lines
+        self.configure(state="normal")
+        self.delete("1.0", "end")
+        self.insert("1.0", "\n".join(lines))
+        self.see("end")
+        self.configure(state="disabled")
 
 
 class LogPanel(Panel):

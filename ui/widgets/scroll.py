@@ -49,6 +49,8 @@ class ScrollFrame(Panel):
     def see(self, widget: tk.Misc, *, margin_px: int = 24) -> None:
         """Scroll as little as needed to bring a widget into view; one that is visible moves nothing."""
         self.update_idletasks()
+        if not widget.winfo_exists():  # what was pending has removed it
+            return
         top = widget.winfo_rooty() - self.body.winfo_rooty()
         bottom = top + widget.winfo_height()
         margin = self.theme.px(margin_px)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import tkinter as tk
+import tkinter.font as tkfont
+from typing import Any, Literal
 
+from ui.widgets.auto_bar import AutoBar
 from ui.widgets.entry import edit_as_usual
 from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Text
+from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import Theme
+
+_SIZE_PX = 12
 
 
 def colour_text(text: tk.Text, theme: Theme) -> None:
@@ -15,6 +20,28 @@ def colour_text(text: tk.Text, theme: Theme) -> None:
     colour = theme.colour
     text.configure(background=colour("field"), foreground=colour("text"), insertbackground=colour("text"))
     text.configure(selectbackground=colour("accent"), selectforeground=colour("on_accent"))
+
+
+class TextBox(Panel):
+    """A long text in a font of one width, with a scroll bar: `text` is the text itself."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, *, wrap: Literal["none", "word"], **options: Any) -> None:
+        super().__init__(master, theme, "field")
+        family = tkfont.nametofont("TkFixedFont", root=self).actual("family")
+        self.text = tk.Text(
+            self, font=(family, -theme.px(_SIZE_PX)), wrap=wrap, borderwidth=0, highlightthickness=0, padx=theme.px(10),
+            pady=theme.px(8), width=1, height=1, **options,
+        )  # fmt: skip
+        bar = AutoBar(self, theme, self.text.yview, on="field")
+        self.text.configure(yscrollcommand=bar.set)
+        bar.pack(side="right", fill="y")
+        self.text.pack(side="left", fill="both", expand=True)
+        self.apply_theme()
+
+    def apply_theme(self) -> None:
+        """Apply the colours of the current mode."""
+        super().apply_theme()
+        colour_text(self.text, self.theme)
 
 
 class TextArea(tk.Frame):

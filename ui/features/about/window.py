@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -15,12 +14,12 @@ from ui.features.about.model import DOCUMENTS, about_lines, key_rows
 from ui.forms.context import Context
 from ui.loop.interaction import Failure
 from ui.loop.wording import format_size
-from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.fitted_text import FittedText
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.table import Column, Table
+from ui.widgets.textarea import TextBox
 from ui.widgets.theme import GAP, PAD
 
 _WRAP_PX = 430
@@ -141,17 +140,10 @@ class BundleWindow(Window):
         self.table.tree.column("what", stretch=True)
         self.table.pack(fill="x", padx=px(PAD), pady=(0, px(10)))
         self.table.on_events({"<<TreeviewSelect>>": self._show_selected})
-        box = Panel(self, theme, "field")
+        box = TextBox(self, theme, wrap="word")
         box.pack(fill="both", expand=True, padx=px(PAD))
-        self.text = tk.Text(
-            box, wrap="word", font=("TkFixedFont", -px(12)), background=theme.colour("field"),
-            foreground=theme.colour("text"), relief="flat", borderwidth=px(6), highlightthickness=0, height=8,
-        )  # fmt: skip
+        self.text = box.text
         self.text.tag_configure("line", lmargin2=px(_INDENT_PX))
-        bar = AutoBar(box, theme, self.text.yview, on="field")
-        self.text.configure(yscrollcommand=bar.set)
-        bar.pack(side="right", fill="y")
-        self.text.pack(side="left", fill="both", expand=True)
         self.save_button.set_enabled(False)
         self._collect(log_file)
         self.appear(*_SIZE)

@@ -28,6 +28,7 @@ from ui.loop.jobs import JobRunner
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
+from ui.widgets.log import JobLines
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.progress import ThinBar
 from ui.widgets.scroll import ScrollFrame
@@ -78,10 +79,7 @@ class AnnotateWindow(Window):
         )
         footer = Panel(self, theme)
         footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
-        self.log = tk.Text(
-            footer, height=6, wrap="none", borderwidth=0, highlightthickness=0, state="disabled", padx=px(8),
-            pady=px(6), font=theme.font("small"), background=theme.colour("card"), foreground=theme.colour("muted"),
-        )  # fmt: skip
+        self.log = JobLines(footer, theme, height=6, wrap="none")
         self.log.pack(fill="x", pady=(0, px(8)))
         self.bar = ThinBar(footer, theme, on="window")
         self.bar.pack(fill="x")
@@ -222,11 +220,7 @@ class AnnotateWindow(Window):
             self._show_status(f"{state.failure.message} {state.failure.advice}".strip(), "error")
         else:
             self._show_status(state.status, "label")
-        self.log.configure(state="normal")
-        self.log.delete("1.0", "end")
-        self.log.insert("1.0", "\n".join(state.lines))
-        self.log.see("end")
-        self.log.configure(state="disabled")
+        self.log.show(state.lines)
         self.start_button.set_enabled(not state.is_active)
         self.stop_button.set_enabled(state.stage == "running")
         if not state.is_active:

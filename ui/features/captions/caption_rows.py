@@ -27,7 +27,7 @@ class _Cell(Panel):
         px = context.theme.px
         self.image: Path | None = None
         self.text = ""  # as it was shown last
-        self.photo = tk.Label(self, borderwidth=0, background=context.theme.colour("field"))
+        self.photo = Text(self, context.theme, on="field", anchor="center")
         self.photo.place(x=0, y=0, width=px(_IMAGE_PX), height=px(_IMAGE_PX))
         self.name = Text(self, context.theme, role="small", colour="muted")
         self.name.place(x=px(_IMAGE_PX + 10), y=0)

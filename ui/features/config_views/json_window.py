@@ -6,12 +6,11 @@ import tkinter as tk
 
 from modules.config.codec import as_text
 from ui.forms.context import Context
-from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.entry import edit_as_usual
 from ui.widgets.panel import Panel, WrappedText
-from ui.widgets.textarea import colour_text
+from ui.widgets.textarea import TextBox
 from ui.widgets.theme import GAP, PAD
 
 _SIZE = (720, 560)
@@ -87,12 +86,6 @@ class JsonView(Window):
             problem = self._context.findings.items[0].problem
             self._show_message(f"{problem.message} {problem.advice}".strip(), "error")
 
-    def apply_theme(self) -> None:
-        """Apply the colours of the current mode."""
-        super().apply_theme()
-        if hasattr(self, "text"):
-            colour_text(self.text, self.theme)
-
     def destroy(self) -> None:
         """Also unsubscribe from the model."""
         self._unsubscribe()
@@ -100,26 +93,10 @@ class JsonView(Window):
         super().destroy()
 
     def _add_text(self) -> None:
-        box = Panel(self, self.theme, "field")
+        box = TextBox(self, self.theme, wrap="none", undo=True)
         box.pack(fill="both", expand=True, padx=self.theme.px(PAD))
-        self.text = tk.Text(
-            box,
-            font="TkFixedFont",
-            wrap="none",
-            borderwidth=0,
-            highlightthickness=0,
-            undo=True,
-            padx=self.theme.px(10),
-            pady=self.theme.px(8),
-            width=1,
-            height=1,
-        )
-        bar = AutoBar(box, self.theme, self.text.yview, on="field")
-        self.text.configure(yscrollcommand=bar.set)
-        bar.pack(side="right", fill="y")
-        self.text.pack(side="left", fill="both", expand=True)
+        self.text = box.text
         edit_as_usual(self.text)
-        self.apply_theme()
 
     def _set(self, text: str) -> None:
         self.text.delete("1.0", "end")

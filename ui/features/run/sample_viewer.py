@@ -73,13 +73,19 @@ class SampleViewer(Window):
         self._offset = (0, 0)
         self._drag_start: tuple[int, int, int, int] | None = None
         self._menu: tk.Menu | None = None
-        self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, background=context.theme.colour("window"))
+        self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0)
         self._add_footer()
         self.canvas.pack(fill="both", expand=True, padx=context.theme.px(PAD), pady=(context.theme.px(PAD), 0))
         self._bind_events()
         self.appear(*_SIZE)
         self.focus_set()
         self.show(place)
+
+    def apply_theme(self) -> None:
+        """Apply the colours of the current mode."""
+        super().apply_theme()
+        if hasattr(self, "canvas"):
+            self.canvas.configure(background=self.theme.colour("window"))
 
     # -- what is shown
 

@@ -62,7 +62,7 @@ class WebWindow(Window):
         self.address.pack(anchor="w", padx=pad, pady=(px(16), px(4)))
         self.note = WrappedText(self, context.theme, colour="label")
         self.note.pack(fill="x", padx=pad)
-        self.code = tk.Label(self, borderwidth=0, background=context.theme.colour("window"))
+        self.code = Text(self, context.theme)
         self.code.pack(padx=pad, pady=(px(14), 0))
         self._unsubscribe = self.page.changed.subscribe(self._show)
         self._show()
