@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from modules.config.records import top_records
@@ -13,7 +14,7 @@ from modules.settings.field import records_of
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
 from ui.forms.chooser import Chooser, about
-from ui.forms.fields import is_explained
+from ui.forms.fields import choose_from_list, is_explained
 from ui.widgets.controls import Choice
 
 
@@ -61,3 +62,12 @@ def test_each_choice_of_a_method_a_model_or_a_sampler_is_explained_where_it_is_c
     assert named | others <= set(explained)
     short = [(p, n) for p, r in explained.items() for n in r.choices if not 15 < len(about(r, n)) <= 125]
     assert not short, short
+
+
+def test_a_field_that_is_gone_opens_no_list(window: Window) -> None:
+    """Its row is shown until the form is rebuilt."""
+    record = window.app.form.record("training.optimizer")
+    assert record is not None
+    before = set(window.app.root.winfo_children())
+    choose_from_list(window.app.context, replace(record, path="training.gone"), print)
+    assert set(window.app.root.winfo_children()) == before

@@ -420,3 +420,18 @@ def test_reference_images_are_on_the_general_tab(
     assert "2 without a reference image" in general.summary.cget("text")
     assert general._load(folders[0] / "cat_1.png", 120).getpixel((12, 12))[0] > 240
     assert general._load(folders[0] / "cat_0.png", 120).getpixel((12, 12))[0] < 240
+
+
+def test_an_editor_whose_concept_goes_closes_once_and_leaves_nothing_to_draw(window: Window, concepts: Any) -> None:
+    editor = concepts.edit(0)
+    for title in editor.tabs.copy() | {"Statistics": None}:
+        editor.show(title)
+        window.settle()
+    views = list(editor.forms.values())
+    window.app.form.edit("concepts", ())
+    for _ in range(2):  # two changes before the window is idle
+        editor._follow()
+    window.app.root.update_idletasks()
+    assert not editor.winfo_exists()
+    assert not {(view, "width") for view in views} & set(window.app.context.pump._redraws)
+    window.settle()

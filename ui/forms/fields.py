@@ -208,10 +208,14 @@ def is_explained(record: FieldRecord) -> bool:
 
 
 def choose_from_list(context: Context, record: FieldRecord, choose: Callable[[str], object]) -> None:
-    """Open the window of a field's choices, which is imported when it is opened first."""
+    """Open the window of a field's choices, which is imported when it is opened first.
+
+    Not for a field that is gone and still shown, until its form is rebuilt.
+    """
     from ui.forms.chooser import Chooser
 
-    Chooser(context, record, choose)
+    if context.form.has(record.path):
+        Chooser(context, record, choose)
 
 
 def _every(master: tk.Misc, context: Context, record: FieldRecord) -> Control:

@@ -96,6 +96,7 @@ class FormView(Panel):
         """Also unsubscribe from the models."""
         for unsubscribe in self._unsubscribe:
             unsubscribe()
+        self.unbind("<Configure>")  # the cards change its size while they go
         self._context.pump.forget(self)
         self._context.pump.forget((self, "width"))
         for card in self.cards:

@@ -58,8 +58,9 @@ class Window(tk.Toplevel):
         self.configure(highlightcolor=line)
 
     def close(self) -> None:
-        """Destroy the window."""
-        self.destroy()
+        """Destroy the window; nothing if it is gone, as of two changes that both close it."""
+        if self.winfo_exists():
+            self.destroy()
 
     def destroy(self) -> None:
         """Also remove the window from customtkinter's registry, and the traces of its variables."""
