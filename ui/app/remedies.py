@@ -26,13 +26,13 @@ def add_remedy_actions(context: Context) -> None:
             "train_as_found",
             "Train the base model as what it is",
             partial(_train_as_found, context),
-            help="Change the model family to that of the base model's file",
+            help="Use the model family of the base model's file",
         ),
         Action(
             "use_variant",
             "Use the variant of the base model",
             partial(_use_variant, context),
-            help="Set the model variant to that of the base model's file",
+            help="Use the model variant of the base model's file",
         ),
         Action(
             "use_attention",

@@ -74,12 +74,12 @@ class SideBar(Panel):
         self._show_needed()
 
     def _show_needed(self) -> None:
-        """Add the entries of the pages that are needed now, in their order, and remove those of others."""
+        """Show the entries of the pages that are needed now, in their order, and remove the others."""
         context, before = self._context, dict[str, tk.Widget](self._headings)
         for spec in PAGES:
             entry = self.entries.get(spec.key)
             if entry is None:
-                continue  # it shares that of another page
+                continue  # it shares the entry of another page
             is_needed = context.preferences.now.show_advanced or spec.is_needed(context.form.config)
             is_needed = is_needed and self._is_of_view(spec)
             if spec.key in self._asked_for or (is_needed and not spec.on_demand):

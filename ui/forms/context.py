@@ -59,7 +59,7 @@ class RunStarter(Protocol):
 
     @property
     def fork_from(self) -> ForkSource | None:
-        """What the next start begins a new run from; None for a plain start."""
+        """The state that the next start begins a new run from; None for a plain start."""
 
     def prepare_fork(self, source: ForkSource, config: Config) -> None:
         """Load the settings of a fork. The next start begins it."""

@@ -127,8 +127,8 @@ def _browse(context: Context, record: FieldRecord, kind: str = "") -> None:
     Without a `kind`, the field's own kind of path is used.
     """
     value, entry = str(context.form.value(record.path) or ""), record.path.partition(".")[0]
-    beside = folder_for_images(c.path for c in context.form.config.concepts) if entry == "concepts" else from_root(".")
-    now = from_root(value) if value else beside
+    usual = folder_for_images(c.path for c in context.form.config.concepts) if entry == "concepts" else from_root(".")
+    now = from_root(value) if value else usual
     start = next((p for p in (now, *now.parents) if p.is_dir()), Path.cwd())
     path: Path | None
     match kind or record.setting.path_kind:

@@ -20,7 +20,7 @@ from ui.loop.signal import Signal
 # The choices that shape every page: the top bar is their only place. The fields of a method are on its page.
 TOP_BAR = ("model.family", "training.method", "training.trains")
 HOME = "home"  # the key of the first page
-SIMPLE = "simple"  # the key of the page with what a LoRA needs, whose fields are those of other pages
+SIMPLE = "simple"  # the key of the page with what a LoRA needs; its fields are also on other pages
 TOP_BAR_TITLE = "Top bar"
 _OUTPUT_FIELDS = tuple(
     f"general.{name}"

@@ -82,7 +82,7 @@ class RunSession:
         self.is_reserved = False  # the queue begins the next run
         self._handle: LaunchedRun | None = None
         self.attached: AttachedRun | None = None
-        """The current run, if it is that of a process which continues without this one."""
+        """The current run, if its process continues without this one."""
         self._stage: Stage = "idle"
         self._state = RunState()
         self._history_job: Job | None = None

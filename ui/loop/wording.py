@@ -134,7 +134,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def cost_text(price_per_hour: float, seconds: float | None) -> str:
-    """Return what a machine costs in a time, in the currency of its price; empty if either is unknown."""
+    """Return the cost of a machine for a time, in the currency of its price; empty if either is unknown."""
     return f"{price_per_hour * seconds / 3600:,.2f}" if price_per_hour and seconds else ""
 
 

@@ -225,7 +225,7 @@ class Plot(DrawnCanvas):
             )  # fmt: skip
             if bar.label and number % every == 0:
                 self._write(x, pane.bottom + px(3), bar.label, "muted", anchor="nw")
-        if self.figure.frame.x_labels == "ends":  # after the bars: it covers those of height 0
+        if self.figure.frame.x_labels == "ends":  # after the bars: it covers bars of height 0
             self._batch.add("line", left, pane.bottom, right, pane.bottom, fill=self.theme.colour("line"))
         if self.figure.reference is not None:
             y = pane.y(self.figure.reference)

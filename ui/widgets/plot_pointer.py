@@ -1,6 +1,4 @@
-"""What the pointer does with a plot: a small table next to it, with a heading and columns of names with numbers, and
-the zoom.
-"""
+"""The pointer on a plot: a small table next to it, with a heading and columns of names and numbers, and the zoom."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class Table(Panel):
         )
 
     def _fit_texts(self, values: Sequence[str]) -> list[str]:
-        """Return the texts of a row, those of fitted columns cut after a word."""
+        """Return the texts of a row; in fitted columns they are cut after a word."""
         texts = list(values)
         for number in self._fitted:
             room = int(self.tree.column(str(self.tree["columns"][number]), "width")) - self.theme.px(_CELL_PADDING_PX)

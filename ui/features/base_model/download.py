@@ -53,7 +53,7 @@ class Download:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The repositories with the label of their family, those of the config's family first."""
+        """The repositories with the label of their family, the config's family first."""
         own = self._form.config.family.name
         ordered = sorted(self.repositories.items(), key=lambda entry: entry[1].family.name != own)
         return {name: f"{config.family.label}:  {name}" for name, config in ordered}

@@ -36,7 +36,7 @@ _COLUMNS = (
     Column("size", "Size", 80, "e"),
 )
 _CHECK = (
-    "Check the name of the VAE: those of several families have the same form. With these files only tokenizers are "
+    "Check the name of the VAE: in several families it has the same form. With these files only tokenizers are "
     "downloaded, a few MB."
 )
 _EMPTY = (

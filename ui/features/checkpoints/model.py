@@ -43,9 +43,9 @@ class Row:
 
 @dataclass(frozen=True)
 class CheckpointTable:
-    """Rows are the checkpoints by step, those of several runs next to each other; columns are prompts with a seed.
+    """Rows are the checkpoints by step, of several runs next to each other; columns are prompts with a seed.
 
-    `names` are those that the user has given to runs, by their folders.
+    `names` are the names that the user has given to runs, by their folders.
     """
 
     comparisons: tuple[Comparison, ...] = ()
@@ -225,7 +225,7 @@ def _read(run_dirs: Sequence[Path]) -> CheckpointTable:
 
 
 def _look(run_dirs: Sequence[Path]) -> tuple[CheckpointTable, str]:
-    """Return what was compared, and what there is to compare as text. Raises DarkroomError for another folder."""
+    """Return the last comparison of runs, and how many images there are. Raises DarkroomError for another folder."""
     found = [len(checkpoints_of(run_dir)) for run_dir in run_dirs]
     prompts = [p for p in config_of_run(run_dirs[0]).sampling.prompts if p.enabled]
     text = f"{count(sum(found), 'checkpoint')} and {count(len(prompts), 'sample prompt')}: "

@@ -77,7 +77,7 @@ class CheckpointsWindow(Window):
         self._follow()
 
     def open(self, place: Place) -> None:
-        """Show an image large, with those of the other checkpoints for its prompt on the slider."""
+        """Show an image large; the slider leads to the images of the other checkpoints for its prompt."""
         table, strength = self.session.table, self._strength
         column = table.columns[place[1]]
         images = [(row, table.image(row, column, strength)) for row in table.rows]
@@ -243,7 +243,7 @@ class CheckpointsWindow(Window):
 
 
 def _key(row: Row) -> tuple[Path, str]:
-    """Return what stays the same of a row when its figures or its kinds change."""
+    """Return the key of a row, which its figures and kinds do not change."""
     return row.run_dir, row.checkpoint.name
 
 

@@ -43,7 +43,7 @@ class ConceptLosses:
 
     @property
     def summary(self) -> str:
-        """What was measured when, and how many images stand out, as a sentence."""
+        """The step and run of the measurement, and how many images stand out, as a sentence."""
         number = sum(bool(loss.verdict) for loss in self.by_path.values())
         if missing := len(self.images) - len(self.by_path):
             rest = f"; {count(missing, 'image')} {'was' if missing == 1 else 'were'} not measured"
@@ -56,7 +56,7 @@ class ConceptLosses:
 def find_losses(workspace: Path, kind: Kind, images: Sequence[SourceImage]) -> ConceptLosses | None:
     """Return the losses of images in the newest report of a workspace that has some of them. For a background thread.
 
-    Damaged reports are skipped, and those of other images. An image that several concepts have may have been
+    Damaged reports and reports of other images are skipped. An image that several concepts have may have been
     measured as several kinds: then its loss as `kind` counts.
     """
     reported = (run_dir for run_dir in run_dirs(workspace) if (run_dir / FOLDER).is_dir())
@@ -76,7 +76,7 @@ def find_losses(workspace: Path, kind: Kind, images: Sequence[SourceImage]) -> C
 
 
 def describe_loss(loss: ImageLoss) -> str:
-    """Return the loss of an image compared to those of the others."""
+    """Return the loss of an image compared to the losses of the others."""
     if round(loss.times, 1) == 1:
         return "the usual loss"
     times = f"{loss.times:.2g}" if loss.times < 100 else f"{loss.times:,.0f}"

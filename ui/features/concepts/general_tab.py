@@ -112,7 +112,7 @@ class GeneralTab:
         ImageViewer(context.root, context.theme, context.pump, tiles, index, actions=actions)
 
     def _actions(self, image: SourceImage) -> tuple[tuple[str, Callable[[], object]], ...]:
-        """Return what can be done with an image, by label."""
+        """Return the commands for an image, by label."""
         editing = self._editing
         is_out = is_excluded(editing.concept, image)
         exclude = partial(set_excluded, editing.context.form, editing.path, image, to=not is_out)
@@ -201,7 +201,7 @@ class GeneralTab:
     def _show(self, scan: Scan) -> None:
         concept, form = self._editing.concept, self._editing.context.form
         run_seed = form.value("general.seed")
-        losses = self._losses  # those of the last scan until others are found
+        losses = self._losses  # of the last scan, until others are found
         is_by_loss = losses is not None and self.order.get() == "loss"
         without, edited = self._without or frozenset(), self._edited and self._edited.image
         content = (

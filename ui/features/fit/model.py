@@ -114,7 +114,7 @@ class Fitting:
 
     @property
     def size_label(self) -> str:
-        """What the size is of: a card's memory, or the computer's where a run would train on the processor."""
+        """The label of the size: a card's memory, or the computer's if a run would train on the processor."""
         is_detected = bool(self._detected_text) and self.card_text == self._detected_text
         is_processor = self._measurement is not None and self._measurement.is_processor
         return "Computer's memory" if is_processor and is_detected else "Card memory"

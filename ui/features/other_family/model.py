@@ -70,7 +70,7 @@ class Moving:
 
     @property
     def summary(self) -> str:
-        """What stays, as a sentence; while the presets are read, that they are."""
+        """The parts of the config that stay, as a sentence; first, that the presets are being read."""
         if self.result is None:
             return "Reading the presets…"
         config = self.result.config
@@ -86,7 +86,7 @@ class Moving:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is left out or needs attention, as sentences."""
+        """Sentences about settings that are left out or need attention."""
         return [f"{n.message} {n.advice}".strip() for n in self.result.notes] if self.result is not None else ()
 
     def set_family(self, family: str) -> None:

@@ -134,8 +134,8 @@ def find_presets(rows: Sequence[PresetRow], text: str) -> list[PresetRow]:
 def for_card(rows: Sequence[PresetRow], card_gb: int) -> list[PresetRow]:
     """Return the rows in the order in which they suit a card: made for its memory, for any card, for a larger one.
 
-    Made for it are those of each family, training target and method that state the most memory it has, plain LoRAs
-    first, and of them the newest families. Without a card (0) the order stays.
+    Of each family, training target and method the presets that state the most memory it has are made for it: plain
+    LoRAs first, and of these the newest families. Without a card (0) the order stays.
     """
     families = [FAMILIES[name].label for name in newest_families()]
     best: dict[tuple[str, str], int] = {}
@@ -153,7 +153,7 @@ def for_card(rows: Sequence[PresetRow], card_gb: int) -> list[PresetRow]:
 
 
 def by_model(rows: Sequence[PresetRow]) -> list[PresetRow]:
-    """Return rows with those of a family next to each other, and otherwise in their order; the user's come first."""
+    """Return the rows grouped by family and otherwise in their order; the user's presets come first."""
     groups = list(dict.fromkeys(row.group for row in rows))
     own_first = sorted(groups, key=lambda group: group != _USER_TITLE)
     return [row for group in own_first for row in rows if row.group == group]

@@ -110,7 +110,7 @@ class RecordForm(Panel):
         return replace(typed, provider=former.provider, pod=former.pod, pod_after=after)  # type: ignore[arg-type]
 
     def new_end(self) -> str:
-        """Return what a machine does in a new way after its last run, as a sentence; empty for nothing new."""
+        """Return how the machine is to end after its last run, if that is new, as a sentence; empty otherwise."""
         former, command = self._shown, self.texts["command_after"].get().strip()
         if former is not None and former.pod:
             is_new = self.pod_after.get() == "delete" != former.pod_after

@@ -1,4 +1,4 @@
-"""What is done with rented machines at their provider: one thing at a time, in threads of its own.
+"""Tasks with rented machines at their provider: one at a time, in threads of its own.
 
 It lasts as long as the main window: whoever closes the window of machines meanwhile finds it again.
 """
@@ -34,7 +34,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is being done: whether it is to `stop`, and whether it `is_settled`, so that the program may end."""
+    """A task under way: whether it is to `stop`, and whether it `is_settled`, so that the program may end."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     is_settled: threading.Event = field(default_factory=threading.Event)

@@ -49,7 +49,7 @@ def run_lines(state: RunState, *, is_active: bool, remote: str = "") -> list[str
 
 
 def verdict_line(state: RunState) -> str:
-    """Return what the losses of a run show; empty if they show nothing: the loss of some methods does not compare
+    """Return the verdict on the losses of a run; empty if they show nothing: the loss of some methods does not compare
     predictions to targets.
     """
     from modules.objectives.loss_verdict import read_losses  # NumPy, which the window does not need to open

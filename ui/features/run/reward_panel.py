@@ -87,7 +87,7 @@ def distance_of(state: RunState) -> tuple[str, MetricCurve] | None:
 def health_curves(state: RunState) -> dict[str, MetricCurve]:
     """Return the curves besides the rewards by the metrics' names: the distance, the diversity and the saturation.
 
-    The diversity of rollouts stands in where that of the measured images is not known.
+    The diversity of rollouts stands in while the diversity of the measured images is not known.
     """
     found = [distance_of(state)]
     for name in ("diversity", "saturation"):

@@ -89,9 +89,9 @@ def figure_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]]
 
 
 def recorded_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return what the recipes of the runs record and in which they differ: versions, machine, models, images.
+    """Return the facts in the runs' recipes that differ: versions, machine, models, images.
 
-    A row for each with a cell for each run. Models and images of later runs are compared with those of the first.
+    A row for each with a cell for each run. Models and images of later runs are compared with the first run's.
     """
     recipes = [run.recipe for run in runs]
     if sum(recipe is not None for recipe in recipes) < 2:

@@ -73,7 +73,7 @@ class ForkWindow(Window):
 
     @property
     def source(self) -> ForkSource | None:
-        """What the fork would start from."""
+        """The chosen state, which the fork would start from."""
         return next((self.choices.sources[number] for number in self.table.selected), None)
 
     def load(self) -> None:

@@ -1,4 +1,4 @@
-"""What a fork of a run can start from, and its settings."""
+"""The states of a run that a fork can start from, and the settings of a fork."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _START_FILES = {"adapter": "adapter.start_from", "full": "model.base_model"}
 
 @dataclass(frozen=True, slots=True)
 class ForkChoices:
-    """What forks of a run can start from, the newest first; the validation losses by step; the proposed name."""
+    """The states that forks of a run can start from, newest first; the validation losses by step; the proposed name."""
 
     sources: tuple[ForkSource, ...]
     losses: dict[int, float]
@@ -48,7 +48,7 @@ def fork_choices(record: RunRecord) -> ForkChoices:
 
 
 def fork_config(source: ForkSource, name: str) -> Config:
-    """Return the settings of a fork whose result has a name. Raises DarkroomError if those of the run are gone."""
+    """Return the settings of a fork whose result has a name. Raises DarkroomError if the run's are gone."""
     loaded = load_file(source.path / "config.json").config if source.backup is not None else config_of(source.run_dir)
     if loaded is None:
         raise DarkroomError(f"The settings of {source.run} cannot be read.", advice="Choose a backup to start from.")

@@ -56,7 +56,7 @@ def memory_text(pace: PaceMeasured | None) -> str:
 
 
 def changes_line(record: RunRecord) -> str:
-    """Return what changed since the last finished run, as a sentence; empty without one. For a background thread."""
+    """Return the changes since the last finished run, as a sentence; empty without one. For a background thread."""
     since = since_last_good(record.run_dir)
     if since is None:
         return ""

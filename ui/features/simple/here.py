@@ -111,7 +111,7 @@ def describe_misfit(here: Here, num_images: int) -> str:
 
 
 def describe_needs(here: Here) -> str:
-    """Return the memory that the current settings need, against that of this computer."""
+    """Return the memory that the current settings need, and how much this computer has."""
     machine = here.machine
     if here.needs is None:
         return "What these settings need is not known yet."

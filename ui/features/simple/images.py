@@ -30,8 +30,8 @@ class CountedImages:
 def count_images(concept: Concept) -> CountedImages:
     """Return the numbers of a folder. For a background thread.
 
-    Images in archives and excluded ones are left out, and those of a folder that cannot be listed; captions that are
-    not in a file next to each image count as there.
+    Left out are images in archives, excluded ones, and a folder that cannot be listed. Captions that are not in a file
+    next to each image count as present.
     """
     from modules.data.archives import archive_of
     from modules.data.captions.sources import read_captions

@@ -83,7 +83,7 @@ class StepCard(GroupCard):
             self._draw_choices(choices, choose)
 
     def _draw_choices(self, choices: tuple[Choice, ...], choose: Callable[[Choice], None]) -> None:
-        """Draw the choices below each other, each with what it means beside its button."""
+        """Draw the choices below each other, each with its meaning next to its button."""
         theme, px = self._context.theme, self._context.theme.px
         for child in self._choices.winfo_children():
             child.destroy()
