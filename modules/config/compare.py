@@ -1,13 +1,15 @@
-"""How two configs differ, and which differences prevent a run from being resumed."""
+"""How two configs differ, which differences prevent a run from being resumed, and the config of a resumed run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic import BaseModel
+
 from modules.config.codec import encode
 from modules.config.schema import Config
-from modules.settings.edit import get_path
+from modules.settings.edit import get_path, has_path, set_path
 from modules.settings.field import Section, records_of
 
 _LEARNING = ("training.learning_rate", "training.schedule.", "training.optimizer.")
@@ -38,19 +40,22 @@ def fixed_on_resume(one: Config, other: Config) -> list[str]:
     Unknown settings and settings remembered for choices that are not selected do not count. Another choice, such as
     another training method, is one path, the path of its section: the settings of both cannot be compared.
     """
-    free = {"unknown", "remembered"} | {r.path for r in records_of(Config) if r.setting.changeable_on_resume}
-    free |= {
-        f"{record.path}.{key}.{inner.name}"
-        for record in records_of(Config)
-        if record.kind == "map" and record.item
-        for key in {*one.parts, *other.parts}
-        for inner in records_of(record.item)
-        if inner.setting.changeable_on_resume
-    }
-    free |= {f"{path}.{name}" for path, name in _changeable_of_variants(one, other)}
+    free = {"unknown", "remembered", *_changeable_paths(one, other)}
     fixed = [p for p in differing_paths(one, other) if not any(p == f or p.startswith(f + ".") for f in free)]
     others = _other_variants(one, other)
     return sorted({next((s for s in others if p.startswith(f"{s}.")), p) for p in fixed})
+
+
+def resumed_config(of_run: Config, now: Config) -> Config:
+    """Return the run's config with the current values of settings that may change on resume (epochs, samples, ...).
+
+    Settings that one of the configs does not have stay the run's, as of the parts of another model family.
+    """
+    result = of_run
+    for path in _changeable_paths(of_run, now):
+        if has_path(of_run, path) and has_path(now, path):
+            result, _ = set_path(result, path, get_path(now, path))
+    return result
 
 
 def changed_learning(one: Config, other: Config) -> list[str]:
@@ -64,14 +69,22 @@ def _other_variants(one: Config, other: Config) -> list[str]:
     return [path for path in sections if get_path(one, path).name != get_path(other, path).name]
 
 
-def _changeable_of_variants(one: Config, other: Config) -> Iterator[tuple[str, str]]:
-    """Yield the fields that may change of each variant that both configs have, such as the same optimizer's."""
+def _changeable_paths(one: Config, other: Config) -> Iterator[str]:
+    """Yield the paths that may change on resume, also in the parts of both and in the variants that they share."""
     for record in records_of(Config):
-        if record.kind == "section" and get_path(one, record.path).name == get_path(other, record.path).name:
+        if record.setting.changeable_on_resume:
+            yield record.path
+        elif record.kind == "map" and record.item:
+            names = sorted({*one.parts, *other.parts})
+            yield from (f"{record.path}.{name}.{inner}" for name in names for inner in _changeable_names(record.item))
+        elif record.kind == "section":
             variant: type[Section] = type(get_path(one, record.path))
-            for inner in records_of(variant):
-                if inner.setting.changeable_on_resume:
-                    yield record.path, inner.name
+            if variant is type(get_path(other, record.path)):
+                yield from (f"{record.path}.{inner}" for inner in _changeable_names(variant))
+
+
+def _changeable_names(section: type[BaseModel]) -> list[str]:
+    return [record.name for record in records_of(section) if record.setting.changeable_on_resume]
 
 
 def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -70,6 +70,15 @@ def get_path(tree: Section, path: str) -> Any:
     return node
 
 
+def has_path(tree: Section, path: str) -> bool:
+    """Return whether a tree has a setting: another variant or model family may lack it."""
+    try:
+        get_path(tree, path)
+    except KeyError:
+        return False
+    return True
+
+
 def set_path(tree: Tree, path: str, value: Any) -> tuple[Tree, list[Problem]]:
     """Return the tree with one value changed, and the problems found; with a problem it is unchanged.
 

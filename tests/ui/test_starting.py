@@ -24,7 +24,8 @@ from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.preflight import Preview, Report
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_folder.run_dir import new_run_dir
-from ui.features.run.model import Starter, _describe_changes, run_failure
+from ui.features.run.model import Starter, run_failure
+from ui.features.run.questions import describe_changes
 from ui.forms.findings import Findings
 from ui.forms.model import FormModel
 from ui.loop.pump import Pump
@@ -295,10 +296,10 @@ def test_another_method_is_one_change_with_both_names() -> None:
     """It used to be a list of each setting of both methods, and a bare "Rewards;"."""
     before = Config()
     now, _ = set_path(before, "training.method", {"name": "online_dpo"})
-    changes = _describe_changes(before, now, fixed_on_resume(before, now))
+    changes = describe_changes(before, now, fixed_on_resume(before, now))
     assert changes == "Top bar › Method (Denoising, now Online DPO)"
     now, _ = set_path(now, "training.batch_size", 7)
-    assert _describe_changes(before, now, fixed_on_resume(before, now)).startswith("Training › Batch size; Top bar")
+    assert describe_changes(before, now, fixed_on_resume(before, now)).startswith("Training › Batch size; Top bar")
 
 
 def test_a_finished_run_is_trained_longer_from_its_backup(bench: Bench) -> None:

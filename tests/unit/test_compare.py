@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.config.compare import changed_learning, differing_paths, fixed_on_resume
+from modules.config.compare import changed_learning, differing_paths, fixed_on_resume, resumed_config
 from modules.config.schema import Config
 from modules.config.sections.model import Part
 from modules.data.concept import Concept
-from modules.settings.edit import get_path, set_path
+from modules.settings.edit import choose_variant, get_path, set_path
 from modules.settings.field import FieldRecord, records_of
 from tests.builders.for_each import for_each
 from tests.unit.strategies import few, valid_configs
@@ -107,6 +107,18 @@ def test_the_weight_decay_of_the_same_optimizer_may_change() -> None:
     assert changed_learning(one, other) == ["training.optimizer.weight_decay"]
     assert fixed_on_resume(one, sgd) == ["training.optimizer"]
     assert changed_learning(one, one) == []
+
+
+def test_a_resumed_run_keeps_its_parts_after_another_family_was_chosen() -> None:
+    of_run = Config.model_validate({"parts": {"unet": {"learning_rate": 1e-5}}, "training": {"epochs": 3}})
+    now = Config.model_validate({"parts": {"transformer": {"learning_rate": 2e-5}}})
+    for family in ("sd", "z_image"):
+        now, _ = choose_variant(now, "model.family", family)
+        resumed = resumed_config(of_run, set_path(now, "training.epochs", 7)[0])
+        assert (resumed.training.epochs, resumed.model.family.name) == (7, "sd")
+    assert resumed.parts["unet"].learning_rate == 1e-5
+    resumed = resumed_config(of_run, Config.model_validate({"parts": {"unet": {"learning_rate": 3e-5}}}))
+    assert resumed.parts["unet"].learning_rate == 3e-5
 
 
 def test_a_part_with_all_its_defaults_is_like_none() -> None:

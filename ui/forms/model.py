@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from modules.config.records import record_at, top_records
 from modules.config.schema import Config
-from modules.settings.edit import choose_variant, get_path, replace_value, set_path
+from modules.settings.edit import choose_variant, has_path, replace_value, set_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
 from ui.forms.records import value_at
@@ -115,11 +115,7 @@ class FormModel:
 
     def has(self, path: str) -> bool:
         """Return whether the config has a field; one of another variant or family does not exist in it."""
-        try:
-            get_path(self.config, path)
-        except KeyError:
-            return False
-        return True
+        return has_path(self.config, path)
 
     def loaded_value(self, path: str) -> Any:
         """Return the value at a path as it was loaded; None without one."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.codec import Loaded, load_file
-from modules.config.compare import fixed_on_resume
+from modules.config.compare import fixed_on_resume, resumed_config
 from modules.config.schema import Config
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
@@ -19,13 +19,17 @@ from trainer.preflight.report import no_progress
 from trainer.run_folder.backup import BackupInfo, newest_resumable
 from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.run_lock import holder_of
-from ui.features.run.resuming import resumed_config
-from ui.forms.changes import value_text
-from ui.forms.findings import Findings, locate
+from ui.features.run.questions import (
+    ask_for_addresses,
+    ask_for_code,
+    keep_or_replace,
+    may_restore,
+    may_start_from_weights,
+)
+from ui.forms.findings import Findings
 from ui.forms.model import Document, FormModel, Source
-from ui.forms.records import value_at
 from ui.loop.background import Job
-from ui.loop.interaction import BEFORE_START, Answer, Failure, Interaction
+from ui.loop.interaction import BEFORE_START, Failure, Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
 from ui.loop.signal import Signal
@@ -223,38 +227,18 @@ class Starter:
             self._findings.show("Cannot start from this backup", problems, now)
             return
         changed = fixed_on_resume(before, now)
-        if changed and not self._may_start_from_weights(backup, before, changed):
+        if changed and not may_start_from_weights(self._interaction, backup, before, now, changed):
             return
         self._check_then("fork_weights" if changed else "fork", backup)
-
-    def _may_start_from_weights(self, backup: BackupInfo, before: Config, changed: list[str]) -> bool:
-        changes = _describe_changes(before, self._form.config, changed)
-        message = (
-            f"These settings have changed: {changes}. The optimizer's state, the schedule and the order of images of "
-            f"{backup.run_dir.name} do not fit them. The new run can start at step 0 from the weights of step "
-            f"{backup.step:,}."
-        )
-        answers = (Answer("cancel", "Cancel"), Answer("weights", "Start from the weights", is_default=True))
-        return self._interaction.choose("Start from the weights only?", message, answers) == "weights"
 
     def _resume_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
         now = self._form.config
         changed = fixed_on_resume(loaded.config, now) if loaded else []
         if loaded and changed:
-            if not self._may_restore(loaded.config, changed):
+            if not may_restore(self._interaction, loaded.config, now, changed):
                 return
             self._form.replace(resumed_config(loaded.config, now))
         self._check_then("resume", backup)
-
-    def _may_restore(self, before: Config, changed: list[str]) -> bool:
-        changes = _describe_changes(before, self._form.config, changed)
-        message = (
-            f"These settings have changed since the run started: {changes}. A run resumes with the "
-            "settings it started with. Epochs, learning rates, samples, backups and the output keep their current "
-            "settings."
-        )
-        answers = (Answer("cancel", "Cancel"), Answer("restore", "Restore and resume", is_default=True))
-        return self._interaction.choose("Resume with the run's settings?", message, answers) == "restore"
 
     def _is_refused(self) -> bool:
         """Return whether no run can start now, which is reported: one has begun while a question was open."""
@@ -284,40 +268,10 @@ class Starter:
             return
         on = self._machine() if kind == "train" else ""
         request = RunRequest(self._form.config, kind, backup.path if backup is not None else None, on=on)
-        self._ask_for_code(request.config)
-        self._ask_for_addresses(request.config)
+        ask_for_code(self._interaction, request.config)
+        ask_for_addresses(self._interaction, request.config)
         self._findings.dismiss()
         self._session.check(request, lambda report: self._handle_report(request, report), self._check_failed)
-
-    def _ask_for_code(self, config: Config) -> None:
-        """Ask for approval of each file of user code; the check rejects unapproved ones."""
-        from modules.rewards.user_code_file import approve
-        from trainer.run.allowed_code import unapproved_code
-
-        for code in unapproved_code(config):
-            message = (
-                f"The settings use the function {code.function} in {code.path} as a reward model. It runs "
-                "with your user rights and can do anything you can. Read the file and approve it only if you trust it. "
-                f"The approval is for the current version of the file (SHA-256 {code.digest})."
-            )
-            answers = (Answer("no", "Do not run", is_default=True), Answer("approve", "Approve this file"))
-            if self._interaction.choose("Run this code?", message, answers, "warning") == "approve":
-                approve(code.digest, code.path)
-
-    def _ask_for_addresses(self, config: Config) -> None:
-        """Ask for approval of each other computer that images would be sent to; the check rejects unapproved ones."""
-        from modules.rewards.user_code_file import approve
-        from trainer.run.allowed_code import unapproved_addresses
-
-        for address in unapproved_addresses(config):
-            risk = "" if address.is_encrypted else " Anybody on the way can read them: the address is not encrypted."
-            message = (
-                f"The settings send the sampled images and their prompts to {address.host}, to be scored at {address}. "
-                f"Approve the address only if you know who runs this server.{risk}"
-            )
-            answers = (Answer("no", "Do not send", is_default=True), Answer("approve", "Approve this address"))
-            if self._interaction.choose("Send images there?", message, answers, "warning") == "approve":
-                approve(address.digest, str(address))
 
     def _handle_report(self, request: RunRequest, report: Report) -> None:
         self._checked_config = request.config
@@ -334,7 +288,7 @@ class Starter:
             if isinstance(answer, str):
                 self.offer_wanted(answer)
             return
-        choice = "keep" if existing is None else self._keep_or_replace(existing)
+        choice = "keep" if existing is None else keep_or_replace(self._interaction, existing)
         if choice is None:
             self._findings.show(BEFORE_START, problems, self._form.config)
             return
@@ -342,17 +296,6 @@ class Starter:
         self._session.begin(replace(request, datasets=report.datasets, replaces=choice == "replace"))
         if self.fork_from is not None and request.kind != "resume":
             self._end_fork()
-
-    def _keep_or_replace(self, existing: Problem) -> str | None:
-        """Ask what happens to the result of another run, or to another file, at the destination; None if cancelled."""
-        answers = (
-            Answer("cancel", "Cancel"),
-            Answer("replace", "Replace it when the run finishes"),
-            Answer("keep", "Keep both", is_default=True),
-        )
-        title = "Keep the earlier result?" if existing.severity == "info" else "Keep the other file?"
-        choice = self._interaction.choose(title, existing.message, answers)
-        return None if choice == "cancel" else choice
 
     def _check_failed(self, error: Exception) -> None:
         message = f"The check failed: {plain_reason(error)}."
@@ -369,16 +312,6 @@ class Starter:
     def _keep_backup(self, backup: BackupInfo | None) -> None:
         self.resumable = backup
         self.changed()
-
-
-def _describe_changes(before: Config, now: Config, paths: Sequence[str]) -> str:
-    """Return the places of changed settings; another choice with both names: "Method (Denoising, now DPO)"."""
-    places = []
-    for path in paths:
-        place, values = locate(Problem(path, ""), now).place, (value_text(before, path), value_text(now, path))
-        is_choice = values[0] != values[1] and hasattr(value_at(now, path), "name")
-        places.append(f"{place} ({values[0]}, now {values[1]})" if is_choice else place)
-    return "; ".join(dict.fromkeys(places))
 
 
 def _resumable_in(workspace: Path) -> BackupInfo | None:
