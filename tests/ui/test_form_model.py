@@ -31,6 +31,7 @@ def test_an_edit_reaches_the_config() -> None:
         ("training.learning_rate", "", "Enter a number"),
         ("training.learning_rate", "-1", "Allowed: from 0 to 100"),
         ("training.learning_rate", "nan", "finite number"),
+        ("training.learning_rate", "1e400", "inf is out of range"),
         ("training.batch_size", "0", "Allowed: from 1"),
         ("training.batch_size", "2.5", "not a whole number"),
         ("data.resolution_px", "512, big", "not a whole number"),
