@@ -89,9 +89,8 @@ class InstallWindow(Window):
     def _show(self) -> None:
         state = self.runner.state
         self.bar.set(state.share)
-        failure = state.failure
-        self.status.recolour("error" if failure is not None else "label")
-        self.status.set_text(f"{failure.message} {failure.advice}".strip() if failure is not None else state.status)
+        self.status.recolour("error" if state.failure is not None else "label")
+        self.status.set_text(state.status)
         self.log.show(state.lines)
         self.stop_button.set_enabled(state.stage == "running")
         if state.stage in ("failed", "stopped"):

@@ -113,9 +113,8 @@ class SelfTestWindow(Window):
     def _follow(self) -> None:
         state = self.runner.state
         self.bar.set(state.share if state.is_active else 0.0)
-        advice = state.failure.advice if state.failure is not None else ""
         verdict = "\n".join((state.message, *state.notes)) if state.stage == "finished" else ""
-        self.status.set_text(self.problem or verdict or f"{state.status} {advice}".strip())
+        self.status.set_text(self.problem or verdict or state.status)
         self.status.recolour("error" if self.problem or state.stage == "failed" else "text")
         self.start_button.set_enabled(not state.is_active)
         if state.is_active:

@@ -55,7 +55,7 @@ class JobState:
 
     @property
     def status(self) -> str:
-        """The state in a line."""
+        """The state in a line; with the advice, if the job has failed."""
         match self.stage:
             case "idle":
                 return ""
@@ -64,7 +64,8 @@ class JobState:
             case "stopping":
                 return "Stopping..."
             case _:
-                return self.message
+                advice = self.failure.advice if self.failure is not None else ""
+                return f"{self.message} {advice}".strip()
 
 
 def apply_event(state: JobState, event: JobEvent | JobEnded) -> JobState:

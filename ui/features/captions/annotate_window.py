@@ -216,10 +216,7 @@ class AnnotateWindow(Window):
     def _show(self) -> None:
         state = self.runner.state
         self.bar.set(state.share)
-        if state.failure is not None:
-            self._show_status(f"{state.failure.message} {state.failure.advice}".strip(), "error")
-        else:
-            self._show_status(state.status, "label")
+        self._show_status(state.status, "label" if state.failure is None else "error")
         self.log.show(state.lines)
         self.start_button.set_enabled(not state.is_active)
         self.stop_button.set_enabled(state.stage == "running")

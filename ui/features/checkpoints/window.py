@@ -230,14 +230,11 @@ class CheckpointsWindow(Window):
 
     def _show_status(self) -> None:
         state = self.session.runner.state
-        failure = state.failure if state.stage == "failed" else None
         text, is_problem = self.session.message, self.session.is_problem
         if state.is_active:
             text, is_problem = state.status, False
-        elif failure is not None and not text:
-            text, is_problem = f"{failure.message} {failure.advice}".strip(), True
         elif not text:
-            text = " ".join((state.status, *state.notes)).strip()
+            text, is_problem = " ".join((state.status, *state.notes)).strip(), state.stage == "failed"
         self.status.set_text(text)
         self.status.recolour("error" if is_problem else "label")
 

@@ -237,8 +237,7 @@ class SamplePage:
         self.stop_button.set_enabled(state.stage == "running")
         self.unload_button.set_enabled(self.session.has_worker and not state.is_active)
         self.bar.set(state.share if state.is_active or state.stage == "finished" else 0.0)
-        advice = state.failure.advice if state.failure else ""
-        self.status.set_text(" ".join(filter(None, (state.status, advice, *state.notes))))
+        self.status.set_text(" ".join(filter(None, (state.status, *state.notes))))
         self.status.recolour("error" if state.stage == "failed" else "muted")
         self.remedy.show(state.failure)
         images = self.session.images

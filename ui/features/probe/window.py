@@ -118,8 +118,7 @@ class ProbeWindow(Window):
     def _follow(self) -> None:
         state, findings = self.probing.runner.state, self.probing.findings
         self.bar.set(state.share if state.is_active else 0.0)
-        advice = state.failure.advice if state.failure is not None else ""
-        text = self.probing.problem or "\n".join(findings.summaries) or f"{state.status} {advice}".strip()
+        text = self.probing.problem or "\n".join(findings.summaries) or state.status
         self.status.set_text(text)
         self.status.recolour("error" if self.probing.problem or state.stage == "failed" else "text")
         self.start_button.set_enabled(not state.is_active)

@@ -182,8 +182,6 @@ class JobPanel(Panel):
         self.status.set_text(state.status or _NOTHING_YET)
         self.status.recolour(_COLOURS.get(state.stage, "text"))
         lines = [*(str(path) for path in state.paths), *state.notes]
-        if state.failure is not None and state.failure.advice:
-            lines.append(state.failure.advice)
         self.notes.set_text("\n".join(lines))
         self.remedy.show(state.failure)
         self.stop.set_enabled(state.stage == "running")
