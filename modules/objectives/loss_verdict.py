@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Finding = Literal["unknown", "learning", "flat", "overfitting", "diverging"]
 
 _NUM_PARTS, _LEAST_STEPS = 8, 48  # parts of a run, each of at least six steps: a mean of fewer is little but noise
-_ERRORS = 4.0  # standard errors; a smaller difference is taken for chance
+_ERRORS, _LIKELY_ERRORS = 4.0, 2.5  # standard errors; a smaller difference is taken for chance, or reported as unsure
 _MUCH = 0.25  # of the lowest mean: more than the share of hard images or a new part of the schedule changes
 _LEAST_VALIDATIONS = 3  # after the lowest one, for a rise that lasts
 _CLEAR = 0.1  # of the first validation: at the same timesteps and noise, even two of them show it
@@ -53,8 +53,8 @@ def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
     errors = np.array([part[:, 1].std(ddof=1) / np.sqrt(len(part)) for part in parts])
     first, last, lowest = 0, _NUM_PARTS - 1, int(means.argmin())
 
-    def is_sure(low: int, high: int) -> bool:
-        return bool(means[high] - means[low] > _ERRORS * np.hypot(errors[low], errors[high]))
+    def is_sure(low: int, high: int, *, least: float = _ERRORS) -> bool:
+        return bool(means[high] - means[low] > least * np.hypot(errors[low], errors[high]))
 
     if is_sure(lowest, last) and means[last] > (1 + _MUCH) * means[lowest]:
         step = int(parts[lowest][-1, 0])
@@ -69,6 +69,12 @@ def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
             "learning",
             f"Learning: the training loss fell from {means[first]:.4f} to {means[last]:.4f}. "
             "Only a validation shows whether it overfits.",
+        )
+    if is_sure(last, first, least=_LIKELY_ERRORS):
+        return Verdict(
+            "unknown",
+            f"Probably learning: over {len(points_N2):,} steps the training loss fell from {means[first]:.4f} to "
+            f"{means[last]:.4f}, which may be chance. Look at the samples, or validate, to be sure.",
         )
     return Verdict(
         "flat",

@@ -64,6 +64,13 @@ def test_the_noise_of_steps_is_not_taken_for_a_change() -> None:
     assert set(findings) == {"flat"}
 
 
+def test_a_fall_that_may_be_chance_is_not_called_flat() -> None:
+    """The loss of a newcomer's first 120 steps halved, and the window called it flat."""
+    verdict = read_losses(drawn(lambda t: 0.1 - 0.06 * t, steps=300, seed=2))
+    assert verdict.finding == "unknown"
+    assert verdict.sentence.startswith("Probably learning: over 300 steps the training loss fell from 0.")
+
+
 def test_a_run_that_breaks_in_the_middle_diverges_since_then() -> None:
     verdict = read_losses(drawn(lambda t: 0.1 if t < 0.6 else 0.5, steps=800, seed=1))
     assert verdict.finding == "diverging"
