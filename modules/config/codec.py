@@ -27,6 +27,7 @@ from modules.settings.edit import get_path
 from modules.settings.field import records_of
 from modules.system.atomic import atomic_file, write_text
 from modules.system.problem import Problem, cut, shown
+from modules.system.regular_files import read_json_object
 from modules.system.secrets import without_secrets
 
 _MAX_DEPTH = 100
@@ -342,8 +343,4 @@ def _keep_original(path: Path) -> Path | None:
 
 
 def _is_ours(path: Path) -> bool:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(raw, dict) and raw.get("darkroom_version") == NEWEST_DARKROOM
+    return (read_json_object(path) or {}).get("darkroom_version") == NEWEST_DARKROOM

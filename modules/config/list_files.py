@@ -16,6 +16,7 @@ from typing import Any
 from modules.system.file_errors import plain_reason
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, shown
+from modules.system.regular_files import read_json_object
 
 LIST_VERSION = 2
 _NUM_PARENTS = 3
@@ -92,11 +93,10 @@ def list_file(kind: ListKind, entries: list[Any]) -> Tree:
 
 def loses_entries(kind: ListKind, path: Path, entries: list[Any]) -> bool:
     """Return whether writing a list would lose content: a file of another kind, or a list that becomes empty."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
+    content = read_json_object(path)
+    if content is None:
         return path.exists()
-    if not isinstance(content, dict) or content.get(kind.version_key) != LIST_VERSION:
+    if content.get(kind.version_key) != LIST_VERSION:
         return True
     return not entries and bool(content.get(kind.name))
 

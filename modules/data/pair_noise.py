@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TypeGuard
 
-from modules.system.regular_files import read_regular
+from modules.system.regular_files import read_json_object
 
 CHOSEN, REJECTED = "chosen", "rejected"
 _FOLDER, _HIGHEST = "noise", 2**63
@@ -23,11 +22,8 @@ def noise_seeds(chosen: Path) -> tuple[int, int] | None:
 
     None if they are not known, as of images that were not sampled by a run of this program.
     """
-    try:
-        content = json.loads(read_regular(noise_file(chosen), _MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    chosen_seed, rejected_seed = map(content.get, (CHOSEN, REJECTED)) if isinstance(content, dict) else (None, None)
+    content = read_json_object(noise_file(chosen), _MAX_BYTES) or {}
+    chosen_seed, rejected_seed = map(content.get, (CHOSEN, REJECTED))
     return (chosen_seed, rejected_seed) if is_seed(chosen_seed) and is_seed(rejected_seed) else None
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from modules.system.file_errors import plain_reason
-from modules.system.regular_files import read_regular
+from modules.system.regular_files import read_json_object
 
 # Folders of data sets that the package `datasets` saved (`save_to_disk`): which of their files hold the rows.
 #
@@ -38,23 +38,15 @@ _RANDOM_ACCESS = b"ARROW1"  # the first bytes of the Arrow file format; the stre
 
 def data_files(folder: Path) -> tuple[str, ...]:
     """Return the names of the files with a data set's rows; empty for any other folder."""
-    files = _read(folder / STATE_FILE).get("_data_files")
+    files = (read_json_object(folder / STATE_FILE, _MAX_BYTES) or {}).get("_data_files")
     names = [f.get("filename") for f in files if isinstance(f, dict)] if isinstance(files, list) else []
     return tuple(n for n in names if isinstance(n, str))
 
 
 def split_names(folder: Path) -> tuple[str, ...]:
     """Return the names of the splits, which are subfolders of a data set; empty for any other folder."""
-    splits = _read(folder / SPLITS_FILE).get("splits")
+    splits = (read_json_object(folder / SPLITS_FILE, _MAX_BYTES) or {}).get("splits")
     return tuple(s for s in splits if isinstance(s, str)) if isinstance(splits, list) else ()
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_regular(file, _MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

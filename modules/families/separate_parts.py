@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from modules.families.spec import PartSpec
 from modules.system.paths import as_config_path, from_root
-from modules.system.regular_files import read_regular
+from modules.system.regular_files import read_json_object
 
 _MAX_CONFIG_BYTES = 1_000_000
 _MODELS = "models"
@@ -45,11 +44,7 @@ def config_next_to(file: str) -> dict[str, Any] | None:
     """Return the config in the folder of a part's file; None if there is no valid one."""
     if not file:
         return None
-    try:
-        config = json.loads(read_regular(from_root(file).parent / "config.json", _MAX_CONFIG_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return config if isinstance(config, dict) else None
+    return read_json_object(from_root(file).parent / "config.json", _MAX_CONFIG_BYTES)
 
 
 def lack_of(part: PartSpec, base_model: str) -> str:

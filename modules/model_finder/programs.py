@@ -6,21 +6,19 @@ Forge and StabilityMatrix create.
 
 from __future__ import annotations
 
-import json
 import os
 import string
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 
 from modules.config.imports.yaml_text import MAX_BYTES, UnreadableYamlError, read_yaml
 from modules.families.kinds.record import ModelType
 from modules.system.paths import PROGRAM_ROOT
-from modules.system.regular_files import read_regular
+from modules.system.regular_files import read_json_object, read_regular
 
 BASE_MODELS: tuple[ModelType, ...] = ("checkpoints", "diffusion_models")
 """The sorts among which base models are."""
@@ -242,11 +240,7 @@ def user_settings() -> Path:
 def _setting_in(name: str, key: str) -> str:
     """Return a text in a JSON file of another program in the user's folder of settings; empty if it has none."""
     file = user_settings() / name
-    try:
-        data: Any = json.loads(read_regular(file, _MAX_SETTINGS_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return ""
-    value = data.get(key) if isinstance(data, dict) else None
+    value = (read_json_object(file, _MAX_SETTINGS_BYTES) or {}).get(key)
     return value if isinstance(value, str) else ""
 
 

@@ -16,6 +16,7 @@ from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
 from modules.system.paths import approvals_file, from_root
 from modules.system.problem import shown
+from modules.system.regular_files import read_json_object
 
 
 def split_reference(reference: str) -> tuple[Path, str]:
@@ -83,10 +84,4 @@ def approve(digest: str, path: Path | str, file: Path | None = None) -> None:
 
 
 def _read_approvals(file: Path) -> dict[str, str]:
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(data, dict):
-        return {}
-    return {digest: str(path) for digest, path in data.items()}
+    return {digest: str(path) for digest, path in (read_json_object(file) or {}).items()}

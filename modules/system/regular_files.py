@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
+
+_MAX_JSON_BYTES = 2**26
 
 
 class FileTooLargeError(OSError):
@@ -38,3 +42,12 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise FileTooLargeError(path, max_bytes)
     return content
+
+
+def read_json_object(path: Path, max_bytes: int = _MAX_JSON_BYTES) -> dict[str, Any] | None:
+    """Return the JSON object in a regular file; None if it is missing, unreadable, too large, or not an object."""
+    try:
+        content = json.loads(read_regular(path, max_bytes))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None

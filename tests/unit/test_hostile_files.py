@@ -23,6 +23,7 @@ from modules.formats.pickle_header import read_pickle_header
 from modules.formats.pickle_values import LEFTOVERS, TENSOR_NAMES, is_safe_name
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
+from modules.system.regular_files import read_json_object
 from tests.builders import hostile_files as hostile
 from tests.unit.test_kinds import model_shapes, write_header
 from trainer.__main__ import main
@@ -433,6 +434,18 @@ def test_pipes_and_devices_do_not_block(tmp_path: Path) -> None:
     assert identify(tmp_path).kind == "unknown"
     os.mkfifo(tmp_path / "image.txt")
     assert read_captions(tmp_path / "image.png", CaptionOrigin()).texts == ()
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"[1]", b"\xff\xfe\x00", b'{"a": 1', b"[" * 100_000, b'{"a": ' + b"1" * 200 + b"}"]
+)
+def test_what_is_not_a_small_object_of_json_is_none(content: bytes | None, tmp_path: Path) -> None:
+    """The marker of a launch with many brackets ended the search for an interrupted run."""
+    if content is not None:
+        (tmp_path / "a.json").write_bytes(content)
+    assert read_json_object(tmp_path / "a.json", 200_000 if content and content[:1] == b"[" else 100) is None
+    (tmp_path / "b.json").write_bytes(b'\xef\xbb\xbf{"a": 1}')  # as editors on Windows write it
+    assert read_json_object(tmp_path / "b.json", 100) == {"a": 1}
 
 
 def test_a_folder_with_the_name_of_a_file(tmp_path: Path) -> None:

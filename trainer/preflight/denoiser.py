@@ -4,7 +4,6 @@ does.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from modules.families.parts.diffusion_settings import LatentDiffusionSettings
 from modules.sampling.registry import SAMPLERS
 from modules.system.paths import from_root
 from modules.system.problem import Problem, Severity, count, cut
-from modules.system.regular_files import read_regular
+from modules.system.regular_files import read_json_object
 from trainer.preflight.model import downloaded_folder, kind_of
 from trainer.preflight.passes import MALFORMED_CONFIG
 
@@ -112,11 +111,7 @@ def _json_of(config: Config, name: str) -> Mapping[str, Any]:
         place = downloaded_folder(config)
     if place is None or config.part(config.family.denoiser.name).file.strip():
         return {}
-    try:
-        content = json.loads(read_regular(place / name, _MAX_CONFIG_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_json_object(place / name, _MAX_CONFIG_BYTES) or {}
 
 
 _LABELS = {"epsilon": "the noise (epsilon)", "v_prediction": "velocity (v-prediction)"}

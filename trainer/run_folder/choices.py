@@ -17,12 +17,12 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from modules.data.pair_noise import CHOSEN, REJECTED, is_seed, noise_file
 from modules.system.atomic import atomic_folder, write_bytes, write_text
 from modules.system.problem import cut
-from modules.system.regular_files import read_regular
+from modules.system.regular_files import read_json_object, read_regular
 
 Verdict = Literal["chosen", "tie", "skip"]
 
@@ -130,7 +130,7 @@ def take_back(request: Request) -> bool:
 
 def answer_of(request: Request) -> Answer | None:
     """Return the answer to a request; None until a valid one has been written."""
-    content = _json(request.folder / ANSWER_FILE)
+    content = read_json_object(request.folder / ANSWER_FILE, _MAX_BYTES)
     if content is None:
         return None
     if content.get("verdict") in ("tie", "skip"):
@@ -188,7 +188,7 @@ def withdraw(request: Request) -> None:
 
 
 def _read(folder: Path) -> Request | None:
-    content = _json(folder / REQUEST_FILE)
+    content = read_json_object(folder / REQUEST_FILE, _MAX_BYTES)
     if content is None:
         return None
     names, prompt = content.get("images"), content.get("prompt")
@@ -199,14 +199,6 @@ def _read(folder: Path) -> Request | None:
     # Only names: a request cannot point out of its folder.
     images = tuple(folder / Path(str(name)).name for name in names)
     return Request(folder, prompt, images, tuple(seeds) if is_valid and seeds else ())
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(read_regular(path, _MAX_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def _same(files: Sequence[Path], pngs: Sequence[bytes]) -> bool:

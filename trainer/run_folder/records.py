@@ -17,6 +17,7 @@ from typing import Any
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.system.file_lock import Holder
+from modules.system.regular_files import read_json_object
 from trainer.event_lines import from_line
 from trainer.events import (
     Event,
@@ -354,11 +355,7 @@ def _began_at(run_dir: Path) -> float:
 
 def raw_settings(run_dir: Path) -> dict[str, Any]:
     """Return the run's config as it is in the file: reading it in full takes too long for a list of runs."""
-    try:
-        data = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    return read_json_object(run_dir / "config.json") or {}
 
 
 def _text_in(settings: dict[str, Any], section: str, key: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.file_lock import FileLock, Holder, LockTaken, living_holder
+from modules.system.regular_files import read_json_object
 from trainer.run_folder.backup import list_backups
 from trainer.run_folder.run_dir import age_of
 
@@ -70,7 +71,7 @@ def interrupted_run(workspace: Path) -> Path | None:
     if int(os.environ.get(_RESTARTS) or 0) == 0:
         return None
     parent = _parent()
-    runs = [file.parent for file in (workspace / "runs").glob(f"*/{_FILE}") if _read(file) == parent]
+    runs = [file.parent for file in (workspace / "runs").glob(f"*/{_FILE}") if read_json_object(file) == parent]
     newest_first = sorted(runs, key=age_of, reverse=True)
     return next((backups[-1].path for run_dir in newest_first if (backups := list_backups(run_dir))), None)
 
@@ -78,10 +79,3 @@ def interrupted_run(workspace: Path) -> Path | None:
 def _parent() -> dict[str, object]:
     parent = Holder.of(os.getppid())
     return {"pid": parent.pid, "started": parent.started, "host": parent.host}
-
-
-def _read(file: Path) -> object:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None

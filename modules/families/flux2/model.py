@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from modules.families.parts.flux2.forward import Flux2, Flux2Conditioning
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import flow_facts
 from modules.families.protocol import LoadRequest
-from modules.system.regular_files import read_regular
+from modules.system.regular_files import read_json_object
 
 _SYSTEM_MESSAGE = (
     "You are an AI that reasons about image descriptions. You give structured responses focusing on object "
@@ -62,8 +61,5 @@ def _pads_left(folder: Path | None) -> bool:
     """Return whether a tokenizer's config puts the padding before the prompt, as Mistral's does by default."""
     if folder is None:
         return True
-    try:
-        config = json.loads(read_regular(folder / "tokenizer_config.json", _MAX_CONFIG_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return True
-    return not isinstance(config, dict) or config.get("padding_side", "left") != "right"
+    config = read_json_object(folder / "tokenizer_config.json", _MAX_CONFIG_BYTES)
+    return config is None or config.get("padding_side", "left") != "right"

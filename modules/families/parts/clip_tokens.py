@@ -21,6 +21,7 @@ from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, build
 from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS
 from modules.families.parts.prompt_weights import weighted_texts
 from modules.system.errors import DarkroomError
+from modules.system.regular_files import read_json_object
 
 OPEN_CLIP_PAD = "!"  # id 0: OpenCLIP pads with zeros
 _MAX_TOKEN_CHARS = 100
@@ -202,16 +203,10 @@ def _pad_token(folder: Path) -> str | None:
     Folders older than its `added_tokens_decoder` have it in special_tokens_map.json; SD 2's tokenizer_config.json has a
     different one.
     """
-    config, special = (_settings(folder / f"{name}.json") for name in ("tokenizer_config", "special_tokens_map"))
+    config, special = (
+        read_json_object(folder / f"{name}.json") or {} for name in ("tokenizer_config", "special_tokens_map")
+    )
     for settings in (config, special) if "added_tokens_decoder" in config else (special, config):
         if pad := settings.get("pad_token"):
             return str(pad.get("content") if isinstance(pad, dict) else pad)[:_MAX_TOKEN_CHARS]
     return None
-
-
-def _settings(file: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
