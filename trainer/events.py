@@ -6,12 +6,12 @@ child process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from modules.objectives.metrics import METRICS
-from modules.system.problem import count
+from modules.system.problem import count, join_words
 from trainer.machine_events import (
     BlocksCompiled,
     ImagesReported,
@@ -280,20 +280,14 @@ class ModelSaved:
         Programs with the same answer and the same reason share a phrase.
         """
         rest = {p: (a, self.reasons.get(p, "")) for p, a in self.loading.items() if a != "yes"}
-        phrases = [f"loads in {_join_names(self.loaded_by)}"] if self.loaded_by else []
+        phrases = [f"loads in {join_words(self.loaded_by)}"] if self.loaded_by else []
         for answer, reason in dict.fromkeys(rest.values()):
-            programs = _join_names([p for p, other in rest.items() if other == (answer, reason)])
+            programs = join_words([p for p, other in rest.items() if other == (answer, reason)])
             words = {"no": f"not in {programs}", "?": f"not tested in {programs}"}.get(
                 answer, f"{answer} in {programs}"
             )
             phrases.append(f"{words}: {reason}" if reason else words)
         return "; ".join([*phrases, *self.needs])
-
-
-def _join_names(names: Sequence[str]) -> str:
-    """Return "A, B and C"."""
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 @dataclass(frozen=True, slots=True)

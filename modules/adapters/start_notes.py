@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from modules.formats.adapter_names import BUNDLED_EMBEDDING
-from modules.system.problem import count
+from modules.system.problem import count, join_words
 
 _MAX_EXAMPLES = 2
 
@@ -48,7 +48,7 @@ class OtherLayers:
         return message, advice
 
     def _note(self, what: list[str]) -> tuple[str, str]:
-        begins = f"{self.where} has {_join_words(what)} that this run does not train"
+        begins = f"{self.where} has {join_words(what)} that this run does not train"
         begins += "" if self.trains_any else ", and no others"
         if not self.is_kept:
             return f"{begins}. They are left out, as set.", "Keep them under Other layers on the Training page."
@@ -88,7 +88,3 @@ def _examples(names: Iterable[str]) -> str:
     all_names = list(names)
     more = ", ..." if len(all_names) > _MAX_EXAMPLES else ""
     return ", ".join(all_names[:_MAX_EXAMPLES]) + more
-
-
-def _join_words(items: list[str]) -> str:
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

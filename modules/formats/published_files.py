@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from modules.system.problem import Problem
+from modules.system.problem import Problem, join_words
 
 _WEIGHTS, _INDEX, _SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*.safetensors"
 
@@ -40,8 +40,7 @@ class PublishedFile:
     @property
     def names_words(self) -> str:
         """The names as part of a sentence."""
-        *first, last = self.names
-        return f"{', '.join(first)} and {last}" if first else last
+        return join_words(self.names)
 
     @property
     def patterns(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -72,6 +73,12 @@ def with_article(thing: str, *, capital: bool = False) -> str:
 def cut(text: str, *, max_chars: int) -> str:
     """Return a text, truncated where it is too long for a message."""
     return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Return "A, B and C"; a single word stays as it is."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def errors_in(problems: list[Problem]) -> list[Problem]:

@@ -71,7 +71,7 @@ def _blocks_of_main(setup: RunSetup) -> Blocks:
 def _read_blocks(path: Path) -> Blocks | None:
     try:
         return {part: frozenset(blocks) for part, blocks in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -159,5 +159,5 @@ def _layout_of_main(setup: RunSetup) -> frozenset[str]:
 def _read_layout(path: Path) -> frozenset[str] | None:
     try:
         return frozenset(str(name) for name in json.loads(path.read_text(encoding="utf-8"))["channels_last"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

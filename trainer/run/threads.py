@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from modules.system.atomic import write_text
 from modules.system.paths import machine_choices_file
+from modules.system.regular_files import read_json_object
 
 _NUM_MEASUREMENTS = 5
 _LEAST_GAIN = 1.25
@@ -71,7 +71,7 @@ def measure_once(most: int, measure: Callable[[], int], *, file: Path | None = N
     measured = measure()
     if (stored := _stored_number(file, key)) is not None:
         return stored
-    entries = {name: value for name, value in _read(file).items() if name != key}
+    entries = {name: value for name, value in (read_json_object(file) or {}).items() if name != key}
     newest = dict(list({**entries, key: measured}.items())[-_MAX_ENTRIES:])
     with suppress(OSError):
         write_text(file, json.dumps(newest, indent=2) + "\n")
@@ -128,13 +128,5 @@ def _torch_version() -> str:
 
 def _stored_number(file: Path, key: str) -> int | None:
     """Return the stored number under a key; None for a missing one, or a value of another type."""
-    number = _read(file).get(key)
+    number = (read_json_object(file) or {}).get(key)
     return number if type(number) is int and number > 0 else None  # in Python a bool is an int as well
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return entries if isinstance(entries, dict) else {}

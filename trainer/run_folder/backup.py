@@ -21,6 +21,7 @@ from typing import Any
 from modules.system.atomic import atomic_folder, flush_folder, remove_folder, write_text
 from modules.system.errors import DarkroomError
 from modules.system.leftovers import sweep
+from modules.system.regular_files import read_json_object
 from trainer.run_folder.result import sha256_of
 from trainer.run_folder.run_dir import age_of
 
@@ -231,11 +232,7 @@ def _has_size(file: Path, size_bytes: int) -> bool:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    match manifest:
+    match manifest := read_json_object(folder / MANIFEST):
         case {"format": number, "step": int(), "epoch": int(), "created": str(), "files": dict(files)}:
             return manifest if number == _FORMAT and all(map(_is_entry, files.values())) else None
         case _:

@@ -10,6 +10,7 @@ from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.system.atomic import copy_file, copy_folder, remove_quietly, write_text
 from modules.system.paths import as_config_path
+from modules.system.regular_files import read_json_object
 from trainer.event_lines import from_line
 from trainer.events import RewardMeasured, RunStarted, StepFinished, ValidationFinished
 from trainer.run_folder.backup import BackupInfo
@@ -102,11 +103,7 @@ def write_origin(run_dir: Path, origin: Origin) -> None:
 
 def origin_of(run_dir: Path) -> Origin | None:
     """Return where a run comes from; None for a run that is not a fork."""
-    try:
-        data = json.loads((run_dir / ORIGIN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    match data:
+    match read_json_object(run_dir / ORIGIN_FILE):
         case {"run_dir": str(place), "step": int(step), "is_weights_only": bool(is_weights_only)}:
             return Origin(Path(place), step, is_weights_only)
         case _:

@@ -13,6 +13,7 @@ from typing import Any
 
 from modules.system.atomic import flush_folder, make_folder, write_text
 from modules.system.errors import DarkroomError
+from modules.system.regular_files import read_json_object
 
 RUN_FILE = "run.json"
 MAX_NAME_CHARS = 80
@@ -90,11 +91,7 @@ def _number_of(run_dir: Path) -> int:
 
 
 def _content_of(run_dir: Path) -> dict[str, Any]:
-    try:
-        content = json.loads((run_dir / RUN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_json_object(run_dir / RUN_FILE) or {}
 
 
 def start_copy_in(run_dir: Path) -> Path:
