@@ -20,7 +20,7 @@ from modules.data.image_settings import ImageChanges
 from modules.data.images import BrokenImageError
 from modules.data.inputs import REFERENCES
 from modules.data.listing import SkippedEntry
-from modules.data.order import ConceptRepeats
+from modules.data.order import ConceptRepeats, sizes_of_epoch
 from modules.data.pairs import fingerprint_of_source, scan_source
 from modules.data.prompts import scan_prompts
 from modules.data.references import ReferenceFit, batch_shapes
@@ -86,6 +86,11 @@ class Dataset:
         for number, num_examples in Counter(map(id, self.buckets)).items():
             counts.update(dict.fromkeys(shared[number], num_examples))
         return dict(counts.most_common())
+
+    def samples_by_size(self, run_seed: int) -> Counter[Size]:
+        """Return the number of samples of the first epoch at each size."""
+        repeats = concept_repeats_of(self.concepts, run_seed=run_seed)
+        return sizes_of_epoch(repeats, self.buckets, num_resolutions=self.num_resolutions, epoch=0)
 
     @property
     def batch_shapes(self) -> Sequence[tuple[Size, ...]]:

@@ -22,6 +22,7 @@ from modules.data.samples import SampleIndex
 from modules.data.scan import name_within
 from modules.data.source_image import SourceImage
 from tests.builders.images import draw_folder
+from trainer.export.metadata import dataset_facts
 
 RULES = BucketRules((64,), step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
 Kind = Literal["training", "validation"]
@@ -314,6 +315,20 @@ def test_as_many_regularization_images_as_training_images(tmp_path: Path) -> Non
     assert [times[14], times[15]] == [30, 30]
     assert times[16] + times[17] == 10
     assert [c.loss_weight for c in dataset.concepts] == [0.5, 1.0, 1.0, 1.0]
+
+
+def test_metadata_have_the_samples_that_an_epoch_takes(tmp_path: Path) -> None:
+    """They had a concept's repeats also where the number of its samples is set or follows the training images."""
+    many = draw_folder(tmp_path / "many", sizes=[(64, 64)] * 4)
+    few = draw_folder(tmp_path / "few", sizes=[(64, 64)] * 2)
+    concepts = [
+        (Concept(balancing="samples", samples_per_epoch=6, repeats=50), many),
+        (Concept(kind="regularization", repeats=5.0), few),
+    ]
+    facts = dataset_facts(build(concepts), "counts", run_seed=1)
+    assert facts is not None
+    assert [concept.repeats for concept in facts.concepts] == [1.5, 3.0]
+    assert dict(facts.buckets) == {(64, 64): 12}
 
 
 def test_regularization_without_training_images_or_images_is_no_error(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class AdapterExporter:
             seed=self.config.general.seed,
             created=moment.now,
             started=self.started,
-            dataset=dataset_facts(self.dataset, self.config.output.embed_dataset),
+            dataset=dataset_facts(self.dataset, self.config.output.embed_dataset, run_seed=self.config.general.seed),
             settings=training_settings(
                 self.config, self.dataset, trained=[a.part for a in self.adapters], total_steps=self.total_steps
             ),

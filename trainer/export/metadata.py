@@ -23,9 +23,8 @@ from modules.config.schema import Config
 from modules.config.sections.noise import Noise
 from modules.config.usage import method_of, rate_factor_of
 from modules.data.buckets import Size
-from modules.data.dataset import Dataset
+from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.images import open_image
-from modules.data.order import ConceptRepeats, sizes_of_epoch
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.formats.metadata import ConceptFacts, DatasetFacts, tag_frequency
 from modules.objectives.losses import LOSSES, DeltaSettings, LossMix, loss_mix_of
@@ -42,7 +41,9 @@ _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _WEIGHTS = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 
 
-def dataset_facts(dataset: Dataset, amount: Literal["none", "counts", "names", "tags"]) -> DatasetFacts | None:
+def dataset_facts(
+    dataset: Dataset, amount: Literal["none", "counts", "names", "tags"], *, run_seed: int
+) -> DatasetFacts | None:
     """Return the facts about a run's images that the user wants in the file; None for no facts, or no images.
 
     "counts" numbers the concepts, "names" names them, and "tags" adds the tags of their captions.
@@ -60,10 +61,10 @@ def dataset_facts(dataset: Dataset, amount: Literal["none", "counts", "names", "
     ]
     return DatasetFacts(
         concepts=[
-            ConceptFacts(name, concept.repeats, concept.num_examples)
-            for name, concept in zip(names, dataset.concepts, strict=True)
+            ConceptFacts(name, float(repeats.exact_repeats), repeats.num_examples)
+            for name, repeats in zip(names, concept_repeats_of(dataset.concepts, run_seed=run_seed), strict=True)
         ],
-        buckets={_shape_of(size): n for size, n in _bucket_samples(dataset).items()},
+        buckets={_shape_of(size): n for size, n in dataset.samples_by_size(run_seed).items()},
         mean_aspect_error=math.fsum(errors) / len(errors),
         tag_frequency=tag_frequency(captions) if amount == "tags" else {},
     )
@@ -83,11 +84,6 @@ def _names(dataset: Dataset, *, is_numbered: bool) -> list[str]:
         seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
     return names
-
-
-def _bucket_samples(dataset: Dataset) -> Counter[Size]:
-    concepts = [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in dataset.concepts]
-    return sizes_of_epoch(concepts, dataset.buckets, num_resolutions=dataset.num_resolutions, epoch=0)
 
 
 def training_settings(config: Config, dataset: Dataset, *, trained: Iterable[str], total_steps: int) -> dict[str, str]:
@@ -114,7 +110,7 @@ def training_settings(config: Config, dataset: Dataset, *, trained: Iterable[str
     if total_steps:
         facts["max_train_steps"] = total_steps
     if config.output.embed_dataset != "none" and dataset.examples:
-        batches = (math.ceil(n / training.batch_size) for n in _bucket_samples(dataset).values())
+        batches = (math.ceil(n / training.batch_size) for n in dataset.samples_by_size(config.general.seed).values())
         facts["num_batches_per_epoch"] = sum(batches)
     if not method_of(config).samples_images:  # otherwise there is no noise to add, and no caption to drop
         facts |= _denoising(config)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from modules.config.schema import Config
-from modules.data.buckets import BucketRules, Size
+from modules.data.buckets import BucketRules
 from modules.data.concept import Concept, DatasetKind
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.datasets import Datasets, build_datasets
@@ -26,7 +26,6 @@ from modules.data.doctor.page import MAX_FILES_SHOWN, Thumbnails, thumbnail
 from modules.data.doctor.report import find_all
 from modules.data.images import BrokenImageError
 from modules.data.listing import SUFFIXES, SkippedEntry
-from modules.data.order import sizes_of_epoch
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
@@ -100,7 +99,7 @@ def look_at(config: Config, progress: Progress = no_progress) -> Examination:
         tuple(_with_results(i, [results[file] for file in _files(i)]) for i in images),
         tuple(_skipped_file(s, results.get((path, None))) for path, s in skipped),
         tuple(_long_captions(config, (datasets.training, datasets.validation))),
-        _bucket_samples(datasets.training, datasets.settings.run_seed),
+        dict(datasets.training.samples_by_size(datasets.settings.run_seed)),
         datasets.settings.batch_size,
         datasets.settings.partial_batches,
     )
@@ -199,11 +198,6 @@ def _concepts(
             sets_samples=facts.samples_per_epoch is not None,
             fixed_sizes=rules.are_fixed(concept.image.resolution_px),
         )
-
-
-def _bucket_samples(training: Dataset, run_seed: int) -> dict[Size, int]:
-    repeats = concept_repeats_of(training.concepts, run_seed=run_seed)
-    return dict(sizes_of_epoch(repeats, training.buckets, num_resolutions=training.num_resolutions, epoch=0))
 
 
 def _long_captions(config: Config, datasets: Sequence[Dataset]) -> Iterator[LongCaption]:
