@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,21 +82,18 @@ def result_bytes(weights: Mapping[str, PartWeights], plans: Plans, *, is_whole_m
 
 def free_bytes(path: Path) -> int | None:
     """Return the free space of the file system that contains a path or its future place; None where unknown."""
-    for folder in (path, *path.parents):
-        try:
-            return shutil.disk_usage(folder).free
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except (OSError, ValueError):
-            return None
-    return None
+    return _of_nearest(path, lambda folder: shutil.disk_usage(folder).free)
 
 
 def file_system_of(path: Path) -> int | None:
     """Return the id of the file system that contains a path or its future place; None where unknown."""
+    return _of_nearest(path, lambda folder: folder.stat().st_dev)
+
+
+def _of_nearest(path: Path, read: Callable[[Path], int]) -> int | None:
     for folder in (path, *path.parents):
         try:
-            return folder.stat().st_dev
+            return read(folder)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError):

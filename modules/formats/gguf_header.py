@@ -9,7 +9,6 @@ whole number of blocks, and keeps its shape in the metadata.
 from __future__ import annotations
 
 import math
-import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from modules.formats.headers import MAX_NAME_CHARS, MAX_TENSORS, UnreadableFileError, over_limit
+from modules.formats.headers import MAX_NAME_CHARS, MAX_TENSORS, UnreadableFileError, opened, over_limit
 from modules.system.regular_files import open_regular
 
 MAGIC = b"GGUF"
@@ -90,14 +89,8 @@ def is_gguf(path: Path) -> bool:
 
 def read_gguf_header(path: Path) -> GgufHeader:
     """Return a GGUF file's header. Raises UnreadableFileError for any other file, or a damaged one."""
-    try:
-        with open_regular(path) as file:
-            return _Reader(path, file, os.fstat(file.fileno()).st_size).header()
-    except FileNotFoundError as error:
-        raise UnreadableFileError("missing", f"There is no file {path}.") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UnreadableFileError("missing", f"{path} cannot be read: {reason}.") from error
+    with opened(path) as (file, size):
+        return _Reader(path, file, size).header()
 
 
 @cache

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -69,9 +70,16 @@ class Header:
 
 def read_header(path: Path) -> Header:
     """Return a safetensors file's header. Raises UnreadableFileError for any other file."""
+    with opened(path) as (file, size):
+        return _read(path, file, size)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a file, and give it with its size. Raises UnreadableFileError if it cannot be read, also later on."""
     try:
         with open_regular(path) as file:
-            return _read(path, file, os.fstat(file.fileno()).st_size)
+            yield file, os.fstat(file.fileno()).st_size
     except FileNotFoundError as error:
         raise UnreadableFileError("missing", f"There is no file {path}.") from error
     except (OSError, ValueError) as error:  # a null character in the name is a ValueError

@@ -197,7 +197,7 @@ def remove_older(run_dir: Path, *, keep: int) -> None:
 def _backup_at(folder: Path) -> BackupInfo | None:
     """Return the backup in a folder if it is complete."""
     manifest = _read_manifest(folder)
-    if manifest is None or not all(_has_size(folder / n, f["bytes"]) for n, f in manifest["files"].items()):
+    if manifest is None or not all(has_size(folder / n, f["bytes"]) for n, f in manifest["files"].items()):
         return None
     return BackupInfo(folder, manifest["step"], manifest["epoch"], manifest["created"], _written_us(manifest))
 
@@ -224,7 +224,8 @@ def _next_written_us(run_dir: Path, now: datetime) -> int:
     return max(int(now.timestamp() * 1_000_000), newest_us + 1)
 
 
-def _has_size(file: Path, size_bytes: int) -> bool:
+def has_size(file: Path, size_bytes: int) -> bool:
+    """Return whether a file is there with this size."""
     try:
         return file.is_file() and file.stat().st_size == size_bytes
     except (OSError, ValueError):

@@ -236,7 +236,7 @@ def timed_events(run_dir: Path, num_bytes: int | None = None) -> Iterator[tuple[
             return
         event = from_line(line.decode(errors="replace"))
         if event is not None:
-            yield _time_of(line) or 0.0, event
+            yield time_of(line) or 0.0, event
 
 
 class _Log:
@@ -312,17 +312,17 @@ class _Log:
         """Add up the time of the attempts: each begins with RunStarted and ends with its last event."""
         if isinstance(event, RunStarted):
             self._close_attempt()
-            self._attempt_began = self._attempt_seen = _time_of(line)
+            self._attempt_began = self._attempt_seen = time_of(line)
             self._first_began = self._first_began if self._first_began is not None else self._attempt_began
             self._last_step = b""
         elif self._attempt_began is not None and not isinstance(event, PhaseChanged | RewardMeasured):
-            self._attempt_seen = _time_of(line) or self._attempt_seen
+            self._attempt_seen = time_of(line) or self._attempt_seen
             if isinstance(event, RunFinished | RunFailed):
                 self._close_attempt()
 
     def _close_attempt(self) -> None:
         if self._attempt_began is not None and self._attempt_seen is not None:
-            last = max(self._attempt_seen, _time_of(self._last_step) or 0.0)
+            last = max(self._attempt_seen, time_of(self._last_step) or 0.0)
             self.seconds += max(0.0, last - self._attempt_began)
         self._attempt_began = None
 
@@ -335,8 +335,8 @@ def _lines(run_dir: Path) -> Iterator[bytes]:
         return
 
 
-def _time_of(line: bytes) -> float | None:
-    """Return the time stamp of a line in seconds since 1970."""
+def time_of(line: str | bytes) -> float | None:
+    """Return the time stamp of a line of a log in seconds since 1970; None without one."""
     try:
         data: Any = json.loads(line)
         return datetime.fromisoformat(data["time"]).timestamp()
@@ -348,7 +348,7 @@ def _began_at(run_dir: Path) -> float:
     """Return when a run began, in seconds since 1970; 0 if neither its folder, nor its log, nor its name has a time."""
     if (begun := begun_at(run_dir)) is not None:
         return begun
-    first = _time_of(next(_lines(run_dir), b""))
+    first = time_of(next(_lines(run_dir), b""))
     named = started_at(run_dir)
     return first if first is not None else (named.timestamp() if named else 0.0)
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, cast
 
+from trainer.run_folder.backup import has_size
 from trainer.run_folder.result import WrittenFile, results_of
 from trainer.web.runs import id_of, real_files
 
@@ -62,7 +63,7 @@ def downloads_of(run_dir: Path) -> dict[str, Download]:
         groups = [(result.path, inside)] if inside else []
         groups += [(file.path, (file,)) for file in result.files if file not in inside]
         for path, files in groups:
-            if all(map(_has_size, files)):
+            if all(has_size(file.path, file.size_bytes) for file in files):
                 found.setdefault(id_of(path), Download(path, sum(f.size_bytes for f in files), files))
     for path in sorted(real_files(run_dir / "save")):
         found.setdefault(id_of(path), Download(path, path.stat().st_size))
@@ -102,10 +103,3 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return status.st_mtime_ns, status.st_ino
-
-
-def _has_size(file: WrittenFile) -> bool:
-    try:
-        return file.path.is_file() and file.path.stat().st_size == file.size_bytes
-    except (OSError, ValueError):
-        return False

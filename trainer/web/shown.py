@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from trainer.events import (
     ValidationFinished,
 )
 from trainer.log_lines import line_of
+from trainer.run_folder.records import time_of
 from trainer.web.runs import image_id
 from trainer.wording import PHASE_LABELS, reading_of, reward_line
 
@@ -50,7 +49,7 @@ def shown_line(line: str, run_dir: Path) -> Shown | None:
     if event is None:
         return None
     shown = _shown(event, run_dir)
-    at_seconds = 0.0 if isinstance(event, StepFinished) else _time_of(line)
+    at_seconds = 0.0 if isinstance(event, StepFinished) else time_of(line) or 0.0
     if isinstance(event, SampleReady):
         shown["at"] = at_seconds  # a resumed run may write another image under its name
     if (log := line_of(event, at_seconds)) is not None:
@@ -156,11 +155,3 @@ _SHOWN: dict[type, Callable[[Any, Path], Shown]] = {
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _time_of(line: str) -> float:
-    """Return the time of a line of the log in seconds since 1970; 0 without one."""
-    try:
-        return datetime.fromisoformat(json.loads(line)["time"]).timestamp()
-    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
-        return 0.0

@@ -11,12 +11,12 @@ import torch
 
 from modules.families.parts.efficient_net import stages_of
 from modules.families.parts.effnet_autoencoder import EffNetAutoencoder
-from modules.families.parts.files import ModelFiles
+from modules.families.parts.files import ModelFiles, locate_for
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.protocol import LoadRequest
 from modules.families.registry import published
 from modules.families.settings import FamilySettings
-from modules.formats.diffusers_folder import locate, read_part
+from modules.formats.diffusers_folder import read_part
 from modules.formats.repository import MissingModelError
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
@@ -94,7 +94,7 @@ def _decoder_folder(source: AutoencoderSource, request: LoadRequest[FamilySettin
     if base.folder is not None and all((base.folder / name).is_dir() for name in names):
         return base.folder
     try:
-        return _located(request, source.decoder, tuple(source.classes), source.encoder_files)
+        return locate_for(request, source.decoder, tuple(source.classes), source.encoder_files)
     except MissingModelError as error:
         raise DarkroomError(
             f"The decoder {source.decoder!r} is not on this machine, and could not be downloaded.",
@@ -109,7 +109,7 @@ def _encoder_file(source: AutoencoderSource, request: LoadRequest[FamilySettings
     folders = [decoder]
     if source.encoder and not _file_in(decoder, source.encoder_files):
         try:
-            folders.append(_located(request, source.encoder, (), source.encoder_files))
+            folders.append(locate_for(request, source.encoder, (), source.encoder_files))
         except MissingModelError as error:
             place = f"{source.encoder!r}, is not on this machine, and could not be downloaded"
             raise _without_encoder(place) from error
@@ -127,18 +127,6 @@ def _without_encoder(place: str) -> DarkroomError:
     return DarkroomError(
         f"The EfficientNet encoder, {place}. Without it no image can be encoded.",
         advice="Choose its file in the settings of the model family, or put it into the decoder's folder.",
-    )
-
-
-def _located(request: LoadRequest[FamilySettings], name: str, parts: tuple[str, ...], files: tuple[str, ...]) -> Path:
-    return locate(
-        name,
-        parts=parts,
-        files=files,
-        offline=request.offline,
-        cache_dir=request.hub_cache_dir,
-        hub=request.hub,
-        on_bytes=request.on_bytes,
     )
 
 

@@ -5,7 +5,7 @@ A family's `load` reads it; its `assemble` builds the family from it. Readers of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from modules.families.parts.clip_text import TextTower, is_open_clip
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.parts.clip_vocabulary import END_TOKEN
 from modules.families.parts.single_file.checkpoint import empty_part
-from modules.families.protocol import NONE_LATER, LayersReadLater
+from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest
 from modules.families.published import PublishedModel
 from modules.families.registry import files_of
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec, variant_of
-from modules.formats.diffusers_folder import keeps_some_in_float32, read_json, read_part, stored_dtype
+from modules.formats.diffusers_folder import keeps_some_in_float32, locate, read_json, read_part, stored_dtype
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.quantization.linear import read_later
 from modules.system.errors import DarkroomError
@@ -128,3 +129,18 @@ def require_known_denoiser(files: ModelFiles, spec: FamilySpec) -> None:
             "model variant that is not supported.",
             advice="Choose the text-to-image base model.",
         )
+
+
+def locate_for(
+    request: LoadRequest[FamilySettings], name: str, parts: Sequence[str], files: Sequence[str] = ()
+) -> Path:
+    """Return the folder of a model as a request allows to get it; arguments and errors are those of `locate`."""
+    return locate(
+        name,
+        parts=parts,
+        files=files,
+        offline=request.offline,
+        cache_dir=request.hub_cache_dir,
+        hub=request.hub,
+        on_bytes=request.on_bytes,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.vae import vae_weights_at
-from modules.families.parts.files import ModelFiles, read_folder, require_known_denoiser
+from modules.families.parts.files import ModelFiles, locate_for, read_folder, require_known_denoiser
 from modules.families.parts.single_file.checkpoint import (
     Checkpoint,
     empty_part,
@@ -30,7 +30,7 @@ from modules.families.separate_parts import advice_for, config_next_to, lack_of
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.checkpoint_header import read_checkpoint_header
-from modules.formats.diffusers_folder import locate, read_json
+from modules.formats.diffusers_folder import read_json
 from modules.formats.gguf_header import is_gguf
 from modules.formats.headers import UnreadableFileError
 from modules.formats.repository import index_file
@@ -99,7 +99,7 @@ def _read_base(
         files = _read_single_file(path, kind, name, spec, dtypes, without_weights=unread, read_later=request.read_later)
         return files if spec.text.ships_vocabulary else replace(files, tokenizers=_tokenizers(request, spec, kind))
     parts = [p.name for p in spec.parts if p.name not in unread]
-    folder = _locate(request, name, parts)
+    folder = locate_for(request, name, parts)
     found = identify(folder)
     if not found.family and index_file(folder) is not None:
         raise DarkroomError(f"{name} is not {spec.label}. {found.sentence}", advice="Choose a model of the family.")
@@ -178,7 +178,7 @@ def _configs_of_model(checkpoint: Checkpoint) -> Mapping[str, Mapping[str, Any]]
 
 def _tokenizers(request: LoadRequest[FamilySettings], spec: FamilySpec, kind: FileKind) -> dict[str, Path]:
     """Return the tokenizers' folders of the published model that a file is of, from its repository."""
-    folder = _locate(request, published(kind.model).repository, [])
+    folder = locate_for(request, published(kind.model).repository, [])
     return {encoder: folder / tokenizer for encoder, tokenizer in spec.tokenizers.items()}
 
 
@@ -210,17 +210,6 @@ def _with_published_parts(
 def _tokenizers_next_to(spec: FamilySpec, files: Mapping[str, str]) -> dict[str, Path]:
     """Return the folders of the files of parts that are published apart from their model, with their tokenizers."""
     return {p.name: from_root(files[p.name]).parent for p in spec.parts if p.published_in and p.name in files}
-
-
-def _locate(request: LoadRequest[FamilySettings], name: str, parts: Sequence[str]) -> Path:
-    return locate(
-        name,
-        parts=parts,
-        offline=request.offline,
-        cache_dir=request.hub_cache_dir,
-        hub=request.hub,
-        on_bytes=request.on_bytes,
-    )
 
 
 def _dtypes_to_read(request: LoadRequest[FamilySettings], spec: FamilySpec) -> Mapping[str, torch.dtype]:
