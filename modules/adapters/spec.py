@@ -21,10 +21,6 @@ Shape = tuple[int, ...]
 Trainable = Callable[[Mapping[str, Shape]], frozenset[str]]
 
 
-def _no_shapes(settings: Any, weight: Shape) -> Mapping[str, Shape]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class AdapterMemory:
     """The weights and the computation of an adapter next to a layer, for the memory estimate.
@@ -37,7 +33,7 @@ class AdapterMemory:
 
     factor_shapes: Callable[[Any, Shape], Mapping[str, Shape]]
     walk: Callable[[Any, Replay, str, Shape, Array, Array], Array]
-    fixed_shapes: Callable[[Any, Shape], Mapping[str, Shape]] = _no_shapes
+    fixed_shapes: Callable[[Any, Shape], Mapping[str, Shape]] = lambda settings, weight: {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,6 @@ TargetsOf = Callable[[Configs], AdapterTargets]
 ALL_PROGRAMS = ("ComfyUI", "A1111", "Forge", "diffusers")
 
 
-def _no_note(program: str, kind: FileKind) -> str:
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
     """One model of a family as it was published.
@@ -67,7 +63,7 @@ class PublishedModel:
     text_width: int = 0
     embedding_width: int = 0
     embedding_tensors: tuple[str, ...] = ()
-    prediction_note: Callable[[str, FileKind], str] = _no_note
+    prediction_note: Callable[[str, FileKind], str] = lambda program, kind: ""
     without_embeddings: Mapping[str, str] = field(default_factory=dict)
     programs: tuple[str, ...] = ALL_PROGRAMS
     naming_rows: Mapping[str, Row] = field(default_factory=dict)
@@ -93,10 +89,6 @@ class FolderFacts:
     prediction: str
 
 
-def _no_checkpoint(header: CheckpointHeader) -> FileKind | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class FamilyFiles:
     """How the files of a family are detected.
@@ -110,7 +102,7 @@ class FamilyFiles:
     models: tuple[PublishedModel, ...]
     pipelines: Mapping[str, str]
     folder_model: Callable[[FolderFacts], str]
-    checkpoint: Callable[[CheckpointHeader], FileKind | None] = _no_checkpoint
+    checkpoint: Callable[[CheckpointHeader], FileKind | None] = lambda header: None
     denoiser_file: DenoiserFile | None = None
     lora_words: tuple[tuple[str, str], ...] = ()
     variants: Mapping[int, str] = field(default_factory=dict)

@@ -27,14 +27,6 @@ def _lacks_nothing(names: frozenset[str]) -> Iterator[str]:
     yield from ()
 
 
-def _shows_no_size(shapes: Shapes) -> tuple[int, int] | None:
-    return None
-
-
-def _never(shapes: Shapes) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Product:
     """Two factors that are multiplied: `first`, with the rank at its axis `axis`, and `last`, with the rank first.
@@ -78,8 +70,8 @@ class AdapterType:
     markers: frozenset[str] = frozenset()
     lacking: Callable[[frozenset[str]], Iterator[str]] = _lacks_nothing
     products: tuple[Product, ...] = ()
-    size: Callable[[Shapes], tuple[int, int] | None] = _shows_no_size
-    acts: Callable[[Shapes], bool] = _never
+    size: Callable[[Shapes], tuple[int, int] | None] = lambda shapes: None
+    acts: Callable[[Shapes], bool] = lambda shapes: False
     change: str = ""
     depends_on_weight: bool = False
     scaled: tuple[str, ...] = ()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
+from modules.objectives.rollout_fields import known_size
+from modules.objectives.spec import RolloutFacts
 from modules.settings.field import Setting
 
 OldPolicy = Literal["copy", "linear", "delayed"]
@@ -61,3 +63,16 @@ FollowingPolicy = Annotated[
         },
     ),
 ]
+
+
+def rollout_of(settings: Any, *, predicts_before_training: bool = False) -> RolloutFacts:
+    """Return how a method samples, whose settings have these fields and the ones of `rollout_fields`."""
+    return RolloutFacts(
+        settings.steps,
+        settings.guidance,
+        samples_per_prompt=settings.group_size,
+        trained_timesteps=settings.timesteps_per_image,
+        predicts_before_training=predicts_before_training,
+        size=known_size(settings.size),
+        sampler=settings.sampler,
+    )

@@ -66,10 +66,6 @@ class Position:
         return self.step / max(1, self.total_steps) * self.epochs
 
 
-def _nothing_wrong(settings: ScheduleSettings) -> Iterator[Problem]:
-    return iter(())
-
-
 Settings = TypeVar("Settings", bound=ScheduleSettings)
 
 
@@ -86,7 +82,7 @@ class ScheduleSpec(Generic[Settings]):
     settings: type[Settings]
     label: str
     curve: Callable[[Settings, Position], float]
-    problems: Callable[[Settings], Iterator[Problem]] = _nothing_wrong
+    problems: Callable[[Settings], Iterator[Problem]] = lambda settings: iter(())
     is_of_optimizer: bool = False
 
     @property

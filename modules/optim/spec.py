@@ -61,14 +61,6 @@ _BY_NAME, _AS_ADAMW = by_name(), averages(2)
 DARKROOM = "Darkroom"
 
 
-def _nothing_wrong(settings: OptimizerSettings) -> Iterator[Problem]:
-    return iter(())
-
-
-def _no_packages(settings: OptimizerSettings) -> tuple[Package, ...]:
-    return ()
-
-
 def always(settings: OptimizerSettings) -> bool:
     """Return True: for a fact that does not depend on the settings."""
     return True
@@ -163,8 +155,8 @@ class OptimizerSpec(Generic[Settings]):
     state_bytes: Callable[[Settings, Shape], float] = _AS_ADAMW
     rates: UsualRates = ADAM_RATES
     packages: tuple[Package, ...] = ()
-    more_packages: Callable[[Settings], tuple[Package, ...]] = _no_packages
-    problems: Callable[[Settings], Iterator[Problem]] = _nothing_wrong
+    more_packages: Callable[[Settings], tuple[Package, ...]] = lambda settings: ()
+    problems: Callable[[Settings], Iterator[Problem]] = lambda settings: iter(())
     is_elementwise: bool = False
     steps_at_once: bool = False
     group_state: tuple[str, ...] = ()

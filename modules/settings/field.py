@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from modules.settings.every import Every
-from modules.settings.lazy_variants import Variants
+from modules.settings.lazy_variants import Variants, with_name
 from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, Resolution
 from modules.system.problem import shown
 
@@ -203,13 +203,7 @@ def variants(default: str) -> tuple[Any, BeforeValidator]:
 
     A bare name means that section with its defaults; an object without a name means the one named `default`.
     """
-
-    def named(value: Any) -> Any:
-        if isinstance(value, str):
-            return {"name": value}
-        return {"name": default, **value} if isinstance(value, dict) else value
-
-    return Field(discriminator="name"), BeforeValidator(named)
+    return Field(discriminator="name"), with_name(default)
 
 
 @dataclass(frozen=True, slots=True)

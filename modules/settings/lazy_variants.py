@@ -108,11 +108,16 @@ def lazy_variants(records: Mapping[str, Record], default: str) -> tuple[Variants
 
     A bare name means the settings with their defaults; an object without a name means the record named `default`.
     """
+    kinds = _View(records, lambda record: record.settings)
+    return Variants(kinds, _View(records, lambda record: record.label)), with_name(default)
 
-    def with_name(value: Any) -> Any:
+
+def with_name(default: str) -> BeforeValidator:
+    """Return the validator that turns a bare name into an object, and adds the name `default` to one without."""
+
+    def named(value: Any) -> Any:
         if isinstance(value, str):
             return {"name": value}
         return {"name": default, **value} if isinstance(value, dict) else value
 
-    kinds = _View(records, lambda record: record.settings)
-    return Variants(kinds, _View(records, lambda record: record.label)), BeforeValidator(with_name)
+    return BeforeValidator(named)

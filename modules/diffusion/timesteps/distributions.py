@@ -22,10 +22,6 @@ _PRECISION = 1e-15
 _TINY = 1e-300
 
 
-def _no_problem(weight: float, bias: float) -> str:
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class DistributionSpec:
     """A distribution of timesteps.
@@ -41,7 +37,7 @@ class DistributionSpec:
     cdf: Callable[[float, float, float], float]
     uses_weight: bool = True
     uses_bias: bool = True
-    problem: Callable[[float, float], str] = _no_problem
+    problem: Callable[[float, float], str] = lambda weight, bias: ""
 
 
 def uniform_cdf(x: float, weight: float, bias: float) -> float:

@@ -5,13 +5,14 @@ Luo et al. 2025, arXiv 2510.08425.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import forward_fields
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart
 from modules.settings.field import Section, Setting, advanced_setting
 
 
@@ -71,18 +72,6 @@ class Dgpo(Section):
     held_out_reward: fields.HeldOutReward = "none"
 
 
-def _rollout(settings: Dgpo) -> RolloutFacts:
-    return RolloutFacts(
-        settings.steps,
-        settings.guidance,
-        samples_per_prompt=settings.group_size,
-        trained_timesteps=settings.timesteps_per_image,
-        predicts_before_training=True,
-        size=fields.known_size(settings.size),
-        sampler=settings.sampler,
-    )
-
-
 SPEC = MethodSpec(
     "dgpo",
     "DGPO",
@@ -90,7 +79,7 @@ SPEC = MethodSpec(
     "model and any sampler will do.",
     Dgpo,
     "trainer.methods.dgpo:build",
-    rollout=_rollout,
+    rollout=partial(forward_fields.rollout_of, predicts_before_training=True),
     held_out_reward=lambda settings: settings.held_out_reward,
     learns_from=lambda settings: "prompts",
     needs_reference=lambda settings: settings.reference == "original" or settings.kl_weight > 0,

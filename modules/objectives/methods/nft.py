@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.objectives import forward_fields
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart
 from modules.settings.field import Section, Setting, When, advanced_setting
 
 _OF_NFT = When("objective", ("negative_aware",))
@@ -90,17 +90,6 @@ class Nft(Section):
     held_out_reward: fields.HeldOutReward = "none"
 
 
-def _rollout(settings: Nft) -> RolloutFacts:
-    return RolloutFacts(
-        settings.steps,
-        settings.guidance,
-        samples_per_prompt=settings.group_size,
-        trained_timesteps=settings.timesteps_per_image,
-        size=fields.known_size(settings.size),
-        sampler=settings.sampler,
-    )
-
-
 SPEC = MethodSpec(
     "nft",
     "DiffusionNFT",
@@ -108,7 +97,7 @@ SPEC = MethodSpec(
     "any sampler will do.",
     Nft,
     "trainer.methods.nft:build",
-    rollout=_rollout,
+    rollout=forward_fields.rollout_of,
     held_out_reward=lambda settings: settings.held_out_reward,
     learns_from=lambda settings: "prompts",
     needs_reference=lambda settings: settings.kl_weight > 0,

@@ -23,6 +23,7 @@ from modules.families.parts.chat_tokens import ChatTokenizer
 from modules.families.parts.tokenizer_file import read_tokenizer, tokenizer_of
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_lazy_safetensors
+from modules.rewards.models.pretrained import stored_linear
 from modules.rewards.models.qwen_vl import caption_text, image_patches, message_ids, num_image_tokens
 from modules.rewards.protocol import Reward, RewardContext, files_of
 from modules.rewards.settings import Scorer
@@ -92,7 +93,7 @@ def read_hpsv3(file: Path) -> tuple[Any, nn.Sequential]:
         }
         config = _config_of(weights)
         dtype = torch.float32 if weights[_WORDS].dtype == torch.float32 else torch.bfloat16
-        first, second, last = (_linear(stored, f"rm_head.{index}") for index in _HEAD_LAYERS)
+        first, second, last = (stored_linear(stored, f"rm_head.{index}") for index in _HEAD_LAYERS)
     except KeyError as error:
         raise DarkroomError(
             f"{file.name} is not HPSv3's model: {error.args[0]} is missing.",
@@ -117,13 +118,6 @@ def read_hpsv3(file: Path) -> tuple[Any, nn.Sequential]:
 
 
 _WORDS = "language_model.embed_tokens.weight"
-
-
-def _linear(stored: Mapping[str, LazyTensor], name: str) -> nn.Linear:
-    weight, bias = (stored[f"{name}.{kind}"].make().float() for kind in ("weight", "bias"))
-    layer = nn.Linear(weight.shape[1], weight.shape[0])
-    layer.weight.data, layer.bias.data = weight, bias
-    return layer
 
 
 def _config_of(weights: Mapping[str, LazyTensor]) -> Qwen2VLConfig:

@@ -16,6 +16,7 @@ from transformers.models.blip.modeling_blip_text import BlipTextLayer, BlipTextM
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.rewards.models.clip import clip_input
+from modules.rewards.models.pretrained import stored_linear
 from modules.rewards.protocol import Reward, RewardContext, files_of
 from modules.rewards.settings import Scorer
 from modules.system.devices import move
@@ -59,7 +60,7 @@ def read_blip(file: Path) -> tuple[Any, Any, nn.Sequential]:
         text = _load_weights(
             BlipTextModel(_text_config(stored), add_pooling_layer=False), _weights_under(_TEXT, stored)
         )
-        head = nn.Sequential(*(_linear(stored, f"{_HEAD}{index}") for index in _HEAD_LAYERS))
+        head = nn.Sequential(*(stored_linear(stored, f"{_HEAD}{index}") for index in _HEAD_LAYERS))
     except (KeyError, RuntimeError) as error:
         reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error).splitlines()[-1].strip()
         raise DarkroomError(
@@ -89,13 +90,6 @@ def _vision_weights(stored: Mapping[str, LazyTensor]) -> Iterator[tuple[str, tor
             yield _PLAIN[name], tensor
         elif name.startswith("blocks.") and layer in _IN_BLOCK:
             yield f"encoder.layers.{block}.{_IN_BLOCK[layer]}.{parameter}", tensor
-
-
-def _linear(stored: Mapping[str, LazyTensor], name: str) -> nn.Linear:
-    weight, bias = (stored[f"{name}.{kind}"].make().float() for kind in ("weight", "bias"))
-    layer = nn.Linear(weight.shape[1], weight.shape[0])
-    layer.weight.data, layer.bias.data = weight, bias
-    return layer
 
 
 def _vision_config(stored: Mapping[str, LazyTensor]) -> BlipVisionConfig:

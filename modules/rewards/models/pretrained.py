@@ -4,15 +4,17 @@ normalise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from torch.nn import functional
 from transformers.utils.logging import disable_progress_bar
 
+from modules.formats.lazy_tensors import LazyTensor
 from modules.system.devices import tensor_on
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
@@ -118,3 +120,11 @@ def _pad_to_square(images_B3PP: torch.Tensor, side_px: int) -> torch.Tensor:
     more_px, wider_px = (side_px - length_px for length_px in images_B3PP.shape[-2:])
     top_px, left_px = more_px // 2, wider_px // 2
     return functional.pad(images_B3PP, (left_px, wider_px - left_px, top_px, more_px - top_px))
+
+
+def stored_linear(stored: Mapping[str, LazyTensor], name: str) -> nn.Linear:
+    """Return a linear layer of a file in float32, with its bias. Raises KeyError where one is missing."""
+    weight, bias = (stored[f"{name}.{kind}"].make().float() for kind in ("weight", "bias"))
+    layer = nn.Linear(weight.shape[1], weight.shape[0])
+    layer.weight.data, layer.bias.data = weight, bias
+    return layer

@@ -16,10 +16,6 @@ NamesOf = Callable[[Iterable[str]], dict[str, str]]
 """From the names in a file to the original layout's, with prefixes: `{original: name in the file}`."""
 
 
-def _never(name: str) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class PartLayout:
     """The original layout of one part: its name in diffusers, its prefix, and the slots of its tensors.
@@ -34,7 +30,7 @@ class PartLayout:
     prefix: str
     slots: tuple[Slot, ...]
     averaged_prefix: str = ""
-    is_unused: Callable[[str], bool] = _never
+    is_unused: Callable[[str], bool] = lambda name: False
     unused_tensors: str = ""
     library_prefix: str = ""
 
@@ -46,22 +42,6 @@ class PredictionMark:
     prediction: Prediction
     zero_snr: bool
     marker: str
-
-
-def _no_sidecar(configs: Configs, prediction: str) -> str:
-    return ""
-
-
-def _same_names(names: Iterable[str]) -> dict[str, str]:
-    return {name: name for name in names}
-
-
-def _same_configs(configs: Configs, shapes: Shapes) -> Configs:
-    return configs
-
-
-def _no_widths(header: CheckpointHeader, configs: Configs) -> Iterable[tuple[int, int]]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +63,13 @@ class SingleFile:
     """
 
     parts: Callable[[Configs], Iterable[PartLayout]]
-    original_names: NamesOf = _same_names
-    configs_of: Callable[[Configs, Shapes], Configs] = _same_configs
+    original_names: NamesOf = lambda names: {name: name for name in names}
+    configs_of: Callable[[Configs, Shapes], Configs] = lambda configs, shapes: configs
     shaping: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     silent: Mapping[str, Any] = field(default_factory=dict)
-    widths: Callable[[CheckpointHeader, Configs], Iterable[tuple[int, int]]] = _no_widths
+    widths: Callable[[CheckpointHeader, Configs], Iterable[tuple[int, int]]] = lambda header, configs: ()
     is_ambiguous: bool = False
-    sidecar: Callable[[Configs, str], str] = _no_sidecar
+    sidecar: Callable[[Configs, str], str] = lambda configs, prediction: ""
     velocity_tensors: bool = False
     companions: Mapping[str, str] = field(default_factory=dict)
 
