@@ -215,7 +215,7 @@ def needs_own_process(config: Config) -> bool:
 
 
 def module_arguments(config: Config) -> list[str]:
-    """Return Python's arguments, without the verb, that start as many processes as a config requires."""
+    """Return the arguments of Python, up to the verb, that start as many processes as a config requires."""
     count, trainer = num_processes(config), ["-m", "trainer"]
     if count == 1:
         return trainer

@@ -44,8 +44,8 @@ class Start:
     """The content of an adapter file, divided for a run.
 
     `trained` are the layers that the run continues to train, by part. `kept` are the layers that it does not train,
-    which stay as they are, and `others` tensors of no layer. A run that leaves these out has them in `left_out` and
-    `left_out_others` (names only) instead. `targets` are the layers of each part that get an adapter.
+    which stay as they are, and `others` tensors of no layer. If the run leaves these out, they are in `left_out`
+    and `left_out_others` (names only) instead. `targets` are the layers of each part that get an adapter.
     """
 
     where: str

@@ -220,7 +220,7 @@ def share_of(group: AccumulationGroup, rank: Rank, *, in_step: bool = False) -> 
 
 
 def shares_of_step(batch_size: int, num_batches: int, world_size: int) -> tuple[int, int]:
-    """Return the most images that a process trains at once, and its number of shares of a step of full batches."""
+    """Return the largest number of images in a share of a batch, and the number of shares, of a process in a step."""
     dealt, rest = divmod(num_batches, world_size)
     most = batch_size if dealt else -(-batch_size // world_size)
     return most, dealt + rest

@@ -34,9 +34,9 @@ class VaeFile:
 class LargerModel:
     """The model that contains a part, and whose folders and files may stand in place of the part's own.
 
-    They have the part's config under `config_key` or, in older files, among their own values. Of the names of its
-    tensors there, the part's own have for the patterns in `names` what they are paired with; `others` matches the names
-    of the other parts' tensors.
+    They have the part's config under `config_key` or, in older files, among their own values. The names of its tensors
+    there become its own by replacing the patterns that are the keys of `names` with their values; `others` matches the
+    names of the other parts' tensors.
 
     With `vision_config` the part also contains the vision encoder, and its config has the configs of both.
     `vision_config` is the published one, for a config of the language model alone.

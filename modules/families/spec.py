@@ -182,8 +182,9 @@ class TextSpec:
 class ProjectedGuidance:
     """How samples are guided after their first steps: projected guidance (Sadat et al. 2024, arXiv 2410.02416).
 
-    In `plain_steps` a guidance scale is applied as usual. Then it is `scale`, for the changes of all steps so far with
-    a `momentum`, at most of the norm `most_norm`, without what is parallel to the prediction for the prompt.
+    In the first `plain_steps` a guidance scale is applied as usual. Then the difference that guidance makes is summed
+    over the steps with a `momentum`, limited to the norm `most_norm`, made orthogonal to the prediction for the prompt,
+    and multiplied by `scale`.
     """
 
     plain_steps: int

@@ -23,7 +23,7 @@ _FLOAT8 = ("F8_E4M3", "F8_E5M2")
 
 @dataclass(frozen=True, slots=True)
 class Float8Scales:
-    """The scales of a file: the name of each scaled weight's scale, the other tensors that are no weights either.
+    """The scales of a file: the name of each scaled weight's scale, and the other tensors that are not weights.
 
     `problem` is the reason why the weights cannot be read, such as missing scales; it is empty if they can.
     """

@@ -19,7 +19,7 @@ class FrozenCopy(nn.Module):
     def __init__(self, weights: Iterable[nn.Parameter]) -> None:
         """Copy the weights, in their own dtype and on their own device."""
         super().__init__()
-        self.weights = tuple(weights)  # a tuple, so that they are no parameters of this module
+        self.weights = tuple(weights)  # a tuple, so that they do not become parameters of this module
         self.copies = nn.ParameterList(nn.Parameter(w.detach().clone(), requires_grad=False) for w in self.weights)
 
     def refresh(self, decay: float = 0.0) -> None:

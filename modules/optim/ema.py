@@ -53,7 +53,7 @@ class Ema:
     def _slices(self) -> Iterator[tuple[list[str], list[torch.Tensor]]]:
         """Yield the names and the present values, in float32 on the device of the averages, a slice at a time.
 
-        Values that have that dtype and device are no copies, and are all in one slice.
+        Values that have that dtype and device are not copied, and are all in one slice.
         """
         values = self._exact()
         are_there = zip(values.items(), are_on(values.values(), self.device), strict=True)

@@ -63,7 +63,7 @@ def read_later(module: nn.Module, sources: Mapping[str, LazyTensor], dtype: torc
     """Leave the weights of some linear layers in their files until they are quantized: `sources` has them by layer."""
     for name, source in sources.items():
         layer = module.get_submodule(name)
-        assert isinstance(layer, nn.Linear), f"{name} is no linear layer"
+        assert isinstance(layer, nn.Linear), f"{name} is not a linear layer"
         parent, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(parent), attribute, UnreadLinear(layer, source, dtype))
 

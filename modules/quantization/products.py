@@ -92,7 +92,7 @@ def computes_in_8_bits(packed: torch.Tensor) -> bool:
     multiple = _MULTIPLE[rounding]
     if all(size % multiple == 0 for size in packed.shape):
         return True
-    _log_once(f"Layers whose sizes are no multiples of {multiple} are computed in 16 bits, not in {rounding}.")
+    _log_once(f"Layers whose sizes are not multiples of {multiple} are computed in 16 bits, not in {rounding}.")
     return False
 
 

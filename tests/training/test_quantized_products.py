@@ -152,8 +152,8 @@ def test_a_gpu_that_takes_no_scales_of_rows_scales_the_product(
     [
         ("float8_w8a8", (8, 6), 64, "float8, which needs compute capability 8.9; this GPU has 8.6"),
         ("int8_w8a8", (7, 0), 64, "int8, which needs compute capability 7.5; this GPU has 7.0"),
-        ("int8_w8a8", (9, 0), 60, "no multiples of 8 are computed in 16 bits, not in int8"),
-        ("float8_w8a8", (9, 0), 72, "no multiples of 16 are computed in 16 bits, not in float8"),
+        ("int8_w8a8", (9, 0), 60, "not multiples of 8 are computed in 16 bits, not in int8"),
+        ("float8_w8a8", (9, 0), 72, "not multiples of 16 are computed in 16 bits, not in float8"),
     ],
 )
 def test_what_has_no_product_is_computed_in_16_bits_and_said_once(

@@ -24,10 +24,10 @@ from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup, prompts_o
 
 @dataclass(frozen=True, eq=False)
 class PolicyBatch:
-    """A micro-batch: a chunk of images, and the number of the pass on it: of the denoising step that is trained.
+    """A micro-batch: a chunk of images, and the `number` of the denoising step that is trained on them.
 
-    `inner_epoch` counts the optimizer steps that were made on the same rollout before. A micro-batch that does not
-    count repeats one of another process, because this process has nothing to train in the step.
+    `inner_epoch` is the number of earlier optimizer steps on the same rollout. A micro-batch that does not count
+    repeats one of another process, because this process has nothing to train in the step.
     """
 
     prompts: PromptBatch

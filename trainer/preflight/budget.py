@@ -76,7 +76,7 @@ def _problems_of_layers(budget: Budget) -> Iterator[Problem]:
 
 def layer_problems(budget: Budget) -> Iterator[Problem]:
     """Yield an error for each layer name of a layer filter that matches no layer."""
-    yield from idle_layer_names(budget.config, budget.passes, budget.run.plans)
+    yield from idle_layer_names(budget.passes, budget.run.plans)
 
 
 def trained_parts(budget: Budget) -> tuple[TrainedPart, ...]:

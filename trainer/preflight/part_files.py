@@ -25,7 +25,7 @@ from modules.families.parts.single_file.denoiser_file import (
 from modules.families.parts.single_file.encoder_file import layout_of, require_encoder
 from modules.families.registry import files_of
 from modules.families.separate_parts import advice_for, lack_of
-from modules.families.spec import DENOISERS, FamilySpec, PartSpec
+from modules.families.spec import DENOISERS, PartSpec
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.float8_scales import ADVICE
 from modules.formats.gguf_header import READABLE, is_gguf
@@ -89,7 +89,7 @@ def _refusal(
     if "code" in found.facts:
         return Problem(path, found.sentence, advice="Get it as .safetensors, or from another place.")
     if header is None:
-        return _none_of_part(spec, part, found, shown)
+        return _none_of_part(part, found, shown)
     if part.role in DENOISERS and found.family and found.family != spec.name:
         message = f"{shown} has no {part.label} of {spec.label}. {found.sentence}"
         return Problem(path, message, advice="Choose one of the base model's family.")
@@ -104,7 +104,7 @@ def _refusal(
     return None
 
 
-def _none_of_part(spec: FamilySpec, part: PartSpec, found: FileKind, shown: str) -> Problem:
+def _none_of_part(part: PartSpec, found: FileKind, shown: str) -> Problem:
     message = f"{shown} contains no {part.label}. {found.sentence}"
     advice = f"Choose a .gguf or .safetensors file of {with_article(part.label)}, or leave it empty."
     return Problem(path_of(part), message, advice=advice)
@@ -120,10 +120,10 @@ def _misfit(
     architecture = architecture_of(config.model.base_model, config.model.family.name, config.model.variant)
     shown = cut(name, max_chars=200)
     if header is None or not _has_part(config, part, header):
-        return _none_of_part(config.family, part, found, shown)
+        return _none_of_part(part, found, shown)
     if architecture is None:
         can_be = part.role not in DENOISERS or serves_as(found, "denoiser")
-        return None if can_be else _none_of_part(config.family, part, found, shown)
+        return None if can_be else _none_of_part(part, found, shown)
     try:
         expected = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
         if not is_in_denoiser_files(config.family.name, part):

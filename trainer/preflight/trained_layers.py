@@ -65,8 +65,8 @@ def parts_trained(config: Config, passes: Passes, plans: Plans) -> Iterator[Trai
             yield TrainedPart(labels[name], tuple(layers), count(weights.trained(plan)))
 
 
-def idle_layer_names(config: Config, passes: Passes, plans: Plans) -> Iterator[Problem]:
-    """Yield an error for each of the layer names that matches no layer of the denoiser: a slip of the pen."""
+def idle_layer_names(passes: Passes, plans: Plans) -> Iterator[Problem]:
+    """Yield an error for each entry of a layer filter that matches no layer of the denoiser, such as a misspelt one."""
     for name, plan in plans.items():
         if plan.trains == "nothing" or passes.role_of(name) != "denoiser":
             continue

@@ -145,7 +145,7 @@ def measure_batches(request: ProbeRequest, scratch: Path, job: Job) -> BatchResu
         points.append(BatchPoint(size, trial.images_per_second, trial.peak_bytes))
         worse = worse + 1 if points[-1].images_per_second < best * _NO_FASTER else 0
         if is_cpu and worse == _MAX_IN_A_ROW:
-            reason = "larger ones are no faster on this CPU."
+            reason = "larger ones are not faster on this CPU."
             break
     if not points:
         raise DarkroomError(
@@ -225,7 +225,7 @@ def _ends(request: ProbeRequest) -> tuple[float, float]:
     highest = request.highest_rate or span.highest
     if not 0 < lowest < highest:
         raise DarkroomError(
-            f"The learning rates from {lowest:g} to {highest:g} are no range.",
+            f"The learning rates from {lowest:g} to {highest:g} are not a range.",
             advice="Give a lower --from or higher --to.",
         )
     return lowest, highest

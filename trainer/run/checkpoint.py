@@ -168,7 +168,7 @@ def start_from_weights(
 ) -> None:
     """Copy weights of another run, by full name, into a new run, and start its EMA from them.
 
-    Raises DarkroomError if they are not those that the run trains; `where` they are from is named then.
+    Raises DarkroomError, which names `where` they are from, if the run trains other weights.
     """
     parameters = kept_parameters(groups)
     unlike = [n for n, p in parameters.items() if n not in weights or weights[n].shape != p.shape]

@@ -70,7 +70,7 @@ def kinds_in_use(facts: PhaseFacts) -> frozenset[str]:
 def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str]) -> UnusedEntries:
     """Return the entries of a cache folder whose keys are not in `used`, and second copies of those that are.
 
-    Of a kind that is not among `kinds` nothing is known, so its entries count as neither.
+    Entries of other kinds than `kinds` are left out: whether they are used is not known.
     """
     unused: list[tuple[str, StoredEntry]] = []
     num_used = used_bytes = 0

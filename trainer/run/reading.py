@@ -217,7 +217,7 @@ def readers_of_encoders(
 ) -> dict[str, Callable[[], nn.Module]]:
     """Return functions that read each text encoder that leaves the memory again.
 
-    One that keeps layers of the file that the run starts from stays: they are no part of the model's files.
+    One that keeps layers of the file that the run starts from stays: they are not in the model's files.
     """
     names = phases.encoders_to_drop(config, may_stay)
     return {name: partial(read, name) for name in names if start is None or not start.kept_in(name)}

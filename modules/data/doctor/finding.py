@@ -108,7 +108,7 @@ class Examination:
                 yield image, image.measurements
 
     def fits_of(self, image: ExaminedImage) -> Iterator[tuple[ResizeCrop, bool]]:
-        """Yield how an image is brought to each resolution, and whether that is one size for all images."""
+        """Yield the resize and crop of an image at each resolution, and whether all images get the same size there."""
         fixed = self.concepts[image.concept].fixed_sizes or (False,)
         yield from zip(image.example.resize_crops, cycle(fixed), strict=False)  # a concept's resolutions recur
 

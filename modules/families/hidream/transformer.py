@@ -22,7 +22,7 @@ _PADDED_FROM = 0.9
 
 
 class Gate(nn.Module):
-    """Chooses the experts of each token; no adapter changes its weight, which is no layer's."""
+    """Chooses the experts of each token; adapters do not change its weight, which belongs to no layer."""
 
     def __init__(self, gate: hidream.MoEGate) -> None:
         super().__init__()

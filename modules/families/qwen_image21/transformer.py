@@ -66,7 +66,7 @@ class QwenImage21Transformer2DModel(qwenimage21.QwenImage21Transformer2DModel): 
     @functools.wraps(qwenimage21.QwenImage21Transformer2DModel.__init__)  # type: ignore[misc]  # not of constructors
     def __init__(self, *args: Any, **config: Any) -> None:
         super().__init__(*args, **config)
-        # Their tables are no weights; `forward` computes what it needs of them.
+        # Their tables are not weights; `forward` computes what it needs of them.
         self.pos_embed = nn.Identity()
         self.time_text_embed.time_proj = nn.Identity()
         for block in self.transformer_blocks:
@@ -82,7 +82,8 @@ class QwenImage21Transformer2DModel(qwenimage21.QwenImage21Transformer2DModel): 
     ) -> Any:
         """Return the velocity (B, C, H, W) of latents for a text (B, L, C) at times in [0, 1].
 
-        The mask (B, L) is true for the tokens of shorter prompts that are no padding. Text is modulated as at time 0.
+        The mask (B, L) is true for the tokens of prompts, not for padding. Text is modulated as at time
+        0.
         """
         rows, columns = hidden_states.shape[-2:]
         image = self.img_in(hidden_states.flatten(2).transpose(1, 2))

@@ -42,7 +42,7 @@ def _shaping(config: Mapping[str, Any], name: str, silent: Mapping[str, Any]) ->
 
 
 def has_published_size(model: str, header: CheckpointHeader) -> bool:
-    """Whether a file has the size of its published model: by the configs in its metadata, and by the widths from which
+    """Whether a file has the size of its published model, by the configs in its metadata and by the widths from which
     programs recognize the model.
     """
     if CONFIGS_KEY in header.metadata and is_unusual(model, configs_of_file(model, header.shapes, header.metadata)):

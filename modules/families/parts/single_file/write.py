@@ -1,6 +1,6 @@
 """Writes the parts of a model as one file in the original layout: streamed and atomic.
 
-The file contains every tensor of the published files, also those that are no weights, so that other programs report
+The file contains every tensor of the published files, also the ones that are not weights, so that other programs report
 none missing. Parts of the family that its single files do not have are not written.
 
 In scaled float8, as ComfyUI reads it, the matrices of the denoiser are in float8 with a scale each; what is never
