@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from modules.objectives.rollout_fields import HeldOutReward
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
-from modules.rewards.registry import hold_out_labels, reward_help
-from modules.settings.field import Section, Setting, When, advanced_setting, one_of
+from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.problem import Problem
 
 _DIRECT = When("gradient_truncation", ("direct",))
@@ -137,15 +137,7 @@ class AlignProp(Section):
         Le(1000),
         Setting("Reward loss weight", "The weight of the reward loss relative to the denoising loss."),
     ] = 1.0
-    held_out_reward: Annotated[
-        str,
-        *one_of(hold_out_labels, reward_help),
-        Setting(
-            "Held-out reward",
-            "A reward model that is only logged, not trained on. If its score falls while the others rise, the model "
-            "overfits the reward. If this reward is in the list of reward models, it is held out there.",
-        ),
-    ] = "none"
+    held_out_reward: HeldOutReward = "none"
 
     @property
     def gradient_steps(self) -> int:
