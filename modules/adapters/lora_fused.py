@@ -18,7 +18,7 @@ from torch.nn import functional
 
 
 class Rounded(torch.autograd.Function):
-    """A factor as it multiplies: its copy, whose gradient is the factor's."""
+    """A copy of a factor, in the dtype of the products; its gradient becomes the factor's."""
 
     @staticmethod
     def forward(ctx: Any, factor: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:

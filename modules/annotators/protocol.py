@@ -127,5 +127,5 @@ class Masker(Protocol):
     """Finds the important part of images."""
 
     def mask(self, image: Image.Image) -> SoftMask:
-        """Return how probably each pixel of an upright RGB image belongs to it."""
+        """Return for each pixel of an upright RGB image the probability that it belongs to that part."""
         ...

@@ -26,7 +26,7 @@ _MARK = object()
 
 
 class PickleLimitError(Exception):
-    """A pickle with more than can be tracked; the message contains of what."""
+    """A pickle with more of something than can be tracked; the message names it."""
 
 
 @dataclass

@@ -12,10 +12,10 @@ from modules.system.errors import DarkroomError
 
 
 class OtherWeights:
-    """The weights and buffers of `other`, which `exchange` gives to a module, and the module's to `other`.
+    """Exchanges the weights and buffers of a module with the ones of `other`, as often as `exchange` is called.
 
     The modules and their parameters stay the same objects, with their hooks, adapters and offloaded layers: only the
-    memory that they name is another one. So both must be on the same device when they are exchanged.
+    memory is another one. So both must be on the same device when they are exchanged.
     """
 
     def __init__(self, module: nn.Module, other: nn.Module, *, name: str, zeros: tuple[str, ...] = ()) -> None:

@@ -203,7 +203,7 @@ def known_size(size: str) -> tuple[int, int] | None:
 
 
 def size_problems(size: str) -> Iterator[Problem]:
-    """Yield a problem for a sample size that is not one."""
+    """Yield a problem for an invalid sample size."""
     path = "training.method.size"
     try:
         sides = size_of(size)

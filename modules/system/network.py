@@ -76,7 +76,7 @@ def interface_to(host: str) -> str:
 def require_reachable(rank: Rank, store: KeyValueStore, host: str) -> None:
     """Raise DarkroomError in all processes if one of them cannot reach another one, and name both.
 
-    gloo would wait half an hour in those that can be reached. `host` is where the processes meet.
+    Otherwise gloo waits half an hour in the processes that can be reached. `host` is where the processes meet.
     """
     own = _address_of(os.environ.get(_SET_BY_USER, "")) or _reachable_address(host)
     with _listening(own, rank.world_size) as port:

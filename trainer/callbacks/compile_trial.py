@@ -126,7 +126,7 @@ class CompileTrial:
         self._switch(first_step)
 
     def is_due(self, before: Counters, now: Counters) -> bool:
-        """Return whether a step is measured, which ends it: it must not overlap with the next one."""
+        """Return whether a step is measured: its end is then awaited, so that it does not overlap with the next one."""
         return self._choice is None or now.step in (self._choice.compiled_from, self._choice.chosen_at)
 
     def after_step(self, view: StepView) -> None:

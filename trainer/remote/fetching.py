@@ -67,7 +67,7 @@ class RunFiles:
             _sign_again(manifest)
 
     def remove_old_backups(self) -> None:
-        """Remove the backups that the machine has removed since they were fetched, so that no more are kept than there.
+        """Remove the backups that the machine has removed since they were fetched: as many are kept here as there.
 
         Raises ConnectionLostError, DarkroomError, OSError.
         """

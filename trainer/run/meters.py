@@ -44,9 +44,9 @@ class DownloadMeter:
 
 
 class MemoryMeter:
-    """A listener that passes events on, and follows one of them every two seconds by the memory in use.
+    """A listener that passes events on, and adds one with the memory in use every two seconds.
 
-    A change of the phase is always followed by it: the phases hold different parts in memory.
+    It is also added after each change of the phase: the phases hold different parts in memory.
     """
 
     def __init__(self, listener: Callable[[Event], None], clock: Callable[[], float]) -> None:

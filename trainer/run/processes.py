@@ -81,7 +81,7 @@ def shard(model: LoadedModel, parts: Sequence[str], *, device: Device, num_proce
 
 
 class WholeValues:
-    """Yields the exact weights to save, of sharded parts all weights, gathered by the main process."""
+    """Yields the exact weights to save; the main process gathers the weights of sharded parts."""
 
     def __init__(self, evaluation: Evaluation, sharded: Mapping[str, ShardedModule], meeting: Meeting) -> None:
         self._evaluation = evaluation

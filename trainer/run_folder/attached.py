@@ -97,7 +97,7 @@ class AttachedRun:
             self.events.put(WarningRaised(text, "Check the disk, and try it again."))
 
     def leave(self) -> None:
-        """Follow the run no longer; it continues."""
+        """Stop following the run, which continues."""
         self._is_left.set()
 
     def _follow(self) -> None:

@@ -299,7 +299,7 @@ class _Log:
         self.end = event if isinstance(event, RunFinished | RunFailed) else CRASH
 
     def preparation_seconds(self, begun: float | None) -> float:
-        """Return the time between the beginning of a run, in seconds since 1970, and its first attempt's."""
+        """Return the seconds from the beginning of a run (`begun`, in seconds since 1970) to its first attempt."""
         return max(0.0, self._first_began - begun) if self._first_began is not None and begun is not None else 0.0
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ class Verdict:
         self._last_step = ""
 
     def add(self, lines: Sequence[str]) -> Shown:
-        """Read further lines of the log, and return what all show; empty if no training reward was measured.
+        """Read further lines of the log, and return the verdict so far; empty if no training reward was measured.
 
         What an attempt measured after the step that the next one resumes from is lost.
         """

@@ -60,7 +60,7 @@ def _sizes(given: Args, result: Tree, notes: Notes) -> None:
 
 
 def lift_of_datasets(given: Args) -> None:
-    """Set the size, the batch and the buckets of the datasets of a dataset config for the whole run, where it has none.
+    """Take size, batch and buckets of the whole run from the datasets of a dataset config, where it has none itself.
 
     The first dataset that has one decides.
     """
