@@ -13,28 +13,23 @@ from PIL import Image
 from modules.config.sections.evaluation import Sampling
 from modules.data.batch import Batch
 from modules.families.protocol import ModelFamily
-from modules.memory.guard import PlacementError
 from modules.memory.placement import Placement
 from modules.objectives.denoise import sample_losses, weighted_by_area
 from modules.objectives.methods.reconstruction import Reconstruction
 from modules.objectives.perceptual import PerceptualDistance
 from modules.objectives.reconstruction import peak_signal_to_noise, pixel_errors, structural_similarity
-from modules.system.file_errors import plain_reason
-from modules.system.problem import count
 from trainer import phases
 from trainer.callbacks.image_sampler import to_image
 from trainer.callbacks.sample_files import SampleFiles
-from trainer.commands import CommandDesk, SampleNow
+from trainer.callbacks.sampling import SampleCallback
+from trainer.commands import CommandDesk
 from trainer.data.loader import Loader
-from trainer.events import Event, PhaseChanged, WarningRaised
-from trainer.step.callback import DryRunCheck, DryRunState, StepView
-from trainer.step.counters import Counters
+from trainer.events import Event
+from trainer.step.callback import DryRunCheck, DryRunState
 from trainer.step.evaluation import Evaluation
-from trainer.step.meeting import Meeting, alone
+from trainer.step.meeting import Meeting
 
 NUM_SAMPLES = 4
-
-_TASK = "reconstructions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +81,10 @@ def reconstruct(family: ModelFamily, images_B3PP: torch.Tensor) -> torch.Tensor:
     return torch.cat([family.decode(family.encode_images(image[None])) for image in images_B3PP])
 
 
-class ReconstructionSamples:
+class ReconstructionSamples(SampleCallback):
     """Shows the same few images next to their reconstructions, when samples are due or requested."""
+
+    task = "reconstructions"
 
     def __init__(
         self,
@@ -102,71 +99,22 @@ class ReconstructionSamples:
         emit: Callable[[Event], None],
         meeting: Meeting | None = None,
     ) -> None:
-        """The first images of `loader` are shown, each at its first resolution. The processes of a `meeting` share
-        them; the main one writes them.
-        """
-        self._settings = settings
+        """The first images of `loader` are shown, each at its first resolution."""
+        super().__init__(settings, evaluation=evaluation, files=files, desk=desk, emit=emit, meeting=meeting)
         self._loader = loader
         self._versions = list(islice((v for v in loader.versions.first_versions() if v.resolution == 0), NUM_SAMPLES))
         self._family = family
         self._placement = placement
-        self._evaluation = evaluation
-        self._files = files
-        self._desk = desk
-        self._emit = emit
-        self._meeting = meeting or alone(desk)
-        self._meeting.offer(_TASK, self._pairs_of_share)
 
-    def at_start(self, counters: Counters) -> None:
-        """Show the untrained VAE, if set."""
-        if self._settings.at_start:
-            self.sample_all(counters.step)
+    def _named(self) -> list[tuple[int, str]]:
+        return [(index, self._name(index)) for index in range(len(self._versions))]
 
-    def is_due(self, before: Counters, now: Counters) -> bool:
-        """Return whether it is due or requested."""
-        settings = self._settings
-        is_due = settings.every.is_due(before.moment, now.moment, skip_first=settings.skip_first)
-        return self._desk.has(SampleNow) or is_due
-
-    def after_step(self, view: StepView) -> None:
-        """Show the images if it is due or requested."""
-        if self.is_due(view.before, view.now):
-            self._desk.take(SampleNow)
-            self.sample_all(view.now.step)
-
-    def at_end(self, counters: Counters) -> None:
-        """Show the trained VAE, if set, unless the last step already did."""
-        has_images = self._settings.at_end and self._versions
-        if has_images and not self._files.path(counters.step, 0, self._name(0)).exists():
-            self.sample_all(counters.step)
-
-    def sample_all(self, step: int) -> None:
-        """Write each image next to its reconstruction. A failure is a warning, except for a placement bug."""
-        self._emit(PhaseChanged("sampling", count(len(self._versions), "image")))
-        try:
-            for number, evaluation in enumerate(self._evaluations()):
-                shares = self._meeting.share(_TASK, number)
-                is_without_ema = evaluation is not self._evaluation
-                for index in range(len(self._versions)):
-                    image = shares[index % len(shares)][index // len(shares)]
-                    self._files.keep(image, step, index, self._name(index), is_without_ema=is_without_ema)
-        except PlacementError:
-            raise
-        except (RuntimeError, ValueError, OSError, SyntaxError) as error:
-            self._emit(
-                WarningRaised(f"The samples could not be generated: {plain_reason(error)}.", "Training continues.")
-            )
-
-    def _pairs_of_share(self, number: int) -> list[Image.Image]:
-        """Return this process's share of the images, which are dealt in turn, as one of the evaluations shows them."""
-        rank, evaluation, images = self._meeting.rank, self._evaluations()[number], []
+    def _sample_share(self, given: tuple[int, int]) -> list[Image.Image]:
+        rank, evaluation, images = self._meeting.rank, self._evaluations()[given[1]], []
         for index in range(rank.index, len(self._versions), rank.world_size):
             self._meeting.check()
             images.append(self._pair(index, evaluation))
         return images
-
-    def _evaluations(self) -> list[Evaluation]:
-        return self._evaluation.variants(also_without_ema=self._settings.also_without_ema)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the check of the largest image, if the settings make samples without a request."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import ClassVar
 
 from PIL import Image
 
@@ -30,39 +32,48 @@ from trainer.step.meeting import Meeting, alone
 Prompts = list[tuple[int, SamplePrompt]]
 """Prompts with their positions among the prompts of the settings."""
 
-_TASK, _TRIAL = "samples", "a sample in the dry run"
+_TRIAL = "a sample in the dry run"
 
 
-class SamplingCallback:
-    """Samples the enabled prompts when they are due or requested, at the start and at the end."""
+class SampleCallback(ABC):
+    """Writes images at the start, when they are due or requested, and at the end.
+
+    The processes of a `meeting` share them, dealt in turn; the main one writes them. A subclass names its images, and
+    its `_sample_share((step, number))` returns those of this process for one of the evaluations: images with EMA come
+    first, then those without.
+    """
+
+    task: ClassVar[str]
+    advice: ClassVar[str] = "Training continues."
 
     def __init__(
         self,
         settings: Sampling,
         *,
-        image_sampler: ImageSampler,
         evaluation: Evaluation,
         files: SampleFiles,
         desk: CommandDesk,
         emit: Callable[[Event], None],
         meeting: Meeting | None = None,
-        adapters: Sequence[Adapter] = (),
     ) -> None:
-        """The processes of a `meeting` share the samples; the main one writes them. `adapters` are the trained ones."""
         self._settings = settings
-        self._image_sampler = image_sampler
         self._evaluation = evaluation
         self._files = files
         self._desk = desk
         self._emit = emit
-        self._adapters = adapters
         self._meeting = meeting or alone(desk)
-        self._meeting.offer(_TASK, self._sample_share)
-        self._meeting.offer(_TRIAL, self._sample_shortly)
-        self._progress = SamplingProgress(0, self._meeting.check, emit)
+        self._meeting.offer(self.task, self._sample_share)
+
+    @abstractmethod
+    def _named(self) -> list[tuple[int, str]]:
+        """Return the number and the name of each image."""
+
+    @abstractmethod
+    def _sample_share(self, given: tuple[int, int]) -> list[Image.Image]:
+        """Return this process's images at a step for one of the evaluations."""
 
     def at_start(self, counters: Counters) -> None:
-        """Sample the model before training, if set."""
+        """Sample before training, if set."""
         if self._settings.at_start:
             self.sample_all(counters.step)
 
@@ -79,40 +90,62 @@ class SamplingCallback:
             self.sample_all(view.now.step)
 
     def at_end(self, counters: Counters) -> None:
-        """Sample the finished model, if set, unless the last step already did."""
-        prompts = self._prompts()[:1]
-        if self._settings.at_end and not any(self._files.path(counters.step, i, p.prompt).exists() for i, p in prompts):
+        """Sample after training, if set, unless the last step already did."""
+        first = self._named()[:1]
+        if self._settings.at_end and not any(self._files.path(counters.step, i, name).exists() for i, name in first):
             self.sample_all(counters.step)
 
     def sample_all(self, step: int) -> None:
-        """Sample every enabled prompt. A failure is a warning and does not end the run, except for a placement bug."""
-        prompts = self._prompts()
-        if not prompts:
+        """Write every image. A failure is a warning and does not end the run, except for a placement bug."""
+        named = self._named()
+        if not named:
             return
-        self._emit(PhaseChanged("sampling", count(len(prompts), "sample")))
-        evaluations = self._evaluations()
+        self._emit(PhaseChanged("sampling", count(len(named), "sample")))
         try:
-            for number, evaluation in enumerate(evaluations):
-                shares = self._meeting.share(_TASK, (step, number))
+            for number, evaluation in enumerate(self._evaluations()):
+                shares = self._meeting.share(self.task, (step, number))
                 is_without_ema = evaluation is not self._evaluation
-                for place, (index, prompt) in enumerate(prompts):
+                for place, (index, name) in enumerate(named):
                     image = shares[place % len(shares)][place // len(shares)]
-                    self._files.keep(image, step, index, prompt.prompt, is_without_ema=is_without_ema)
+                    self._files.keep(image, step, index, name, is_without_ema=is_without_ema)
         except PlacementError:
             raise
-        except (RuntimeError, ValueError, OSError, DarkroomError) as error:
-            self._emit(
-                WarningRaised(
-                    f"The samples could not be generated: {plain_reason(error)}.",
-                    "Training continues. Smaller samples need less memory.",
-                )
-            )
+        except (RuntimeError, ValueError, OSError, SyntaxError, DarkroomError) as error:
+            self._emit(WarningRaised(f"The samples could not be generated: {plain_reason(error)}.", self.advice))
+
+    def _evaluations(self) -> list[Evaluation]:
+        return self._evaluation.variants(also_without_ema=self._settings.also_without_ema)
+
+
+class SamplingCallback(SampleCallback):
+    """Samples the enabled prompts when they are due or requested, at the start and at the end."""
+
+    task = "samples"
+    advice = "Training continues. Smaller samples need less memory."
+
+    def __init__(
+        self,
+        settings: Sampling,
+        *,
+        image_sampler: ImageSampler,
+        evaluation: Evaluation,
+        files: SampleFiles,
+        desk: CommandDesk,
+        emit: Callable[[Event], None],
+        meeting: Meeting | None = None,
+        adapters: Sequence[Adapter] = (),
+    ) -> None:
+        """`adapters` are the trained ones."""
+        super().__init__(settings, evaluation=evaluation, files=files, desk=desk, emit=emit, meeting=meeting)
+        self._image_sampler = image_sampler
+        self._adapters = adapters
+        self._meeting.offer(_TRIAL, self._sample_shortly)
+        self._progress = SamplingProgress(0, self._meeting.check, emit)
+
+    def _named(self) -> list[tuple[int, str]]:
+        return [(index, prompt.prompt) for index, prompt in self._prompts()]
 
     def _sample_share(self, given: tuple[int, int]) -> list[Image.Image]:
-        """Return the images of this process's prompts, which are dealt in turn.
-
-        Given are the step and the number of the evaluation: images with EMA come first, then those without.
-        """
         step, number = given
         rank, evaluations = self._meeting.rank, self._evaluations()
         prompts = [self._with_seed(index, p, step) for index, p in self._prompts()[rank.index :: rank.world_size]]
@@ -123,9 +156,6 @@ class SamplingCallback:
             return self._image_sampler.sample(
                 [expanded(self._settings, p) for p in prompts], on_step=self._progress.next
             )
-
-    def _evaluations(self) -> list[Evaluation]:
-        return self._evaluation.variants(also_without_ema=self._settings.also_without_ema)
 
     def _with_seed(self, index: int, prompt: SamplePrompt, step: int) -> SamplePrompt:
         """Return a prompt with its seed at this step: the same at each step, or another one for each."""
