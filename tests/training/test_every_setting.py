@@ -6,7 +6,6 @@ test_schedules. What changes nothing by its nature is in `WITHOUT_RESULT`, with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,6 @@ ONLY_THE_UNET = {"parts.text_encoder.train": False}
 NFLOAT4 = {"parts.unet.dtype": "nfloat4"}
 SVD = {**NFLOAT4, "quantization.svd_dtype": "float32"}
 MEASURED = {"training.method": SHORT_CHAIN, "reward.measure_every": STEP}
-CAPITALS = {"concepts.0.text.randomize_capitalization": True, "concepts.0.text.capitalization_probability": 1.0}
 
 WITHOUT_RESULT = {
     "training.method.positive_words": "a reward that reads the prompt: test_direct_align",
@@ -520,10 +518,3 @@ def test_every_setting_does_something_or_is_named(base: Config, places: dict[str
     assert is_reachable(before, record)
     changed = with_value(before, record.path, placed(another_value(before, record), places))
     assert named(before, changed, record) or told_by_run(changed) != told_by_run(before)
-
-
-def idle_fields() -> Iterator[str]:
-    """The fields with a condition."""
-    for key, (_, record) in FIELDS.items():
-        if record.setting.applies_when is not None:
-            yield key

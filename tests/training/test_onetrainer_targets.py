@@ -25,7 +25,6 @@ OTHER = {**WORD, "uuid": "2", "placeholder": "<zig>"}
 XL = "STABLE_DIFFUSION_XL_10_BASE"
 VAE = {"training_method": "FINE_TUNE_VAE"}
 EMBEDDING = {"training_method": "EMBEDDING", "embedding": WORD}
-OUTPUT_EMBEDDING = {**EMBEDDING, "embedding": {**WORD, "is_output_embedding": True}}
 FULL = {"training_method": "FINE_TUNE"}
 SD_INPAINTING = {"base_model_name": "inpainting tiny_sd", "model_type": "STABLE_DIFFUSION_15_INPAINTING"}
 SD2_INPAINTING = {"base_model_name": "inpainting tiny_sd2", "model_type": "STABLE_DIFFUSION_20_INPAINTING"}

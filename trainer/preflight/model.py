@@ -160,8 +160,8 @@ def _problems_of_text_widths(config: Config, found: FileKind | None) -> Iterator
     for part in spec.parts:
         key, denoiser_key = spec.text.widths.get(part.name, ("", ""))
         given, needed = (
-            __value_at(configs.get(part.name), key),
-            __value_at(configs.get(spec.denoiser.name), denoiser_key),
+            _value_at(configs.get(part.name), key),
+            _value_at(configs.get(spec.denoiser.name), denoiser_key),
         )
         needed = needed / spec.text.states_read if isinstance(needed, int) else needed
         if None not in (given, needed) and given != needed:
@@ -173,7 +173,7 @@ def _problems_of_text_widths(config: Config, found: FileKind | None) -> Iterator
             )
 
 
-def __value_at(config: Any, key: str) -> Any:
+def _value_at(config: Any, key: str) -> Any:
     """Return the value of a key of a config; None if it has none."""
     return config.get(key) if isinstance(config, Mapping) else None
 

@@ -13,8 +13,6 @@ from modules.optim.registry import OPTIMIZERS
 from tests.unit.preflight.setups import changed
 from trainer.preflight.requirements import problems_of_packages
 
-USUAL = {"adapter": 1e-4, "full": 1e-5}
-
 
 def reported(optimizer: str, rate: float, *, trains: str = "adapter") -> list[tuple[str, str]]:
     """Return the rule's problems for an optimizer's name and a rate, even if the optimizer is not supported yet."""
