@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from modules.diffusion.process_spec import ProcessSpec
+from modules.objectives.spec import MethodSpec
 from modules.rewards.registry import hold_out_labels, reward_help
 from modules.sampling.registry import sampler_help, sampler_labels
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
@@ -240,3 +242,14 @@ def reports(*, kl_weight: float, samples_per_prompt: int) -> tuple[str, ...]:
     images of a prompt.
     """
     return (*(["kl"] if kl_weight > 0 else []), *(["diversity"] if samples_per_prompt > 1 else []))
+
+
+policy_spec = partial(
+    MethodSpec,
+    held_out_reward=lambda settings: settings.held_out_reward,
+    learns_from=lambda settings: "prompts",
+    splits_batches=True,
+    is_shareable=lambda settings: True,
+    repeats_forward=True,
+)
+"""Returns the record of a method that samples images of prompts and trains a policy on their rewards."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.problem import Problem
 
@@ -86,7 +86,7 @@ def _problems(settings: Ddpo) -> Iterator[Problem]:
         )
 
 
-SPEC = MethodSpec(
+SPEC = fields.policy_spec(
     "ddpo",
     "DDPO",
     "Samples images, and makes the denoising steps of those with higher scores more likely. Any reward model will do.",
@@ -99,17 +99,12 @@ SPEC = MethodSpec(
         trained_steps=fields.trained_steps(settings.steps, settings.timestep_share),
         size=fields.known_size(settings.size),
     ),
-    held_out_reward=lambda settings: settings.held_out_reward,
-    learns_from=lambda settings: "prompts",
     adds_noise=lambda settings: False,
     needs_reference=lambda settings: settings.kl_weight > 0,
     steps_per_group=lambda settings: settings.inner_epochs,
     reports=lambda settings: fields.reports(
         kl_weight=settings.kl_weight, samples_per_prompt=settings.samples_per_prompt
     ),
-    splits_batches=True,
-    is_shareable=lambda settings: True,
-    repeats_forward=True,
     problems=_problems,
     problems_of_process=fields.problems_of_noise,
     guide=MethodGuide(

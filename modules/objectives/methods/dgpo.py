@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.objectives import forward_fields
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart
+from modules.objectives.spec import MethodGuide, MethodStart
 from modules.settings.field import Section, Setting, advanced_setting
 
 
@@ -72,7 +72,7 @@ class Dgpo(Section):
     held_out_reward: fields.HeldOutReward = "none"
 
 
-SPEC = MethodSpec(
+SPEC = fields.policy_spec(
     "dgpo",
     "DGPO",
     "Samples a group of images for each prompt, and learns to prefer its better images to its worse ones. Any reward "
@@ -80,15 +80,10 @@ SPEC = MethodSpec(
     Dgpo,
     "trainer.methods.dgpo:build",
     rollout=partial(forward_fields.rollout_of, predicts_before_training=True),
-    held_out_reward=lambda settings: settings.held_out_reward,
-    learns_from=lambda settings: "prompts",
     needs_reference=lambda settings: settings.reference == "original" or settings.kl_weight > 0,
     keeps_reference_copy=lambda settings: True,
     steps_per_group=lambda settings: settings.updates_per_rollout,
     reports=lambda settings: fields.reports(kl_weight=settings.kl_weight, samples_per_prompt=settings.group_size),
-    splits_batches=True,
-    is_shareable=lambda settings: True,
-    repeats_forward=True,
     problems=lambda settings: fields.size_problems(settings.size),
     guide=MethodGuide(
         needs=(

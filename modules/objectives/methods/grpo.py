@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.problem import Problem
 
@@ -123,22 +123,17 @@ def _rollout(settings: Grpo) -> RolloutFacts:
     )
 
 
-SPEC = MethodSpec(
+SPEC = fields.policy_spec(
     "grpo",
     "GRPO",
     "Samples a group of images for each prompt, and makes the better ones more likely. Any reward model will do.",
     Grpo,
     "trainer.methods.grpo:build",
     rollout=_rollout,
-    held_out_reward=lambda settings: settings.held_out_reward,
-    learns_from=lambda settings: "prompts",
     adds_noise=lambda settings: False,
     needs_reference=lambda settings: settings.kl_weight > 0,
     steps_per_group=lambda settings: settings.inner_epochs,
     reports=lambda settings: fields.reports(kl_weight=settings.kl_weight, samples_per_prompt=settings.group_size),
-    splits_batches=True,
-    is_shareable=lambda settings: True,
-    repeats_forward=True,
     problems=_problems,
     problems_of_process=fields.problems_of_noise,
     guide=MethodGuide(
