@@ -1,12 +1,21 @@
-"""The base of the settings that only one model family has."""
+"""The base of the settings that only one model family has, and a field that several have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Le
 
 from modules.settings.conditions import USES_DENOISER
-from modules.settings.field import Section, When
+from modules.settings.field import Section, When, advanced_setting
+
+TRAINING_GUIDANCE = advanced_setting(
+    "Training guidance",
+    "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the images as "
+    "they are.",
+)
+TrainingGuidance = Annotated[float, Ge(0.0), Le(100.0), TRAINING_GUIDANCE]
 
 
 class FamilySettings(Section):

@@ -27,7 +27,7 @@ from modules.families.parts.part_classes import (
     T5_TEXT,
     t5_prompts,
 )
-from modules.families.settings import FamilySettings
+from modules.families.settings import TRAINING_GUIDANCE, FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.field import advanced_setting
 
@@ -46,11 +46,7 @@ class FluxSettings(FamilySettings):
         float,
         Ge(0.0),
         Le(100.0),
-        advanced_setting(
-            "Training guidance",
-            "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the "
-            "images as they are. FLUX.1 schnell has no such input.",
-        ),
+        replace(TRAINING_GUIDANCE, help=f"{TRAINING_GUIDANCE.help} FLUX.1 schnell has no such input."),
     ] = 1.0
     text_tokens: Annotated[
         int | None,

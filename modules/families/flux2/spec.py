@@ -5,9 +5,7 @@ It reads the guidance scale as an input.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from annotated_types import Ge, Le
+from typing import Literal
 
 from modules.data.inputs import REFERENCES
 from modules.diffusion.process_spec import flow_matching
@@ -21,24 +19,15 @@ from modules.families.parts.flux2.classes import (
     prompts,
 )
 from modules.families.parts.part_classes import MISTRAL, chat_parts
+from modules.families.settings import TrainingGuidance
 from modules.families.spec import FamilySpec
-from modules.settings.field import advanced_setting
 
 
 class Flux2DevSettings(Flux2Settings):
     """32 billion weights, distilled: for large cards, or quantized."""
 
     name: Literal["flux2"] = "flux2"
-    guidance: Annotated[
-        float,
-        Ge(0.0),
-        Le(100.0),
-        advanced_setting(
-            "Training guidance",
-            "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the "
-            "images as they are.",
-        ),
-    ] = 1.0
+    guidance: TrainingGuidance = 1.0
 
 
 _TEMPLATE_TOKENS = 36  # with the message of the system

@@ -7,9 +7,7 @@ prompts, CLIP-L gives one state for the whole prompt, and the guidance scale is 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
-
-from annotated_types import Ge, Le
+from typing import Literal
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
@@ -22,25 +20,15 @@ from modules.families.parts.part_classes import (
     LLAMA,
     chat_prompts,
 )
-from modules.families.settings import FamilySettings
+from modules.families.settings import FamilySettings, TrainingGuidance
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.settings.field import advanced_setting
 
 
 class HunyuanVideoSettings(FamilySettings):
     """13 billion weights, a model of videos that is trained and sampled here with images: videos of one frame."""
 
     name: Literal["hunyuan_video"] = "hunyuan_video"
-    guidance: Annotated[
-        float,
-        Ge(0.0),
-        Le(100.0),
-        advanced_setting(
-            "Training guidance",
-            "The guidance scale that the model gets in training; samples have their own. At 1 the model learns the "
-            "images as they are.",
-        ),
-    ] = 1.0
+    guidance: TrainingGuidance = 1.0
 
 
 _HOME = "modules.families.hunyuan_video"
