@@ -161,6 +161,11 @@ class Table(Panel):
         column = self.tree.identify_column(event.x)
         return int(iid), column if column == "#0" else str(self.tree.column(column, "id"))
 
+    def explain_empty(self, text: str) -> None:
+        """Set the text that is shown while there are no rows."""
+        self._empty.set_text(text)
+        self._show_empty(is_empty=not self.tree.get_children())
+
     def _show_empty(self, *, is_empty: bool) -> None:
         """Show the text of a table without rows, whose ring would surround nothing, or take it away."""
         if is_empty and self._empty.cget("text"):

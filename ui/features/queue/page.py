@@ -31,7 +31,7 @@ from ui.widgets.card import Card
 from ui.widgets.controls import Button, Switch
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.notices import Notice, Reply
-from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
@@ -82,7 +82,7 @@ class QueuePage:
         self.facts = WrappedText(scroll.body, context.theme, colour="label", on="card")
         self.facts.pack(fill="x")
         self._add_toolbar(card.body)
-        self.table = Table(card.body, context.theme, _COLUMNS)
+        self.table = Table(card.body, context.theme, _COLUMNS, empty_text=_NOTHING)
         self._add_footer(card.body)
         self.table.pack(fill="both", expand=True, padx=(px(12), 0))
         self.table.on_events(
@@ -94,9 +94,6 @@ class QueuePage:
                 "<Alt-Up>": lambda: self.move(-1),
                 "<Alt-Down>": lambda: self.move(1),
             }
-        )
-        self.empty = Text(
-            self.table, context.theme, _NOTHING, colour="faint", on="card", justify="center", anchor="center"
         )
         self._add_run_buttons()
         self._queue.changed.subscribe(self._soon)
@@ -311,10 +308,6 @@ class QueuePage:
         rows_to_select = [n for n, item in enumerate(self._items) if item.number in selection]
         if rows_to_select != self.table.selected:
             self.table.select(rows_to_select)
-        if self._items:
-            self.empty.place_forget()
-        else:
-            self.empty.place(relx=0.5, rely=0.4, anchor="center")
         self.continues.set(control.queue.after_failure == "continue")
         self.status.set_text(status_line(control))
         self.status.recolour("error" if control.problem else "label")

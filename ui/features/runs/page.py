@@ -265,7 +265,6 @@ class RunsPage:
             }
         )
         self.table.tree.bind("<Control-a>", lambda _e: self.table.select(range(len(self.listed_runs))))
-        self.empty = Text(self.table, context.theme, colour="faint", on="card", justify="center", anchor="center")
 
     # -- following
 
@@ -312,7 +311,7 @@ class RunsPage:
         if rows_to_select != self.table.selected:
             self.table.select(rows_to_select)
         self._show_headings()
-        self._show_empty()
+        self.table.explain_empty("" if self.runs.is_reading else _NOT_FOUND if len(self.runs) else _NOTHING)
         number = count(len(self.runs), "run")
         self.summary.set_text(f"{number}, reading…" if self.runs.is_reading else number)
         self._select_changed()
@@ -329,13 +328,6 @@ class RunsPage:
             is_sorted = _SORTED_BY.get(column.name, column.name) == sorting.column
             arrow = (" ▾" if sorting.is_descending else " ▴") if is_sorted else ""
             self.table.tree.heading(column.name, text=f"{column.heading}{arrow}")
-
-    def _show_empty(self) -> None:
-        if self.listed_runs or self.runs.is_reading:
-            self.empty.place_forget()
-        else:
-            self.empty.set_text(_NOT_FOUND if len(self.runs) else _NOTHING)
-            self.empty.place(relx=0.5, rely=0.4, anchor="center")
 
     def _select_changed(self) -> None:
         records = self.selected_runs
