@@ -132,7 +132,7 @@ def test_a_run_is_named_found_by_its_name_and_its_command_copied(
     assert menu.entrycget(0, "label") == "Resume on box"
     menu.invoke(0)
     assert resumed == [(run_dir, True)]
-    assert "resumes it there" in describe_continuation(RunFailed("x", "y"), str(run_dir))
+    assert "resumes it there" in describe_continuation(RunFailed("x", "y"), str(run_dir), "box")
 
 
 def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
