@@ -18,8 +18,10 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from modules.system.devices import Device, move
+from modules.system.hardware import free_memory
 
 _MOST_LEAVING = 4  # tensors; each is held on the GPU for as long as its copy takes
+_LEFT_FREE_BYTES = 4 << 30  # of the computer's memory, for everything but weights that wait for the GPU
 
 
 class Arriving:
@@ -181,12 +183,26 @@ class LateGradients:
 
 
 def on_temp_device(tensor: torch.Tensor, *, train_device: Device, temp_device: Device) -> torch.Tensor:
-    """Return a tensor on the offload device, pinned if a GPU will fetch it and the computer allows that much."""
+    """Return a tensor on the offload device, pinned if a GPU will fetch it and the computer allows that much.
+
+    Torch rounds what it pins up to a power of two (ATen/core/CachingHostAllocator.h), and the system cannot move it to
+    the disk: the 24 GB of FLUX.1 take 37.
+    """
     is_fetched = train_device.type == "cuda" and temp_device.is_cpu
-    if not is_fetched or tensor.is_pinned():
+    if not is_fetched or tensor.is_pinned() or not _has_room_to_pin(tensor.nbytes):
         return tensor.to(temp_device.torch)
     try:
         there = torch.empty_like(tensor, device="cpu", pin_memory=True)
     except RuntimeError:  # more than the system lets a program lock
         return tensor.to(temp_device.torch)
     return there.copy_(tensor.detach())
+
+
+def _has_room_to_pin(num_bytes: int) -> bool:
+    """Return whether enough memory stays free where a tensor is pinned, or torch has some pinned that nothing uses."""
+    needed = (1 << max(0, num_bytes - 1).bit_length()) + _LEFT_FREE_BYTES
+    if needed <= (free := free_memory()):
+        return True
+    stats = torch.cuda.host_memory_stats_as_nested_dict()
+    unused = int(stats["allocated_bytes"]["current"] - stats["active_bytes"]["current"]) if stats else 0
+    return needed <= free + unused

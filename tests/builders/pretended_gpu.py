@@ -389,6 +389,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
         "max_memory_allocated": lambda device=None: 0,
         "reset_peak_memory_stats": lambda device=None: None,
         "memory_stats": lambda device=None: {},
+        "host_memory_stats_as_nested_dict": lambda: {},
         "empty_cache": lambda: None,
         "synchronize": lambda device=None: stream.synchronize(),
         "Stream": PretendedStream,

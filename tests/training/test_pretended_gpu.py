@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from modules.config.schema import Config
+from modules.memory import transfers
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
 from modules.optim.ema import Ema
@@ -161,6 +162,21 @@ def test_what_only_kernels_of_a_cpu_take_is_refused() -> None:
         layer.weight.grad = layer.weight.grad.T.contiguous().T
         with pytest.raises(NoKernelError, match="_fused_adamw_"):
             torch.optim.AdamW(layer.parameters(), fused=True).step()
+
+
+@pytest.mark.parametrize(("missing", "kept", "is_pinned"), [(0, 0, True), (1, 0, False), (1, 1, True)])
+def test_weights_that_wait_are_pinned_while_memory_is_free(
+    monkeypatch: pytest.MonkeyPatch, missing: int, kept: int, is_pinned: bool
+) -> None:
+    """Torch takes 64 bytes for these 36, or some that it keeps pinned."""
+    monkeypatch.setattr(transfers, "free_memory", lambda: transfers._LEFT_FREE_BYTES + 64 - missing)
+    with pretended_gpu():
+        stats = {"allocated_bytes": {"current": 100 + kept}, "active_bytes": {"current": 100}}
+        monkeypatch.setattr(torch.cuda, "host_memory_stats_as_nested_dict", lambda: stats)
+        weight = torch.ones(3, 3, device="cuda")
+        waiting = transfers.on_temp_device(weight, train_device=Device("cuda"), temp_device=CPU)
+        assert (waiting.device.type, waiting.is_pinned()) == ("cpu", is_pinned)
+        assert torch.equal(waiting, torch.ones(3, 3))
 
 
 def test_the_guard_knows_where_a_copy_from_the_gpu_is() -> None:
