@@ -10,6 +10,8 @@ import os
 import re
 import sys
 import tomllib
+import types
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,8 +96,28 @@ def installed(paths: Sequence[str] | None = None) -> dict[Package, Installed]:
     return packages
 
 
-def unmet(requirements: Iterable[str], present: Mapping[Package, Installed]) -> list[Unmet]:
-    """Every requirement that is not met, following the requirements of the installed packages."""
+def of_wheels(folder: Path) -> dict[Package, Installed]:
+    """Every package of which there is a wheel in a folder."""
+    packages: dict[Package, Installed] = {}
+    for wheel in folder.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as content:
+            metadata = next(name for name in content.namelist() if name.endswith(".dist-info/METADATA"))
+            head = _fields(content.read(metadata).decode("utf-8", "replace").splitlines())
+        packages[normalised(head["Name"][0])] = Installed(
+            head["Version"][0], tuple(head.get("Requires-Dist", ())), wheel
+        )
+    return packages
+
+
+def unmet(
+    requirements: Iterable[str],
+    present: Mapping[Package, Installed],
+    conditions: Mapping[str, str] = types.MappingProxyType({}),
+) -> list[Unmet]:
+    """Every requirement that is not met, following the requirements of the installed packages.
+
+    `conditions` are the values of environment markers on another machine.
+    """
     parse = _parser()
     if parse is None:  # no pip in this environment yet, so nothing can be checked: everything counts as missing
         return [Unmet(line, name_of(line), None) for line in requirements]
@@ -113,7 +135,7 @@ def unmet(requirements: Iterable[str], present: Mapping[Package, Installed]) -> 
             if line in own:
                 raise
             continue  # old packages contain invalid lines; pip ignores them too
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+        if requirement.marker is not None and not requirement.marker.evaluate({**conditions, "extra": extra}):
             continue
         package = normalised(requirement.name)
         there = present.get(package)
@@ -170,16 +192,20 @@ def _metadata_folders(folder: str) -> list[Path]:
 def _head(folder: Path) -> dict[str, list[str]] | None:
     """The header of a package's metadata: the lines before the first empty line."""
     path = folder / ("METADATA" if folder.suffix == ".dist-info" else "PKG-INFO")
-    fields: dict[str, list[str]] = {}
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if not line.strip():
-                    break
-                key, _, value = line.partition(":")
-                fields.setdefault(key, []).append(value.strip())
+            return _fields(lines)
     except OSError:
         return None
+
+
+def _fields(lines: Iterable[str]) -> dict[str, list[str]]:
+    fields: dict[str, list[str]] = {}
+    for line in lines:
+        if not line.strip():
+            break
+        key, _, value = line.partition(":")
+        fields.setdefault(key, []).append(value.strip())
     return fields
 
 

@@ -47,6 +47,7 @@ class Pip:
     def __init__(self, folder: Path, lacks: str, cause: str = "", *, is_fitting: bool = True) -> None:
         self.commands: list[list[str]] = []
         self._folder, self._lacks, self._cause, self._is_fitting = folder, lacks, cause, is_fitting
+        self._versions = wheels.requirements.tested_versions(PROGRAM_ROOT)
 
     def __call__(self, command: list[str], *, log: Any, **_others: object) -> int:
         given = command[command.index("wheel" if "wheel" in command else "download") :]
@@ -58,7 +59,11 @@ class Pip:
         elif lacks != self._lacks or not self._is_fitting or not built.exists():
             log.write(f"ERROR: No matching distribution found for {lacks}==1.0\\n")
             raise PipError(self._cause, "ERROR: no")
-        (self._folder / "torch-2-cp312-cp312-linux_x86_64.whl").touch()
+        else:
+            new, *lines = given[given.index("--dest") + 1 :]
+            for name in map(wheels.requirements.name_of, lines):
+                chosen = next((line.partition("==")[2] for line in lines if line.startswith(f"{name}==")), "")
+                write_wheel(Path(new), name, chosen or self._versions[name])
         return 0
 
 
@@ -68,16 +73,15 @@ def test_the_wheels_are_those_for_the_machine_and_what_has_none_is_built(tmp_pat
     page = f'<a href="torch-2.13.0%2Bcu130-cp312-cp312-manylinux_2_28_{machine}.whl">'
     there = cast(Connection, Machine(tmp_path / "there"))
     downloaded = download_wheels(there, folder, run=pip, page=lambda url: page)
-    assert downloaded == Downloaded(2, ("bitsandbytes",))
     first, build, again, of_extra, build_of_extra, *others = pip.commands
-    assert {"rapidocr", "onnxruntime", "pyarrow"} <= {words[-1].partition(">")[0] for words in others}
+    files = [path.name for path in folder.glob("*.whl")]
+    names = {name.partition("-")[0] for name in files}
+    assert downloaded == Downloaded(len(files), ("bitsandbytes",))
+    assert {"torch", "diffusers", "dadaptation", "rapidocr", "onnxruntime", "pyarrow"} <= names
     assert not any("tksheet" in words[-1] for words in others), "it is the window's"
-    assert (of_extra[-2], build_of_extra[build_of_extra.index("bitsandbytes")]) == (
-        "torch==2.13.0+cu130",
-        "bitsandbytes",
-    )
-    assert first == again
-    assert first[0] == "download"
+    assert (of_extra[-1].partition(">")[0], build_of_extra[-1]) == ("bitsandbytes", "bitsandbytes")
+    assert [word for word in first if word not in again] == [first[first.index("--dest") + 1]]
+    assert first[:1] + first[-1:] == ["download", again[-1]]
     assert {"--only-binary=:all:", "torch==2.13.0+cu130", f"--platform=manylinux_2_31_{machine}"} <= set(first)
     assert f"--platform=manylinux_2_32_{machine}" not in first
     assert first[first.index("--python-version") + 1] == "3.12"
@@ -107,14 +111,16 @@ def test_what_has_no_wheel_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_pip_chooses_for_the_other_python_and_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real pip, with the conditions of the machine: what they exclude is nowhere."""
+    """The real pip, and the conditions of the machine: what they exclude is nowhere."""
     index, folder = tmp_path / "index", tmp_path / "wheels"
     index.mkdir()
     torch = wheels.requirements.tested_versions(PROGRAM_ROOT)["torch"]
     conditions = ("onlyarm; platform_machine == 'aarch64'", "onlyx86; platform_machine == 'x86_64'")
     write_wheel(index, "torch", torch, tag="cp312-cp312-manylinux_2_28_aarch64")
     write_wheel(index, "needed", "1", requires=(*conditions, "older; python_version < '3.12'"))
-    write_wheel(index, "onlyarm", "1", tag="cp312-cp312-manylinux_2_17_aarch64")
+    write_wheel(index, "onlyarm", "1", tag="cp312-cp312-manylinux_2_17_aarch64", requires=("deep[more]",))
+    write_wheel(index, "deep", "1", requires=("deeper; extra == 'more'", "nowhere; extra == 'other'"))
+    write_wheel(index, "deeper", "1")
     write_wheel(index, "extra", "1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
@@ -123,8 +129,9 @@ def test_pip_chooses_for_the_other_python_and_processor(tmp_path: Path, monkeypa
     machine = Machine(tmp_path / "there", machine="aarch64")
     machine.conditions = {"platform_machine": "aarch64", "python_version": "3.12", "python_full_version": "3.12.1"}
     there = cast(Connection, machine)
-    assert download_wheels(there, folder, page=lambda url: None) == Downloaded(4)
-    assert {path.name.partition("-")[0] for path in folder.glob("*.whl")} == {"torch", "needed", "onlyarm", "extra"}
+    assert download_wheels(there, folder, page=lambda url: None) == Downloaded(6)
+    names = {path.name.partition("-")[0] for path in folder.glob("*.whl")}
+    assert names == {"torch", "needed", "onlyarm", "deep", "deeper", "extra"}
 
 
 @pytest.mark.parametrize("facts", [{"system": "darwin"}, {"glibc": ""}])

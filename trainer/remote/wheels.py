@@ -1,15 +1,15 @@
 """Packages for a machine without a package index: downloaded here as wheels for it, sent, and installed from there.
 
 pip chooses wheels for another Python and processor by its options, but evaluates the conditions of requirements for the
-computer that it runs on. So it is given the other machine's values for them.
+computer that it runs on. So it downloads single packages, and what these require is read from their wheels.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -46,14 +46,6 @@ print(json.dumps({"build": build, "gpu": gpu, "conditions": {
     "python_version": ".".join(platform.python_version_tuple()[:2]),
     "sys_platform": sys.platform,
 }}))
-"""
-_PIP_FOR_ANOTHER = """
-import json, sys
-from pip._vendor.packaging import markers
-conditions = json.loads(sys.argv.pop(1))
-markers.default_environment = lambda: dict(conditions)
-from pip._internal.cli.main import main
-sys.exit(main())
 """
 
 
@@ -100,9 +92,9 @@ def download_wheels(
     folder.mkdir(parents=True, exist_ok=True)
     pins = requirements.tested_versions(PROGRAM_ROOT)
     torch, conditions = _torch_source(connection, pins["torch"], page)
-    download = _Download(connection, folder, run, torch, json.dumps(conditions))
+    download = _Download(connection, folder, run, torch, conditions)
     needed = requirements.wanted(PROGRAM_ROOT, ())
-    download.fetch(needed)
+    download.fetch([torch.requirement, *needed])
     left_out = []
     others = {*needed, *requirements.wanted(PROGRAM_ROOT, _OF_WINDOW)}
     for line in dict.fromkeys(line for line in requirements.optional(PROGRAM_ROOT) if line not in others):
@@ -122,24 +114,39 @@ class _Download:
         folder: Path,
         run: Callable[..., int],
         torch: torch_build.Source,
-        conditions: str,
+        conditions: Mapping[str, str],
     ) -> None:
         facts = connection.facts
-        self._connection, self._folder, self._run, self._torch = connection, folder, run, torch
+        self._connection, self._folder, self._run, self._conditions = connection, folder, run, conditions
         self._constraints = ["--constraint", str(PROGRAM_ROOT / "constraints.txt")]
         python = ["--python-version", ".".join(map(str, facts["version"])), "--only-binary=:all:"]
         tags = [f"--platform={tag}" for tag in platform_tags(facts["machine"], facts["glibc"])]
         index = ["--extra-index-url", torch.index_url] if torch.index_url else []
-        options = ["--dest", str(folder), "--find-links", str(folder), *python, *tags, *index, *self._constraints]
-        self._download = ["-c", _PIP_FOR_ANOTHER, conditions, "download", *_OPTIONS, *options]
+        options = ["--no-deps", "--find-links", str(folder), *python, *tags, *index, *self._constraints]
+        self._download = ["-m", "pip", "download", *_OPTIONS, *options]
         self._log_file = folder / _LOG
         self._built = set[str]()
+        self._present = dict[requirements.Package, requirements.Installed]()
 
     def fetch(self, lines: Sequence[str]) -> None:
-        """Download what some requirements need, and build what has no wheel. Raises DarkroomError."""
+        """Download what some requirements need, and what that needs. Raises DarkroomError."""
+        fetched = set[str]()
+        while missing := requirements.unmet(lines, self._present, self._conditions):
+            wanted = dict.fromkeys(entry.requirement.partition(";")[0].strip() for entry in missing)
+            if fetched.issuperset(wanted):
+                raise self._failure(PipError("conflict", f"nothing meets all of these: {', '.join(wanted)}"))
+            fetched.update(wanted)
+            self._fetch_only(wanted)
+
+    def _fetch_only(self, lines: Iterable[str]) -> None:
+        """Download packages without what they need, and build those that have no wheel. Raises DarkroomError."""
         while True:
             try:
-                self._pip([*self._download, self._torch.requirement, *lines])
+                with tempfile.TemporaryDirectory(dir=self._folder) as new:
+                    self._pip([*self._download, "--dest", new, *lines])
+                    self._present |= requirements.of_wheels(Path(new))
+                    for wheel in Path(new).iterdir():
+                        wheel.replace(self._folder / wheel.name)
                 return
             except PipError as error:
                 found = _WITHOUT_WHEEL.search(self._log_file.read_text(encoding="utf-8"))
