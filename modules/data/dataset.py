@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -102,17 +102,17 @@ class Dataset:
             return self.buckets
         return batch_shapes(self.buckets, map(_reference_files, self.examples), self.fit)
 
-    def texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
-        """Yield the texts that are encoded for an example, apart from the empty one, where captions are cached."""
+    def texts(self, example: Example, *, run_seed: int) -> Iterable[str]:
+        """Return the texts that are encoded for an example, apart from the empty one, where captions are cached."""
         rules = self.concepts[example.concept].captions
-        yield from cached_texts(example.image.captions, rules, name=example.image.file_name, run_seed=run_seed)
+        return cached_texts(example.image.captions, rules, name=example.image.file_name, run_seed=run_seed)
 
-    def longest_texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
-        """Yield the texts of an example as long as they get: one variation of each caption, without tag dropout."""
+    def longest_texts(self, example: Example, *, run_seed: int) -> Iterable[str]:
+        """Return the texts of an example as long as they get: one variation of each caption, without tag dropout."""
         rules = self.concepts[example.concept].captions
         if rules.drop_probability is not None or rules.variations != 1:
             rules = replace(rules, drop_probability=None, variations=1)
-        yield from cached_texts(example.image.captions, rules, name=example.image.file_name, run_seed=run_seed)
+        return cached_texts(example.image.captions, rules, name=example.image.file_name, run_seed=run_seed)
 
     def with_stored(self, examples: StoredExamples) -> Dataset:
         """Return the dataset with its examples in a mapped file."""

@@ -25,22 +25,27 @@ from modules.system.paths import from_root
 class Example:
     """An image of a concept, with its resize and center crop at each resolution; or a prompt with its sizes.
 
-    `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
-    concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
-    pixels of the image, where the concept crops to masks. `input_files` are the files of the model's further inputs
-    that it has, by their name. `rejected_background` belongs to the rejected image of a pair, whose chosen image this
-    is.
+    `background` is the colour behind its transparent places; None where it has none. `place` is the folder of its image
+    within that of the concept, with a slash at its end, or its whole `name` where that ends differently. `mask_box` is
+    the box around the white of its mask, in pixels of the image, where the concept crops to masks. `input_files` are
+    the files of the model's further inputs that it has, by their name. `rejected_background` belongs to the rejected
+    image of a pair, whose chosen image this is.
     """
 
     image: SourceImage
     concept: int
     resize_crops: tuple[ResizeCrop, ...]
     background: Rgb | None = None
-    name: str = ""
+    place: str = ""
     mask: Companion | None = None
     mask_box: Box | None = None
     input_files: Mapping[str, Companion] = field(default_factory=dict)
     rejected_background: Rgb | None = None
+
+    @property
+    def name(self) -> str:
+        """Its path within the concept's folder, from which its augmentations are drawn."""
+        return self.place + self.image.file_name if self.place[-1:] in ("", "/") else self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def prompt_example(prompt: SourceImage, concept_number: int, source: Path, sizes
         replace(prompt, width_px=sizes[0].width_px, height_px=sizes[0].height_px),
         concept_number,
         tuple(ResizeCrop(size, size, 0, 0) for size in sizes),
-        name=prompt.path.relative_to(source).as_posix(),
+        place=_place_within(source, prompt.folder),
     )
 
 
@@ -92,7 +97,7 @@ class Assignment:
     sizes: tuple[tuple[Size, ...], ...]
     wanted: WantedCompanions
     _known: dict[Size, tuple[ResizeCrop, ...]] = field(default_factory=dict)
-    _prefixes: dict[Path, str] = field(default_factory=dict)
+    _places: dict[Path, str] = field(default_factory=dict)
 
     def example(self, image: SourceImage) -> Example:
         """Return an image with its companions and its buckets; one that is cropped to its mask has one of its shape.
@@ -113,7 +118,7 @@ class Assignment:
             self.concept_number,
             self._resize_crops(size, box),
             background=background if image.is_transparent else None,
-            name=self._name(image),
+            place=self._place(image),
             mask=mask,
             mask_box=box,
             input_files=self._input_files(image) if self.wanted.inputs else NO_INPUTS,
@@ -190,14 +195,20 @@ class Assignment:
                 self._known[size] = known
         return known
 
-    def _name(self, image: SourceImage) -> str:
-        """Return the path of an image within the concept's folder, with slashes."""
-        prefix = self._prefixes.get(image.folder)
-        if prefix is not None:
-            return prefix + image.file_name
+    def _place(self, image: SourceImage) -> str:
+        """Return the folder of an image within that of the concept, or the name of an image elsewhere."""
+        place = self._places.get(image.folder)
+        if place is not None:
+            return place
         if image.folder.is_relative_to(self.folder):
-            below = image.folder.relative_to(self.folder)
-            self._prefixes[image.folder] = f"{below.as_posix()}/" if below.parts else ""
-            return self._prefixes[image.folder] + image.file_name
+            self._places[image.folder] = _place_within(self.folder, image.folder)
+            return self._places[image.folder]
         path = image.path
-        return path.relative_to(self.folder).as_posix() if path.is_relative_to(self.folder) else path.name
+        name = path.relative_to(self.folder).as_posix() if path.is_relative_to(self.folder) else path.name
+        return "" if name == image.file_name else name
+
+
+def _place_within(source: Path, folder: Path) -> str:
+    """Return the path of a folder within a source, with slashes and one at its end; empty for the source itself."""
+    below = folder.relative_to(source)
+    return f"{below.as_posix()}/" if below.parts else ""

@@ -179,7 +179,7 @@ class StoredExamples(Sequence[Example]):
                 facts.concept,
                 self._crops(crops),
                 facts.background,
-                further["name"] if facts.prefix is None else facts.prefix + name,
+                facts.place,
                 _companion_of(further["mask"]) if "mask" in further else None,
                 Box(*further["mask_box"]) if "mask_box" in further else None,
                 {n: _companion_of(c) for n, c in further["inputs"].items()} if "inputs" in further else NO_INPUTS,
@@ -219,7 +219,7 @@ def _columns(examples: Sequence[Example]) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """Facts that many examples of a concept share. `prefix` is the part of a name before its image file's."""
+    """Facts that many examples of a concept share."""
 
     concept: int
     caption_fault: CaptionFault
@@ -228,12 +228,12 @@ class _Shared:
     has_image: bool
     background: Rgb | None
     rejected_background: Rgb | None
-    prefix: str | None
+    place: str
 
     @classmethod
     def of(cls, example: Example) -> _Shared:
         """Return the shared facts of an example."""
-        image, name = example.image, example.name
+        image = example.image
         return cls(
             example.concept,
             image.caption_fault,
@@ -242,7 +242,7 @@ class _Shared:
             image.has_image,
             example.background,
             example.rejected_background,
-            name.removesuffix(image.file_name) if name.endswith(image.file_name) else None,
+            example.place,
         )
 
     def to_json(self) -> list[Any]:
@@ -253,9 +253,9 @@ class _Shared:
     def from_json(cls, facts: list[Any]) -> _Shared:
         """Return the facts from the JSON-safe data of `to_json`."""
         *values, file, suffix = facts
-        concept, fault, _, is_transparent, has_image, background, of_rejected, prefix = values
-        place = _caption_from(file, suffix)
-        return cls(concept, fault, place, is_transparent, has_image, _color(background), _color(of_rejected), prefix)
+        concept, fault, _, is_transparent, has_image, background, of_rejected, place = values
+        origin = _caption_from(file, suffix)
+        return cls(concept, fault, origin, is_transparent, has_image, _color(background), _color(of_rejected), place)
 
 
 def _further(example: Example) -> dict[str, Any]:
@@ -263,8 +263,6 @@ def _further(example: Example) -> dict[str, Any]:
     image, found = example.image, dict[str, Any]()
     if any(_SEPARATOR in caption for caption in image.captions):
         found["captions"] = image.captions
-    if not example.name.endswith(image.file_name):
-        found["name"] = example.name
     if example.mask is not None:
         found["mask"] = _stored_companion(example.mask)
     if example.mask_box is not None:

@@ -158,7 +158,8 @@ class RejectedVersions:
         """The same examples with their rejected images."""
         chosen = self.versions.dataset
         examples = tuple(
-            replace(e, image=rejected_image(e.image), background=e.rejected_background) for e in chosen.examples
+            replace(e, image=rejected_image(e.image), background=e.rejected_background, place=e.name)
+            for e in chosen.examples
         )
         return replace(chosen, examples=examples)
 

@@ -47,6 +47,16 @@ def test_a_concept_s_images_with_their_resize_crops(images: Path) -> None:
     assert dataset.num_resolutions == 1
 
 
+def test_names_are_paths_within_the_source(tmp_path: Path) -> None:
+    for folder in (tmp_path / "all", tmp_path / "all" / "deep" / "er"):
+        draw_folder(folder, sizes=[(64, 64)])
+    found = build([(Concept(include_subfolders=True), tmp_path / "all")]).examples
+    assert [e.name for e in found] == ["000.png", "deep/er/000.png"]
+    single = tmp_path / "all" / "000.png"
+    assert [e.name for e in build([(Concept(), single)]).examples] == ["."], "augmentations are drawn from it"
+    assert found[0].image.path_text == str(single)
+
+
 @pytest.mark.parametrize(
     ("fixed", "bucket"), [(Size(96, 64), Size(96, 64)), (Size(100, 60), Size(96, 48)), (Size(8, 70), Size(16, 64))]
 )

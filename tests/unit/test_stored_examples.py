@@ -41,7 +41,7 @@ def odd_examples(example: Example) -> list[Example]:
     return [
         example,
         replace(example, mask=mask, mask_box=Box(1, 2, 3, 4), background=(1, 2, 3), input_files={"depth": mask}),
-        replace(example, name="elsewhere"),
+        replace(example, place="elsewhere"),
         *(
             replace(example, image=replace(image, captions=texts))
             for texts in [(), ("",), ("a\0b", "c"), ("ä", "\ud800")]

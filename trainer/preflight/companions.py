@@ -211,6 +211,8 @@ def _words(config: Config, training: Dataset) -> Iterator[Problem]:
     if config.training.trains == "vae":
         return
     words = [w.placeholder.strip() for w in config.embeddings.words]
+    if not words:
+        return
     keys = [w.lower() for w in words]  # as the tokenizer reads them
     captions = {c for e in training.examples for c in training.texts(e, run_seed=config.general.seed) if c}
     for index, word in enumerate(words):

@@ -114,11 +114,14 @@ def cached_sizes_of(training: Dataset, validation: Dataset, *, reads_images: boo
     """
     counts: Counter[Size] = Counter()
     for dataset, is_cached in ((training, reads_images), (validation, True)):
-        for example in dataset.examples:
-            num_images = 2 if example.image.rejected is not None else 1
-            variations = num_variations(dataset.concepts[example.concept]) * num_images
-            for resize_crop in example.resize_crops:
-                counts[resize_crop.bucket] += variations if is_cached else 0
+        num_images = 2 if dataset.has_pairs else 1
+        for concept in dataset.concepts:
+            variations = num_variations(concept) * num_images if is_cached else 0
+            of_concept = dataset.buckets[concept.first_example : concept.first_example + concept.num_examples]
+            shared = {id(sizes): sizes for sizes in of_concept}  # a few, which most examples share
+            for number, num_examples in Counter(map(id, of_concept)).items():
+                for size in shared[number]:
+                    counts[size] += variations * num_examples
     return counts
 
 

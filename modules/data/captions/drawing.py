@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from modules.data.captions.operations import CaptionRules, final_text
@@ -68,11 +68,14 @@ def draw_caption(
     return DrawnCaption(text, empty_for if text else frozenset())
 
 
-def cached_texts(texts: tuple[str, ...], rules: CaptionRules, *, name: str, run_seed: int) -> Iterator[str]:
-    """Yield every text that `draw_caption` may return without `draws_anew` and caption dropout."""
+def cached_texts(texts: tuple[str, ...], rules: CaptionRules, *, name: str, run_seed: int) -> Iterable[str]:
+    """Return every text that `draw_caption` may return without `draws_anew` and caption dropout."""
     if rules.is_plain:
-        yield from (texts[line] for line in lines_in_use(len(texts), rules.choice)) if texts else ("",)
-        return
+        return texts[: len(lines_in_use(len(texts), rules.choice))] or ("",)
+    return _changed_texts(texts, rules, name, run_seed=run_seed)
+
+
+def _changed_texts(texts: tuple[str, ...], rules: CaptionRules, name: str, *, run_seed: int) -> Iterator[str]:
     for line in lines_in_use(len(texts), rules.choice) if texts else (0,):
         is_random = bool(texts) and rules.is_random(texts[line])
         for variation in range(rules.variations if is_random else 1):
