@@ -19,6 +19,7 @@ from tests.builders.flux2_klein import tiny_flux2_vae
 from tests.builders.models import write_folder
 from tests.builders.pipelines import latents_and_image
 from tests.builders.z_image import write_tokenizer
+from trainer.__main__ import main
 
 SCHEDULER = {"_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 1.0}
 CHAT_TEMPLATE = (
@@ -171,7 +172,10 @@ def _pipeline_sample(
 
 def _in_native_peft_names(lora: Path, folder: Path) -> list[Path]:
     """Write a LoRA as ai-toolkit does: native names behind `diffusion_model.`, q, k and v in one matrix."""
-    tensors, metadata = read_safetensors(folder / "comfyui.safetensors")  # of the same LoRA
+    native = folder / "comfyui.safetensors"
+    if not native.is_file():
+        assert main(["convert", str(lora), str(native), "--to", "comfyui"]) == 0
+    tensors, metadata = read_safetensors(native)
     named = {n.replace("lora_down", "lora_A").replace("lora_up", "lora_B"): t for n, t in tensors.items()}
     save_file(named, folder / "native.safetensors", metadata)
     return [folder / "native.safetensors"]

@@ -232,8 +232,9 @@ def test_it_works_with_what_saves_memory(
     chooses = any(".experts." in path for path in layers)  # rounding lets some tokens choose other experts
     assert off < {"nfloat4": 16, "bfloat16": 2}.get(memory, 1) * (2 if chooses else 1)
     loss, merged, without = (validated(each)[0] for each in (ran, with_adapter, plain))
-    is_prior = bool(flow_model_of(spec).places)  # its adapter changes the loss as little as rounding to NF4 does
-    bound = (1.5 if is_prior else 1.1) if memory == "nfloat4" else 1
+    # Adapters of priors and of Ideogram 4 change the loss as little as rounding to NF4 does, or less.
+    of_nfloat4 = 3.0 if spec.name == "ideogram4" else 1.5 if flow_model_of(spec).places else 1.1
+    bound = of_nfloat4 if memory == "nfloat4" else 1.0
     assert abs(loss - merged) < bound * abs(loss - without)
 
 

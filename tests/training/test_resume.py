@@ -18,6 +18,7 @@ from modules.config.schema import Config
 from modules.settings.edit import set_path
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
+from tests.builders.editing_models import EDITING_MODELS, with_references
 from tests.builders.flow_models import FLOW_MODELS
 from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
@@ -60,7 +61,7 @@ KINDS = [
     "tiny_sd",
     *(
         pytest.param(kind, marks=pytest.mark.full)
-        for kind in ("tiny_sdxl", "tiny_sd whole", "tiny_sdxl whole", *FLOW_MODELS)
+        for kind in ("tiny_sdxl", "tiny_sd whole", "tiny_sdxl whole", *FLOW_MODELS, *EDITING_MODELS)
     ),
 ]
 
@@ -77,7 +78,7 @@ def hard_config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         **HARD,
         concepts=[{"path": str(images), "repeats": 2}],
     )
-    return laid_over(config, WHOLE) if is_whole else config
+    return laid_over(config, WHOLE) if is_whole else with_references(config)
 
 
 def process(*arguments: str, kill_after_step: int | None = None) -> tuple[int, list[dict[str, Any]]]:
@@ -165,7 +166,7 @@ def counters_of(backup: Path) -> dict[str, object]:
 
 
 @pytest.mark.daily(1)
-@pytest.mark.parametrize("hard_config", ["tiny_sd", "tiny_sdxl", *FLOW_MODELS], indirect=True)
+@pytest.mark.parametrize("hard_config", ["tiny_sd", "tiny_sdxl", *FLOW_MODELS, *EDITING_MODELS], indirect=True)
 def test_stopped_in_mid_window_and_resumed_ends_bit_equal(
     hard_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

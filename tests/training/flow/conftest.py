@@ -11,6 +11,7 @@ from modules.config.schema import Config
 from modules.diffusion.process_spec import FlowConvention
 from modules.families.protocol import ModelFamily
 from tests.builders.configs import laid_over, small_config
+from tests.builders.editing_models import EDITING_MODELS, with_references
 from tests.builders.flow_models import FLOW_MODELS, VARIANTS, WITH_VARIANTS, FlowModel, flow_model
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
@@ -27,22 +28,29 @@ BASE: dict[str, Any] = {
     "output": {"dtype": "float32", "format": "diffusers"},
 }
 PROMPT = {"prompt": "a disc", "steps": 2, "guidance": 2.0}
+RUN_ON_EDITING_MODELS = ("test_run", "test_ways_to_train", "test_memory")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test on each model; on variants daily only what compares them with diffusers' pipeline."""
+    """Run every test on each model; on variants daily only what compares them with diffusers' pipeline.
+
+    What has the shared config runs on the editing models, too, with the full suite.
+    """
     if "name" in metafunc.fixturenames:
         is_every = metafunc.definition.get_closest_marker("daily") is None
         is_daily = is_every and metafunc.module.__name__.endswith("test_pipelines")
         names = [*FLOW_MODELS, *VARIANTS] if is_daily else WITH_VARIANTS
         if "flow" in metafunc.fixturenames:
             names = [name for name in names if flow_model(getattr(name, "values", [name])[0]).is_flow]
+        if metafunc.module.__name__.endswith(RUN_ON_EDITING_MODELS) and "config" in metafunc.fixturenames:
+            names = [*names, *(pytest.param(name, marks=pytest.mark.full) for name in EDITING_MODELS)]
         metafunc.parametrize("name", names, scope="module")
 
 
 @pytest.fixture(scope="module")
 def tiny(name: str) -> FlowModel:
-    return flow_model(name)
+    """The tiny model; of an editing one, the model whose variant it is."""
+    return flow_model(EDITING_MODELS[name].of if name in EDITING_MODELS else name)
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +94,10 @@ def config(model: Path, tiny: FlowModel, folder: Path, images: Path) -> Config:
         "parts": parts,
         "data": {"resolution_px": [tiny.side_px]},
     }
-    return laid_over(
+    plain = laid_over(
         small_config(folder, model=model, images=images), {**BASE, **own, "data": {**BASE["data"], **own["data"]}}
     )
+    return with_references(plain)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +105,7 @@ def watched(config: Config, tiny: FlowModel) -> Config:
     """The config of the shared run: a LoRA, validated, sampled, with backups."""
     images = config.concepts[0].path
     sides = {"width_px": tiny.side_px, "height_px": tiny.side_px}
-    return laid_over(
+    watched = laid_over(
         config,
         {
             "concepts": [{"path": images}, {"path": images, "kind": "validation"}],
@@ -105,6 +114,7 @@ def watched(config: Config, tiny: FlowModel) -> Config:
             "backup": {"every": {"n": 3, "unit": "step"}, "keep": 0},
         },
     )
+    return with_references(watched)
 
 
 @pytest.fixture(scope="module")

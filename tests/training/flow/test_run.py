@@ -39,7 +39,7 @@ def test_it_is_shown_in_the_forms(config: Config, tiny: FlowModel) -> None:
 
 
 def test_it_caches_trains_validates_samples_and_saves_a_lora(
-    ran: Ran, folder: Path, tiny: FlowModel, family: ModelFamily
+    ran: Ran, folder: Path, tiny: FlowModel, model: Path, config: Config
 ) -> None:
     assert len(set(losses(ran))) == len(losses(ran))
     scores = [e.loss for e in ran.of(ValidationFinished)]
@@ -50,6 +50,7 @@ def test_it_caches_trains_validates_samples_and_saves_a_lora(
     lora = Path(ran.finished.model_path)
     denoiser = tiny.spec.denoiser
     trained = {name.partition(".lora_")[0] for name in read_safetensors(lora)[0]}
+    family: ModelFamily = load_tiny(model, tiny.family, variant=config.model.variant)
     chosen = {f"{denoiser.name}.{n}" for n in linear_layers(family) if denoiser.model.layers["attention_mlp"].takes(n)}
     assert {name for name in trained if name.startswith(f"{denoiser.name}.")} == chosen  # the default preset
     kind = identify(lora)

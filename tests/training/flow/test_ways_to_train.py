@@ -17,6 +17,7 @@ from modules.families.protocol import ModelFamily
 from modules.families.registry import published
 from modules.formats.repository import index_file
 from tests.builders.configs import laid_over
+from tests.builders.editing_models import EDITING_MODELS, with_references
 from tests.builders.flow_models import FlowModel
 from tests.builders.pipelines import linear_layers
 from tests.builders.runs import losses, run
@@ -73,7 +74,7 @@ def test_masked_training_and_prior_preservation(config: Config, images: Path, tm
         mask.save(folder / f"{file.stem}-masklabel.png")
     once: dict[str, Any] = {"concepts": [{"path": str(folder)}], "training": {"epochs": 1}}
     plain, masked, preserved = (
-        losses(run(laid_over(config, {**once, "masks": masks})))[0]
+        losses(run(with_references(laid_over(config, {**once, "masks": masks}))))[0]
         for masks in ({}, {"enabled": True}, {"enabled": True, "prior_preservation_weight": 0.5})
     )
     assert masked < plain
@@ -83,21 +84,12 @@ def test_masked_training_and_prior_preservation(config: Config, images: Path, tm
 @pytest.mark.daily(1)
 def test_prior_prediction_keeps_what_the_model_predicts(config: Config, images: Path) -> None:
     """The half of the images whose target is the model's own prediction has hardly a loss in the first epoch."""
+    once = {"epochs": 1, "learning_rate": 1e-5}
     learned, mixed = (
-        sum(
-            losses(
-                run(
-                    laid_over(
-                        config,
-                        {
-                            "concepts": [{"path": str(images)}, {"path": str(images), "kind": kind}],
-                            "training": {"epochs": 1, "learning_rate": 1e-5},
-                        },
-                    )
-                )
-            )
+        sum(losses(run(with_references(laid_over(config, {"concepts": concepts, "training": once})))))
+        for concepts in (
+            [{"path": str(images)}, {"path": str(images), "kind": kind}] for kind in ("training", "prior_prediction")
         )
-        for kind in ("training", "prior_prediction")
     )
     assert mixed == pytest.approx(learned / 2, rel=0.2)
 
@@ -114,7 +106,8 @@ def test_it_trains_on_quantized_weights(config: Config, tiny: FlowModel, dtype: 
 
 
 @pytest.mark.full
-def test_alignprop_raises_the_reward(config: Config, tiny: FlowModel) -> None:
+def test_alignprop_raises_the_reward(config: Config, name: str, tiny: FlowModel) -> None:
+    """Editing models are refused: what is sampled for a reward has no references."""
     method = {"name": "alignprop", "steps": 4, "backprop_steps": 2, "guidance": 2.0, "gradient_truncation": "fixed"}
     followed = laid_over(
         config,
@@ -125,7 +118,11 @@ def test_alignprop_raises_the_reward(config: Config, tiny: FlowModel) -> None:
             "reward": {"models": [{"kind": "brightness"}], "measure_every": {"n": 12, "unit": "step"}, "num_images": 4},
         },
     )
-    assert not check(followed).errors
+    errors = [problem.path for problem in check(followed).errors]
+    if name in EDITING_MODELS:
+        assert errors == ["training.method"]
+        return
+    assert not errors
     before, after = (m.followed for m in run(followed).of(RewardMeasured))
     assert before is not None
     assert after is not None
