@@ -9,8 +9,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from modules.adapters.registry import ADAPTERS
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.schema import Config
+from modules.data.inputs import INPUTS
+from modules.families.registry import FAMILIES, files_of
+from modules.families.spec import VARIANT_LABELS, FamilySpec
+from modules.objectives.registry import METHODS
 from modules.optim.registry import OPTIMIZERS
 from modules.optim.spec import OptimizerSettings, OptimizerSpec
 from modules.settings.every import Every
@@ -207,6 +212,70 @@ def _packages(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> str:
 
 def _yes(is_so: bool) -> str:
     return "yes" if is_so else "no"
+
+
+# The model families as a Markdown document: a table of what each supports, by its records.
+
+_FAMILIES_BEGINNING = """# Model families
+
+Written by `python -m trainer schema --families` from the records in `modules/families/`;
+`tests/unit/test_schema_and_docs.py` compares it with the rules that check a config.
+
+All families have these:
+
+- **Adapters**: {adapters}; fine-tuning, quantized frozen weights.
+- **Methods**: {methods}. Those that sample images or learn from pairs refuse Editing.
+- Masks, prior prediction, caches, validation, samples, backups.
+
+The table shows what differs:
+
+- **Process**: the noise process.
+- **Text encoders**: how many can be trained, of all that read prompts.
+- **Variants**: model variants besides the base model, with the number of reference images.
+- **Guidance** of samples: by a negative prompt, or by an input of the model, which is set for training, too.
+- **float16**: whether a run may compute in it; all compute in bfloat16.
+- **Model file**: what the files of a fine-tune contain, besides the form of a diffusers folder.
+- **LoRA form**: the default, which most programs load completely; others are chosen by `output.format`.
+- **Programs** that have the model; which of them load a file is shown when it is saved.
+
+"""
+_FAMILY_FACTS = (
+    *("Family", "Process", "Text encoders", "Embeddings", "VAE", "Variants", "Guidance", "float16"),
+    *("Model file", "LoRA form", "Programs"),
+)
+
+
+def families_document() -> str:
+    """Return the document, which ends with a line break."""
+    rows = [_FAMILY_FACTS, ("---",) * len(_FAMILY_FACTS), *map(_family_row, FAMILIES.values())]
+    adapters = ", ".join(spec.label for spec in ADAPTERS.values())
+    methods = ", ".join(spec.label for spec in METHODS.values())
+    beginning = _FAMILIES_BEGINNING.format(adapters=adapters, methods=methods)
+    return beginning + "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
+
+
+def _family_row(spec: FamilySpec) -> tuple[str, ...]:
+    files = files_of(spec.name)
+    trained = sum(part.role == "text_encoder" for part in spec.trainable_parts)
+    in_file = [part.label for part in spec.parts if files.is_in_single_file(part.name)]
+    return (
+        f"{spec.label} (`{spec.name}`)",
+        spec.process.label,
+        f"{trained} of {len(spec.names_of('text_encoder'))}",
+        _yes(bool(spec.text.embedding_tensors)),
+        _yes(not any(part.published_in for part in spec.parts if part.role == "vae")),
+        ", ".join(_variant(spec, name) for name in spec.inputs) or "none",
+        "input" if spec.guidance == "embedded" else "negative prompt",
+        _yes(not any(part.model.overflows_in_float16 for part in spec.parts)),
+        "whole model" if len(in_file) == len(spec.parts) else ", ".join(in_file),
+        f"`{spec.adapter_form}`",
+        ", ".join(files.models[0].programs),
+    )
+
+
+def _variant(spec: FamilySpec, name: str) -> str:
+    count = sum(INPUTS[each].reference > 0 for each in spec.inputs[name])
+    return VARIANT_LABELS[name] + (f" ({count})" if count > 1 else "")
 
 
 # The config as a JSON Schema, so that any editor completes and checks a config as it is typed.

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from jsonschema import Draft202012Validator
 
-from modules.config.codec import encode
-from modules.config.documents import json_schema, optimizers_document, settings_document
+from modules.config.codec import decode, encode
+from modules.config.documents import families_document, json_schema, optimizers_document, settings_document
 from modules.config.presets import list_presets
+from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES
+from modules.objectives.registry import METHODS
 from modules.settings.field import FieldRecord, records_of
 from modules.system.paths import PROGRAM_ROOT
 from tests.unit.strategies import few, valid_configs
@@ -87,9 +90,25 @@ def test_the_document_and_the_schema_in_the_repository_are_up_to_date() -> None:
         ("config.schema.json", schema_text(), ""),
         ("settings.md", settings_document(), "--markdown "),
         ("optimizers.md", optimizers_document(), "--optimizers "),
+        ("families.md", families_document(), "--families "),
     ):
         how = f"Generate it again: python -m trainer schema {option}--output docs/generated/{name}"
         assert (generated / name).read_text("utf-8") == text, how
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_table_of_families_is_that_of_the_rules(family: str) -> None:
+    heading, _, *rows = (line.strip("| ").split(" | ") for line in families_document().splitlines() if line[:2] == "| ")
+    [row] = [dict(zip(heading, row, strict=True)) for row in rows if row[0].endswith(f"(`{family}`)")]
+
+    def allows(path: str, **training: Any) -> str:
+        config = decode({"darkroom_version": 7, "model": {"family": family}, "training": training}).config
+        return "no" if any(p.severity == "error" and p.path == path for p in problems_of(config)) else "yes"
+
+    assert row["Embeddings"] == allows("training.trains", trains="embedding")
+    assert row["VAE"] == allows("training.trains", trains="vae")
+    assert row["float16"] == allows("training.precision", precision="float16")
+    assert not [m for m in METHODS.values() if m.refusal(m.settings(), FAMILIES[family].process)]
 
 
 def test_the_verb_writes_either(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 from modules.config.codec import Loaded
-from modules.config.documents import json_schema, optimizers_document, settings_document
+from modules.config.documents import families_document, json_schema, optimizers_document, settings_document
 from modules.config.imports.any_file import load_any
 from modules.config.other_family import start_of, train_on
 from modules.config.presets import Preset, list_presets, preset_for, readable_configs
@@ -229,7 +229,7 @@ def _value(text: str) -> Any:
         return text
 
 
-# The job that writes the config's JSON Schema, a document of every setting, or a table of the optimizers.
+# The job that writes the config's JSON Schema, a document of every setting, or a table of the optimizers or families.
 
 
 class SchemaSettings(Section):
@@ -237,6 +237,7 @@ class SchemaSettings(Section):
 
     markdown: Annotated[bool, Setting("Settings", "Print a Markdown document of every setting instead.")] = False
     optimizers: Annotated[bool, Setting("Optimizers", "Print a Markdown table of the optimizers instead.")] = False
+    families: Annotated[bool, Setting("Families", "Print a Markdown table of the model families instead.")] = False
     output: Annotated[
         str,
         Setting("Write to", "Write to a file instead of standard output.", path_kind="save"),
@@ -245,8 +246,10 @@ class SchemaSettings(Section):
 
 
 def _only_one(settings: SchemaSettings) -> None:
-    if settings.markdown and settings.optimizers:
-        raise DarkroomError("Both documents are chosen.", advice="Choose --markdown or --optimizers.")
+    if settings.markdown + settings.optimizers + settings.families > 1:
+        raise DarkroomError(
+            "Several documents are chosen.", advice="Choose --markdown, --optimizers or --families, one of them."
+        )
 
 
 SCHEMA = JobSpec(
@@ -267,9 +270,12 @@ def schema_text() -> str:
 
 def schema(settings: SchemaSettings, _job: Job) -> JobFinished:
     """Return the document, or write it to a file. Raises OSError."""
-    make = (
-        optimizers_document if settings.optimizers else settings_document if settings.markdown else schema_text
-    )  # fmt: skip
+    documents = (
+        (settings.optimizers, optimizers_document),
+        (settings.families, families_document),
+        (settings.markdown, settings_document),
+    )
+    make = next((document for is_chosen, document in documents if is_chosen), schema_text)
     if not settings.output:
         return JobFinished("Written.", text=make())
     write_text(from_root(settings.output), make())
