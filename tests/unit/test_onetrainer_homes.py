@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from modules.config.codec import Loaded, decode, load_file, save_file
+from modules.config.migrations.onetrainer_11.model import MODEL_TYPES
 from modules.config.migrations.onetrainer_keys import FIRST_VERSION, LAST_VERSION, NEWEST
 from tests.builders.for_each import for_each
 
@@ -56,6 +57,9 @@ OTHER_KINDS = {
     "decoder_vqgan", "frames", "vb_loss_strength", "dynamic_timestep_shifting", "text_encoder_sequence_length",
     "text_encoder_2_sequence_length", "async_offloading", "sample_video_format", "sample_audio_format",
 }  # fmt: skip
+
+# Parts that OneTrainer has no settings for: its Cascade and Wuerstchen have an image encoder and a decoder instead.
+WITHOUT_PART = {("anima", "text_conditioner"), ("stable_cascade", "vae"), ("wuerstchen", "vae")}
 
 
 def placed(place: str, keys: dict[str, Any]) -> Loaded:
@@ -141,6 +145,18 @@ def test_keys_of_other_model_types_are_kept_and_reported(key: str) -> None:
     result = placed("top", {key: "some value"})
     assert result.config.unknown == {"onetrainer": {key: "some value"}}
     assert [p.severity for p in result.problems] == ["info"]
+
+
+@for_each(sorted(MODEL_TYPES))
+def test_the_parts_of_every_model_type_are_converted(model_type: str) -> None:
+    tree = {"__version": 11, "training_method": "LORA", "model_type": model_type}
+    family, variant = MODEL_TYPES[model_type]
+    loaded = decode(tree).config
+    assert (loaded.family.name, loaded.model.variant, loaded.unknown) == (family, variant, {})
+    for part in loaded.family.parts:
+        configs = [decode({**tree, part.name: {"weight_dtype": t}}).config for t in ("FLOAT_32", "BFLOAT_16")]
+        has_home = [c.part(part.name).dtype for c in configs] == ["float32", "bfloat16"]
+        assert has_home == (not any(c.unknown for c in configs)) == ((family, part.name) not in WITHOUT_PART), part.name
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ from modules.system.problem import Problem, shown
 
 # OneTrainer's model, output and folders.
 
-# Our family and model variant for each model type. SD 2's prediction type is read from the model, as in OneTrainer.
-_MODELS: Mapping[str, tuple[str, str]] = {
+MODEL_TYPES: Mapping[str, tuple[str, str]] = {
     "STABLE_DIFFUSION_15": ("sd", "text_to_image"),
     "STABLE_DIFFUSION_15_INPAINTING": ("sd", "inpainting"),
     "STABLE_DIFFUSION_20": ("sd", "text_to_image"),
@@ -54,6 +53,7 @@ _MODELS: Mapping[str, tuple[str, str]] = {
     "HI_DREAM_FULL": ("hidream", "text_to_image"),
     "HUNYUAN_VIDEO": ("hunyuan_video", "text_to_image"),  # images alone
 }
+"""Our family and model variant for each model type. SD 2's prediction type is read from the model, as in OneTrainer."""
 _KLEIN = "klein"
 _FLUX2 = ("flux2", "flux2_klein")
 _T5_TOKENS = 77  # OneTrainer's default
@@ -140,7 +140,7 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
 
 def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
     model_type = rest.get("model_type", "STABLE_DIFFUSION_15")
-    known = _MODELS.get(model_type) if isinstance(model_type, str) else None
+    known = MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
     family, variant = known or ("sd", "text_to_image")
     if family in _FLUX2 and _KLEIN in str(rest.get("base_model_name", "")).lower():
         family = "flux2_klein"
