@@ -237,7 +237,7 @@ def test_the_window_samples_and_shows_the_images(window: Window, run_dir: Path) 
     assert request["settings"]["prompts"] == ["a zog on a table", "a zog in the snow"]
     assert request["settings"]["runs"] == [str(run_dir)]
     assert not opened.card.winfo_manager()  # the images need the room
-    assert opened.status.cget("text") == "Compared 3 checkpoints of 1 run."
+    assert "3 checkpoints of 1 run" in opened.status.cget("text")
     layout = opened.grid_view.layout()
     x, y = layout.corner(1)
     opened.grid_view.canvas.event_generate("<Button-1>", x=x + 5, y=y + 5)

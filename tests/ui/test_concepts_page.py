@@ -82,7 +82,7 @@ def test_cards_show_images_captions_and_problems(window: Window, concepts: Any, 
     assert concepts.selected_indices == [0, 1]
     assert concepts._summary.cget("text") == "2 concepts, 3 images in use"
     window.wait_until(lambda: concepts.grid.canvas.find_withtag("photo"), "thumbnails")
-    assert concepts._empty.cget("text") == "Drop more folders, images or archives here."
+    assert "more folders" in concepts._empty.cget("text")
     assert "2 without a caption" in concepts.model.tip(0)
     drop(concepts.grid.canvas, folders[0] / "cat_0.png", folders[0] / "cat_1.png")
     assert names(window)[2:] == ["cats"]

@@ -245,7 +245,7 @@ def test_there_is_one_finder(window: Window) -> None:
     second.text.set("no such thing")
     assert "Nothing found for “no such thing”" in second.foot.cget("text")
     second.text.set("zzzz")
-    assert second.foot.cget("text") == "Nothing found for “zzzz”. Try another word."
+    assert "“zzzz”" in second.foot.cget("text")
     assert not second.matches
     window.wait_until(lambda: "unet_lr" in str(second._index._entries), "the names of other programs")
     second.text.set("ema_decay")

@@ -90,4 +90,4 @@ def test_the_details_of_an_item_say_what_its_run_does_and_where_its_files_go() -
         "Result: models/zog.safetensors",
         "All else: a new folder in workspace/run/runs",
     ]
-    assert plan_lines(Config())[0] == "No samples: there are no prompts."
+    assert "no prompts" in plan_lines(Config())[0]
