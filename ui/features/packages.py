@@ -13,7 +13,7 @@ from ui.loop.jobs import JobRunner
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.log import JobLines
-from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.panel import WrappedText
 from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
 
@@ -42,10 +42,7 @@ class InstallWindow(Window):
             "with. Stop removes what is not complete."
         )
         WrappedText(self, theme, about, colour="muted").pack(fill="x", padx=pad, pady=(pad, 0))
-        footer = Panel(self, theme)
-        footer.pack(side="bottom", fill="x", padx=pad, pady=pad)
-        self.close_button = Button(footer, theme, "Close", self.close, width=92)
-        self.close_button.pack(side="right")
+        footer = self.add_footer()
         self.stop_button = Button(footer, theme, "Stop", self.runner.stop, width=92)
         self.stop_button.pack(side="right", padx=(0, GAP))
         self.again_button = Button(footer, theme, "Try again", self.start, width=110)

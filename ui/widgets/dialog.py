@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 from ui.loop.interaction import Answer, Severity
 from ui.loop.pump import hurry
-from ui.widgets.controls import Button
+from ui.widgets.controls import Button, ButtonStyle
 from ui.widgets.panel import Panel, Text, restyle
 from ui.widgets.theme import GAP, PAD, Theme
 from ui.widgets.variables import remove_traces, variables_in
@@ -68,6 +68,15 @@ class Window(tk.Toplevel):
         super().destroy()
         remove_traces(variables)
         forget_window(self)
+
+    def add_footer(self, label: str = "Close", *, above_px: int = PAD, style: ButtonStyle = "plain") -> Panel:
+        """Add the row at the bottom, with the button that closes the window at its right; return the row."""
+        px = self.theme.px
+        footer = Panel(self, self.theme)
+        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(above_px), px(PAD)))
+        self.close_button = Button(footer, self.theme, label, self.close, style=style, width=92)
+        self.close_button.pack(side="right")
+        return footer
 
     def appear(self, width_px: int = 0, height_px: int = 0) -> None:
         """Show the window centred over the main one, fully on the screen."""

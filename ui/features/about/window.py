@@ -93,9 +93,7 @@ class Keys(Window):
         theme, px = context.theme, context.theme.px
         self.rows = key_rows(context.actions)
         Text(self, theme, "Keys", role="heading").pack(anchor="w", padx=px(PAD), pady=(px(PAD), px(8)))
-        footer = Panel(self, theme)
-        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
-        Button(footer, theme, "Close", self.close, style="primary", width=92).pack(side="right")
+        self.add_footer(style="primary")
         self.table = Table(self, theme, _COLUMNS)
         self.table.pack(fill="both", expand=True, padx=px(PAD))
         headings = [

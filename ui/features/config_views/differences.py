@@ -40,7 +40,7 @@ class Differences(Window):
         self.reference = TextVar(master=self, value=reference or (AS_LOADED if context.form.is_changed else DEFAULTS))
         px = context.theme.px
         self._add_header(px(PAD))
-        self._add_footer(px(PAD))
+        self._add_footer()
         self.table = Table(self, context.theme, _COLUMNS)
         self.table.pack(fill="both", expand=True, padx=px(PAD), pady=(0, px(12)))
         self.table.on_events(
@@ -87,10 +87,8 @@ class Differences(Window):
         self.summary = Text(header, self.theme, colour="muted")
         self.summary.pack(side="right")
 
-    def _add_footer(self, pad: int) -> None:
-        footer = Panel(self, self.theme)
-        footer.pack(side="bottom", fill="x", padx=pad, pady=(0, pad))
-        Button(footer, self.theme, "Close", self.close, width=92).pack(side="right")
+    def _add_footer(self) -> None:
+        footer = self.add_footer(above_px=0)
         self.go_button = Button(footer, self.theme, "Show setting", self.go, width=92)
         self.go_button.pack(side="left")
         self.revert_button = Button(footer, self.theme, "Revert", self.revert, width=92)

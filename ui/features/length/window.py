@@ -33,9 +33,7 @@ class LengthWindow(Window):
         pad, px = context.theme.px(PAD), context.theme.px
         self.summary = WrappedText(self, context.theme)
         self.summary.pack(fill="x", padx=pad, pady=(pad, px(12)))
-        footer = Panel(self, context.theme)
-        footer.pack(side="bottom", fill="x", padx=pad, pady=pad)
-        Button(footer, context.theme, "Cancel", self.close, width=92).pack(side="right")
+        self.add_footer("Cancel")
         WrappedText(self, context.theme, _NOTE, role="small", colour="muted").pack(side="bottom", fill="x", padx=pad)
         self._rows = Panel(self, context.theme)
         self._rows.pack(fill="both", expand=True, padx=pad)

@@ -34,7 +34,7 @@ from ui.loop.interaction import failure_of
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
-from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.panel import Text, WrappedText
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
@@ -75,7 +75,7 @@ class Presets(Window):
             fill="x", padx=px(PAD), pady=(px(PAD), px(10))
         )
         self.find.trace_add("write", lambda *_: self._show_matches())
-        self._add_buttons(px(PAD))
+        self._add_buttons()
         self.notes = WrappedText(self, context.theme, colour="muted", height=5, anchor="nw")
         self.notes.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(8), 0))
         self.table = Table(self, context.theme, _COLUMNS)
@@ -237,11 +237,9 @@ class Presets(Window):
         ):
             self.buttons[name].set_enabled(is_possible)
 
-    def _add_buttons(self, pad: int) -> None:
-        footer = Panel(self, self.theme)
-        footer.pack(side="bottom", fill="x", padx=pad, pady=pad)
+    def _add_buttons(self) -> None:
+        footer = self.add_footer()
         self.buttons: dict[str, Button] = {}
-        Button(footer, self.theme, "Close", self.close, width=72).pack(side="right")
         for label, command in (
             ("Load", self.load),
             ("Save current as…", self.save_as),
@@ -269,9 +267,7 @@ class PresetComparison(Window):
         super().__init__(context.root, context.theme, "Compare presets")
         self.differences = difference_rows(one, other)
         px = context.theme.px
-        footer = Panel(self, context.theme)
-        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
-        Button(footer, context.theme, "Close", self.close, width=92).pack(side="right")
+        footer = self.add_footer()
         number = count(len(self.differences), "setting")
         summary = f"{number} {'differs' if len(self.differences) == 1 else 'differ'}"
         Text(footer, context.theme, summary, colour="muted").pack(side="left")

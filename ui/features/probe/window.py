@@ -44,7 +44,7 @@ class ProbeWindow(Window):
         pad = context.theme.px(PAD)
         WrappedText(self, context.theme, _HELP, colour="muted").pack(fill="x", padx=pad, pady=(pad, 0))
         self._add_choices(pad)
-        self._add_footer(pad)
+        self._add_footer()
         self._add_progress(pad)
         self.plot = Plot(self, context.theme, on="window", size_px=(300, 160))
         self.plot.pack(fill="both", expand=True, padx=pad, pady=(0, context.theme.px(8)))
@@ -95,10 +95,8 @@ class ProbeWindow(Window):
         self.status = WrappedText(self, self.theme)
         self.status.pack(fill="x", padx=pad, pady=(px(6), px(8)))
 
-    def _add_footer(self, pad: int) -> None:
-        footer = Panel(self, self.theme)
-        footer.pack(side="bottom", fill="x", padx=pad, pady=(0, pad))
-        Button(footer, self.theme, "Close", self.close, width=92).pack(side="right")
+    def _add_footer(self) -> None:
+        footer = self.add_footer(above_px=0)
         self.take_buttons = {
             name: Button(footer, self.theme, "", partial(self.take, name), style="primary") for name in _LABELS
         }

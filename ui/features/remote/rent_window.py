@@ -173,10 +173,7 @@ class RentWindow(Window):
         self.status.set_text(text)
 
     def _add_footer(self) -> None:
-        pad = self.theme.px(PAD)
-        footer = Panel(self, self.theme)
-        footer.pack(side="bottom", fill="x", padx=pad, pady=pad)
-        Button(footer, self.theme, "Close", self.close, width=92).pack(side="right")
+        footer = self.add_footer()
         self.rent_button = Button(footer, self.theme, "Rent it…", self.rent, style="primary")
         self.cancel_button = Button(footer, self.theme, "Cancel", self.renting.cancel)
         self.key_button = Button(footer, self.theme, "API key…", self._store_key)

@@ -231,10 +231,7 @@ class MachinesWindow(Window):
         RentWindow(self._context)
 
     def _add_footer(self) -> None:
-        pad = self.theme.px(PAD)
-        footer = Panel(self, self.theme)
-        footer.pack(side="bottom", fill="x", padx=pad, pady=pad)
-        Button(footer, self.theme, "Close", self.close, width=92).pack(side="right")
+        footer = self.add_footer()
         for name, label, press, style in (
             ("check", "Save and check", self.check, "primary"),
             ("save", "Save", self.save, "plain"),

@@ -21,7 +21,7 @@ from ui.loop.run_state import RunState
 from ui.loop.series import Series
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Text
 from ui.widgets.plot import Plot
 from ui.widgets.plot_model import Line
 from ui.widgets.run_figures import run_figure
@@ -157,9 +157,7 @@ class RunComparison(Window):
         self.runs: list[ComparedRun] = []
         self._records = records[:MAX_RUNS]
         px = context.theme.px
-        footer = Panel(self, context.theme)
-        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(12))
-        Button(footer, context.theme, "Close", self.close, width=92).pack(side="right")
+        footer = self.add_footer()
         compare = partial(context.links.compare_checkpoints, [record.run_dir for record in self._records])
         self.samples_button = Button(footer, context.theme, "Compare samples…", compare)
         self.samples_button.pack(side="right", padx=(0, GAP))
