@@ -61,7 +61,13 @@ class SelfTestWindow(Window):
         self.status.pack(fill="x", padx=pad, pady=(self.theme.px(8), 0))
         self._samples = Panel(self, self.theme)
         self._samples.pack(fill="both", expand=True, padx=pad, pady=pad)
-        self._unsubscribe = self.runner.changed.subscribe(self._soon)
+        self.at_close(
+            self.runner.changed.subscribe(self._soon),
+            lambda: context.pump.remove_source(self.runner.drain),
+            self.runner.close,
+            self._photos.close,
+            lambda: context.pump.forget(self),
+        )
         context.pump.add_source(self.runner.drain)
         self._follow()
         self.appear(*_SIZE)
@@ -85,15 +91,6 @@ class SelfTestWindow(Window):
         except DarkroomError as error:
             self.problem = str(error)
         self._follow()
-
-    def destroy(self) -> None:
-        """Also stop the process and unsubscribe."""
-        self._unsubscribe()
-        self._context.pump.remove_source(self.runner.drain)
-        self.runner.close()
-        self._photos.close()
-        self._context.pump.forget(self)
-        super().destroy()
 
     def _add_choices(self, pad: int) -> None:
         px, row = self.theme.px, Panel(self, self.theme)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, TypeVar
 
@@ -42,6 +42,7 @@ class Window(tk.Toplevel):
         for older in [w for w in root.winfo_children() if self.is_single and isinstance(w, type(self))]:
             older.close()
         super().__init__(root)
+        self._cleanups: list[Callable[[], object]] = []
         self.withdraw()
         self.title(title)
         self.theme = theme
@@ -62,8 +63,14 @@ class Window(tk.Toplevel):
         if self.winfo_exists():
             self.destroy()
 
+    def at_close(self, *cleanups: Callable[[], object]) -> None:
+        """Call these when the window is destroyed, such as the functions that unsubscribe it from models."""
+        self._cleanups += cleanups
+
     def destroy(self) -> None:
-        """Also remove the window from customtkinter's registry, and the traces of its variables."""
+        """Also clean up, and remove the window from customtkinter's registry, and the traces of its variables."""
+        for clean_up in self._cleanups:
+            clean_up()
         variables = variables_in(self)
         super().destroy()
         remove_traces(variables)

@@ -61,7 +61,13 @@ class BaseModelWindow(Window):
         self._add_own()
         self._add_download()
         self._add_found()
-        self._unsubscribe = (self.found.changed.subscribe(self._soon), self.download.changed.subscribe(self._soon))
+        self.at_close(
+            self.found.close,
+            self.download.close,
+            self.found.changed.subscribe(self._soon),
+            self.download.changed.subscribe(self._soon),
+            lambda: context.pump.forget(self),
+        )
         self.found.search()
         self.appear(*_SIZE)
         self.table.tree.focus_set()
@@ -88,15 +94,6 @@ class BaseModelWindow(Window):
         """The selected model."""
         indices = [index for index in self.table.selected if index < len(self.found.models)]
         return self.found.models[indices[0]] if indices else None
-
-    def destroy(self) -> None:
-        """Also end what is under way, and unsubscribe."""
-        self.found.close()
-        self.download.close()
-        for unsubscribe in self._unsubscribe:
-            unsubscribe()
-        self._context.pump.forget(self)
-        super().destroy()
 
     # -- building
 

@@ -49,7 +49,13 @@ class CheckpointsWindow(Window):
         self._has_form = True
         self._was_empty = True
         self._build()
-        self._unsubscribe = self.session.changed.subscribe(self._soon)
+        self.at_close(
+            self.session.changed.subscribe(self._soon),
+            lambda: context.pump.remove_source(self.session.runner.drain),
+            self.session.close,
+            lambda: context.pump.forget(self),
+            lambda: context.pump.forget((self, "read")),
+        )
         self.session.result_changed.subscribe(context.session.changed)  # its pages no longer offer another one
         context.pump.add_source(self.session.runner.drain)
         self._follow()
@@ -101,15 +107,6 @@ class CheckpointsWindow(Window):
         answers = (Answer("cancel", "Cancel"), Answer("use", "Use it", is_default=True))
         if self._context.interaction.choose("Use this checkpoint?", message, answers) == "use":
             self.session.use(row)
-
-    def destroy(self) -> None:
-        """Also stop the process and unsubscribe."""
-        self._unsubscribe()
-        self._context.pump.remove_source(self.session.runner.drain)
-        self.session.close()
-        for key in (self, (self, "read")):
-            self._context.pump.forget(key)
-        super().destroy()
 
     # -- building
 

@@ -52,7 +52,10 @@ class Differences(Window):
             }
         )
         self.reference.trace_add("write", lambda *_: self._follow())
-        self._unsubscribe = context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self._follow))
+        self.at_close(
+            context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self._follow)),
+            lambda: context.pump.forget(self),
+        )
         self._follow()
         self.appear(*_SIZE)
         self.table.tree.focus_set()
@@ -71,12 +74,6 @@ class Differences(Window):
         if selected:
             self._context.notify(f"Reverted {count(len(selected), 'setting')}. Ctrl+Z undoes it.")
             self._follow()
-
-    def destroy(self) -> None:
-        """Also unsubscribe from the models."""
-        self._unsubscribe()
-        self._context.pump.forget(self)
-        super().destroy()
 
     def _add_header(self, pad: int) -> None:
         header = Panel(self, self.theme)

@@ -41,7 +41,10 @@ class JsonView(Window):
         for button in (self.copy_button, self.paste_button, self.load_button):
             button.pack(side="left", padx=(0, GAP))
         Button(footer, theme, "Close", self.close).pack(side="right")
-        self._unsubscribe = context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self.follow))
+        self.at_close(
+            context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self.follow)),
+            lambda: context.pump.forget(self),
+        )
         self.show(as_text(context.form.config))
         self.appear(*_SIZE)
         self.text.focus_set()
@@ -85,12 +88,6 @@ class JsonView(Window):
         else:
             problem = self._context.findings.items[0].problem
             self._show_message(f"{problem.message} {problem.advice}".strip(), "error")
-
-    def destroy(self) -> None:
-        """Also unsubscribe from the model."""
-        self._unsubscribe()
-        self._context.pump.forget(self)
-        super().destroy()
 
     def _add_text(self) -> None:
         box = TextBox(self, self.theme, wrap="none", undo=True)

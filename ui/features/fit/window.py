@@ -37,9 +37,11 @@ class FitWindow(Window):
         self._add_footer(px(PAD))
         self.table = Table(self, context.theme, _COLUMNS)
         self.table.on_events({"<Return>": self.go, "<Double-Button-1>": self.go})
-        self._unsubscribe = (
+        self.at_close(
+            self.fitting.close,
             self.fitting.changed.subscribe(self._soon),
             context.form.changed.subscribe(self._soon),
+            lambda: context.pump.forget(self),
         )
         self._follow()
         self.appear(*_SIZE)
@@ -61,14 +63,6 @@ class FitWindow(Window):
         if message:
             self._context.notify(message)
             self.close()
-
-    def destroy(self) -> None:
-        """Also drop the computation and unsubscribe."""
-        self.fitting.close()
-        for unsubscribe in self._unsubscribe:
-            unsubscribe()
-        self._context.pump.forget(self)
-        super().destroy()
 
     def _add_header(self, pad: int) -> None:
         px = self.theme.px

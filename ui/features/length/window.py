@@ -38,7 +38,7 @@ class LengthWindow(Window):
         self._rows = Panel(self, context.theme)
         self._rows.pack(fill="both", expand=True, padx=pad)
         self._rows.columnconfigure(1, weight=1)
-        self._unsubscribe = self.length.changed.subscribe(self._show)
+        self.at_close(self.length.close, self.length.changed.subscribe(self._show))
         self._show()
         self.appear(*_SIZE)
 
@@ -46,12 +46,6 @@ class LengthWindow(Window):
         """Set a length and close."""
         self._context.notify(self.length.apply(choice))
         self.close()
-
-    def destroy(self) -> None:
-        """Also drop what is still being counted, and unsubscribe."""
-        self.length.close()
-        self._unsubscribe()
-        super().destroy()
 
     def _show(self) -> None:
         px = self.theme.px

@@ -48,7 +48,12 @@ class ProbeWindow(Window):
         self._add_progress(pad)
         self.plot = Plot(self, context.theme, on="window", size_px=(300, 160))
         self.plot.pack(fill="both", expand=True, padx=pad, pady=(0, context.theme.px(8)))
-        self._unsubscribe = self.probing.changed.subscribe(self._soon)
+        self.at_close(
+            self.probing.changed.subscribe(self._soon),
+            lambda: context.pump.remove_source(self.probing.runner.drain),
+            self.probing.runner.close,
+            lambda: context.pump.forget(self),
+        )
         context.pump.add_source(self.probing.runner.drain)
         self._follow()
         self.appear(*_SIZE)
@@ -67,14 +72,6 @@ class ProbeWindow(Window):
         """Show the plot of a search."""
         self._plot_name = name
         self._follow()
-
-    def destroy(self) -> None:
-        """Also stop the process and unsubscribe."""
-        self._unsubscribe()
-        self._context.pump.remove_source(self.probing.runner.drain)
-        self.probing.runner.close()
-        self._context.pump.forget(self)
-        super().destroy()
 
     def _add_choices(self, pad: int) -> None:
         px, row = self.theme.px, Panel(self, self.theme)

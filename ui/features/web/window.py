@@ -62,14 +62,9 @@ class WebWindow(Window):
         self.note.pack(fill="x", padx=pad)
         self.code = Text(self, context.theme)
         self.code.pack(padx=pad, pady=(px(14), 0))
-        self._unsubscribe = self.page.changed.subscribe(self._show)
+        self.at_close(self.page.changed.subscribe(self._show))  # the page itself stays
         self._show()
         self.appear(*_SIZE)
-
-    def destroy(self) -> None:
-        """Also unsubscribe; the page stays."""
-        self._unsubscribe()
-        super().destroy()
 
     def _switch(self, reach: str) -> None:
         self.page.switch(cast("Reach", reach))
