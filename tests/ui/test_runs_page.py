@@ -270,7 +270,7 @@ def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, 
     bar = opened.app.shell.bottom_bar
     opened.wait_until(lambda: bar.step_label.cget("text") == "Step 40 of 40", "the steps in the bar")
     opened.wait_until(lambda: page.table.tree.set("0", "message") == "step 40 of 400", "the steps in the list")
-    assert page.table.tree.set("0", "state") == "Running"
+    opened.wait_until(lambda: page.table.tree.set("0", "state") == "Running", "the state, which the queue's file has")
 
     click_row(opened, page.table.tree, "1")
     click(opened, page.buttons["edit"])
