@@ -24,10 +24,8 @@ from trainer.cli.signals import on_signal, restore
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.jobs.config import (
-    AllowAddress,
-    AllowCode,
-    AllowCodeHash,
     Changes,
+    CodeSettings,
     FamilyName,
     PresetName,
     allowed_code,
@@ -58,7 +56,7 @@ class AddSettings(Section):
     changes: Changes = ()
 
 
-class QueueRunSettings(Section):
+class QueueRunSettings(CodeSettings):
     """The settings of running the queue."""
 
     after_failure: Annotated[
@@ -68,9 +66,6 @@ class QueueRunSettings(Section):
         str, Setting("On", "Only the items of this machine; by default each machine trains its own."), _MACHINE
     ] = ""
     json_lines: Annotated[bool, Setting("JSON lines", "Print events as JSON lines to standard output.")] = False
-    allow_code: AllowCode = False
-    allow_code_hash: AllowCodeHash = ()
-    allow_address: AllowAddress = ()
 
 
 def _add(settings: AddSettings) -> int:

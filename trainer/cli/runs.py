@@ -18,7 +18,7 @@ from modules.config.schema import Config
 from modules.config.usage import data_in_use
 from modules.rewards.user_code_file import approved_hashes
 from modules.settings.edit import replace_value
-from modules.settings.field import Section, Setting
+from modules.settings.field import Setting
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count
@@ -33,10 +33,8 @@ from trainer.cli.signals import on_signal
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.jobs.check import plan_lines
 from trainer.jobs.config import (
-    AllowAddress,
-    AllowCode,
-    AllowCodeHash,
     Changes,
+    CodeSettings,
     ConfigSettings,
     allowed_code,
     apply_changes,
@@ -77,12 +75,9 @@ CommandsOption = Annotated[
 ]
 
 
-class RunSettings(Section):
+class RunSettings(CodeSettings):
     """The settings that all verbs of runs share."""
 
-    allow_code: AllowCode = False
-    allow_code_hash: AllowCodeHash = ()
-    allow_address: AllowAddress = ()
     overwrite: Annotated[
         bool,
         Setting(
@@ -161,13 +156,10 @@ class ForkSettings(ResumeSettings):
     ] = False
 
 
-class ReportSettings(Section):
+class ReportSettings(CodeSettings):
     """The run whose images are compared."""
 
     run_path: RunPath = ""
-    allow_code: AllowCode = False
-    allow_code_hash: AllowCodeHash = ()
-    allow_address: AllowAddress = ()
     json_lines: JsonLinesOption = False
     commands: CommandsOption = ""
 

@@ -20,7 +20,7 @@ from modules.system.problem import Problem, about, count, describe_data
 from modules.system.remedies import remedies_of
 from trainer.job import Job
 from trainer.job_events import JobFinished
-from trainer.jobs.config import AllowAddress, AllowCode, AllowCodeHash, ConfigSettings, allowed_code, describe
+from trainer.jobs.config import CodeSettings, ConfigSettings, allowed_code, describe
 from trainer.jobs.fit import FitSettings, fit_as_json, fit_config, save_changed
 from trainer.jobs.spec import Argument, JobSpec
 from trainer.preflight import Report
@@ -30,7 +30,7 @@ _MAX_CAPTIONS = 100
 _MAX_SKIPPED = 1000
 
 
-class CheckSettings(FitSettings, ConfigSettings):
+class CheckSettings(FitSettings, CodeSettings, ConfigSettings):
     """The config, and what is listed of its run."""
 
     resume: Annotated[
@@ -45,9 +45,6 @@ class CheckSettings(FitSettings, ConfigSettings):
     images: Annotated[bool, Setting("Images", "Also list bucket, scale and crop of every image.")] = False
     layers: Annotated[bool, Setting("Layers", "Also list every layer that is trained.")] = False
     json_text: Annotated[bool, Setting("JSON", "Print the report as JSON."), Argument("--json")] = False
-    allow_code: AllowCode = False
-    allow_code_hash: AllowCodeHash = ()
-    allow_address: AllowAddress = ()
 
 
 CHECK = JobSpec(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from modules.config.codec import Loaded
 from modules.config.documents import families_document, json_schema, optimizers_document, settings_document
@@ -53,36 +53,40 @@ FamilyName = Annotated[
     ),
     Argument(metavar="NAME"),
 ]
-AllowCode = Annotated[
-    bool,
-    Setting(
-        "Allow code",
-        "Allow the code files that the config names, such as a custom reward; they run with your permissions.",
-    ),
-]
 ResultsFolder = Annotated[
     str,
     Setting("Results in", "The folder of the results; by default in the workspace.", path_kind="folder"),
     Argument(metavar="FOLDER"),
 ]
-AllowCodeHash = Annotated[
-    tuple[str, ...],
-    Setting(
-        "Allowed hashes",
-        "Allow only code files with this SHA-256 sum, as the window does for its child processes; can be repeated.",
-    ),
-    Argument(metavar="SHA256"),
-]
 
 
-AllowAddress = Annotated[
-    tuple[str, ...],
-    Setting(
-        "Allowed addresses",
-        "Allow sending images and prompts to the reward server at this address, on another computer; can be repeated.",
-    ),
-    Argument(metavar="ADDRESS"),
-]
+class CodeSettings(Section):
+    """The code files of a config that may run, and the servers that it may send images to."""
+
+    allow_code: Annotated[
+        bool,
+        Setting(
+            "Allow code",
+            "Allow the code files that the config names, such as a custom reward; they run with your permissions.",
+        ),
+    ] = False
+    allow_code_hash: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Allowed hashes",
+            "Allow only code files with this SHA-256 sum, as the window does for its child processes; can be repeated.",
+        ),
+        Argument(metavar="SHA256"),
+    ] = ()
+    allow_address: Annotated[
+        tuple[str, ...],
+        Setting(
+            "Allowed addresses",
+            "Allow sending images and prompts to the reward server at this address, on another computer; can be "
+            "repeated.",
+        ),
+        Argument(metavar="ADDRESS"),
+    ] = ()
 
 
 class ConfigSettings(Section):
@@ -100,25 +104,12 @@ class ConfigSettings(Section):
         return read_config(self.config, self.changes, preset=self.preset, family=self.family)
 
 
-class MayAllowCode(Protocol):
-    """Settings that may allow the code files of a config, and the servers that it sends images to."""
-
-    @property
-    def allow_code(self) -> bool: ...
-
-    @property
-    def allow_code_hash(self) -> tuple[str, ...]: ...
-
-    @property
-    def allow_address(self) -> tuple[str, ...]: ...
-
-
 def new_results_folder(config: Config, kind: str, now: datetime) -> Path:
     """Return the folder for the results of a job, by its kind and the time, in the workspace of a config."""
     return from_root(config.general.workspace_dir) / kind / f"{now:%Y%m%d-%H%M%S}"
 
 
-def allowed_code(config: Config, settings: MayAllowCode) -> frozenset[str]:
+def allowed_code(config: Config, settings: CodeSettings) -> frozenset[str]:
     """Return the hashes of what is allowed: the given ones, those of addresses, and with --allow-code those of the
     current code files. Raises DarkroomError for an invalid address.
     """

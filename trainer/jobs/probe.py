@@ -16,9 +16,7 @@ from modules.system.paths import from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import (
-    AllowAddress,
-    AllowCode,
-    AllowCodeHash,
+    CodeSettings,
     ConfigSettings,
     ResultsFolder,
     allowed_code,
@@ -30,7 +28,7 @@ from trainer.launch import import_engine
 _WHAT = {"both": "Both", "batch": "Batch size", "rate": "Learning rate"}
 
 
-class ProbeSettings(ConfigSettings):
+class ProbeSettings(CodeSettings, ConfigSettings):
     """The config, and what to measure of it."""
 
     what: Annotated[Literal["batch", "rate", "both"], Setting("Measure", "What to measure.", choice_labels=_WHAT)] = (
@@ -45,9 +43,6 @@ class ProbeSettings(ConfigSettings):
     ] = None
     max_batch: Annotated[int, Ge(1), Setting("Largest batch", "The largest batch to try.")] = 128
     out: ResultsFolder = ""
-    allow_code: AllowCode = False
-    allow_code_hash: AllowCodeHash = ()
-    allow_address: AllowAddress = ()
 
 
 PROBE = JobSpec(
@@ -83,7 +78,7 @@ def probe(settings: ProbeSettings, job: Job) -> JobFinished:
 # The job that tests a model, and the settings of a config, on one image.
 
 
-class SelfTestSettings(ConfigSettings):
+class SelfTestSettings(CodeSettings, ConfigSettings):
     """The config, and the image to learn."""
 
     image: Annotated[
@@ -94,9 +89,6 @@ class SelfTestSettings(ConfigSettings):
     caption: Annotated[str, Setting("Caption", "What the image shows.")] = "a photo"
     steps: Annotated[int, Ge(5), Le(2000), Setting("Steps", "Steps of each of the two trials.")] = 60
     out: ResultsFolder = ""
-    allow_code: AllowCode = False
-    allow_code_hash: AllowCodeHash = ()
-    allow_address: AllowAddress = ()
 
 
 SELF_TEST = JobSpec(
