@@ -5,7 +5,7 @@ The settings that adapters with a rank share are in `training_settings`. Each ad
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
@@ -22,6 +22,8 @@ class AdapterSection(Section):
     applies_when: ClassVar[When | None] = AN_ADAPTER
 
     name: str
+    if TYPE_CHECKING:
+        dtype: str  # each class declares it behind its other settings, where forms show it
     layers: Annotated[
         Preset,
         advanced_setting(
@@ -106,55 +108,7 @@ Bundle = Annotated[
 ]
 
 
-class AdapterSettings(Protocol):
-    """The settings that every adapter has."""
-
-    @property
-    def name(self) -> str:
-        """The adapter's name, by which the registry knows it."""
-        ...
-
-    @property
-    def dropout(self) -> float:
-        """The share of the adapter's inputs that are left out at random while it trains."""
-        ...
-
-    @property
-    def start_from(self) -> str:
-        """The file to start from; empty for a fresh adapter."""
-        ...
-
-    @property
-    def other_layers(self) -> str:
-        """Whether layers of this file that are not trained are kept ("keep") or left out ("leave_out")."""
-        ...
-
-    @property
-    def layers(self) -> str:
-        """Which layers get an adapter: a preset's name, or "custom"."""
-        ...
-
-    @property
-    def custom_layers(self) -> str:
-        """With "custom", parts of layer names, separated by commas."""
-        ...
-
-    @property
-    def layers_regex(self) -> bool:
-        """Whether these are regular expressions."""
-        ...
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of the adapter's own weights while training."""
-        ...
-
-    def model_dump(self) -> dict[str, Any]:
-        """Return the settings as plain data, `name` among them."""
-        ...
-
-
-def adapter_layers(settings: AdapterSettings, presets: LayerPresets) -> LayerFilter:
+def adapter_layers(settings: AdapterSection, presets: LayerPresets) -> LayerFilter:
     """Return which layers of the denoiser get an adapter; `presets` are the denoiser's."""
     return layer_filter(settings.layers, presets, settings.custom_layers, is_regex=settings.layers_regex)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from modules.adapters.settings import AdapterSection, AdapterSettings, Bundle, WeightType
+from modules.adapters.settings import AdapterSection, Bundle, WeightType
 from modules.settings.field import Setting, When, advanced_setting
 
 
@@ -102,7 +102,7 @@ class RankedSettings(AdapterSection):
     bundle_embeddings: Bundle = True
 
 
-def max_norm_of(settings: AdapterSettings) -> float | None:
+def max_norm_of(settings: AdapterSection) -> float | None:
     """Return the largest norm of a layer's change; None without a limit, or if the adapter does not support one."""
     limit = getattr(settings, "max_norm", None)
     return None if limit is None else float(limit)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import ValidationInfo, field_validator
 
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
-from modules.adapters.settings import AN_ADAPTER, AdapterSettings
+from modules.adapters.settings import AN_ADAPTER, AdapterSection
 from modules.config.sections.data import Data
 from modules.config.sections.embeddings import Embeddings
 from modules.config.sections.evaluation import Sampling, Validation
@@ -59,7 +59,7 @@ class Config(Section):
     concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of images to train on.")] = ()
     training: Training = Training.with_defaults()
     adapter: Annotated[
-        AdapterSettings,
+        AdapterSection,
         *lazy_variants(ADAPTERS, DEFAULT_ADAPTER.name),
         Setting(
             "Adapter type",
@@ -67,7 +67,7 @@ class Config(Section):
             group="Adapter",
             applies_when=AN_ADAPTER,
         ),
-    ] = cast(AdapterSettings, DEFAULT_ADAPTER.settings.with_defaults())
+    ] = cast(AdapterSection, DEFAULT_ADAPTER.settings.with_defaults())
     embeddings: Embeddings = Embeddings.with_defaults()
     reward: Reward = Reward.with_defaults()
     validation: Validation = Validation.with_defaults()

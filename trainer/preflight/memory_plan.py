@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import AdapterSettings, adapter_layers, decomposition_axis
+from modules.adapters.settings import AdapterSection, adapter_layers, decomposition_axis
 from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers
@@ -253,7 +253,7 @@ def _vae_plan(config: Config, part: PartSpec, weight_bytes: int) -> PartPlan:
     )
 
 
-def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | None:
+def _adapter_plan(settings: AdapterSection, part: PartSpec) -> AdapterPlan | None:
     memory = ADAPTERS[settings.name].memory
     if memory is None:
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import AdapterSettings, decomposition_axis
+from modules.adapters.settings import AdapterSection, decomposition_axis
 from modules.adapters.spec import Shape, Trainable
 from modules.adapters.start_notes import OtherLayers, rank_note
 from modules.adapters.stored_header import (
@@ -187,7 +187,7 @@ def _copied_header(path: Path, targets: AdapterTargets) -> tuple[str, StoredHead
         return None
 
 
-def plans_with_start(plans: Plans, start: StartHeader | None, settings: AdapterSettings) -> dict[str, PartPlan]:
+def plans_with_start(plans: Plans, start: StartHeader | None, settings: AdapterSection) -> dict[str, PartPlan]:
     """Return plans whose adapters have the shapes of the start file on the layers that they continue, and the layers
     that are kept.
     """
@@ -280,7 +280,7 @@ def _has_trainable(path: Path, trainable: Trainable) -> bool:
     return any(trainable(shapes) for shapes in layers_in(read_checkpoint_header(path).shapes).values())
 
 
-def _of_another_type(shown: str, settings: AdapterSettings, found: FileKind) -> Problem:
+def _of_another_type(shown: str, settings: AdapterSection, found: FileKind) -> Problem:
     label, kind = ADAPTERS[settings.name].label, found.facts.get("adapter", "")
     if kind == f"DoRA ({label})":
         return Problem(_PATH, f"{shown} has DoRA magnitudes, which this run does not train.", advice="Switch DoRA on.")

@@ -11,7 +11,7 @@ from modules.adapters.kept_layers import attach_kept
 from modules.adapters.protocol import Adapter, kind_of, target_layers
 from modules.adapters.ranks import layers_with_rank, require_used_ranks
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import AdapterSettings, adapter_layers
+from modules.adapters.settings import AdapterSection, adapter_layers
 from modules.adapters.stack import read_adapter
 from modules.adapters.start import Start, divide_content, read_content, write_content
 from modules.config.schema import Config
@@ -48,7 +48,7 @@ def start_of(config: Config, family: ModelFamily, start_copy: Path | None) -> St
 
 
 def attach_adapters(
-    family: ModelFamily, settings: AdapterSettings, trained: Collection[str], start: Start | None, *, run_seed: int
+    family: ModelFamily, settings: AdapterSection, trained: Collection[str], start: Start | None, *, run_seed: int
 ) -> list[Adapter]:
     """Attach the layers that a run starts from and keeps, and its own adapters, to the model; return the adapters.
 
@@ -131,7 +131,7 @@ def unit_of(
     )
 
 
-def _targets(family: ModelFamily, settings: AdapterSettings, trained: Collection[str]) -> dict[str, list[str]]:
+def _targets(family: ModelFamily, settings: AdapterSection, trained: Collection[str]) -> dict[str, list[str]]:
     """Return the layers of each trained part that get an adapter. Raises DarkroomError for a part without any."""
     targets, candidates = {}, list[tuple[str, str]]()
     chosen = adapter_layers(settings, family.spec.denoiser.model.layers)
