@@ -65,8 +65,8 @@ class RunPlan:
     `training_adapter_bytes` are on the device while images are sampled. `keeps_other_denoiser`: the denoiser of a
     sampling model stays on the device, because nothing is offloaded.
     The VAE encodes and decodes in `tiles`, samples in no smaller ones than `sample_tiles`. `references` are the sizes
-    of reference images that do not have that of their image, `clips` those of clips; among `sizes` are images with as
-    many latents.
+    of reference images with another size than their image, `clips` the sizes of clips, which `sizes` has as images with
+    as many latents.
     """
 
     plans: Plans

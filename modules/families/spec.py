@@ -206,8 +206,8 @@ class FamilySpec:
     those that have any, in the order in which the model gets them. A variant of `inputs` alone has the weights of the
     base model, and gets its inputs as further tokens. `references` are the sizes at which the pipeline of an editing
     model reads its reference images. `caption_images` is how its text encoder reads them together with each
-    caption, by variant; other models read captions alone. `variant` is that of these facts, if they are not those of
-    all models (`of_variant`).
+    caption, by variant; other models read captions alone. `variant` is the variant that these facts are about, if
+    they do not hold for all models (`of_variant`).
 
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.

@@ -1,6 +1,6 @@
 """The denoising steps that a policy can be trained on: Gaussians around a mean that follows from the model's output.
 
-`ddim_step.py` has those of DDPM models, `flow_step.py` those of flow models. Coefficients are Python numbers, so that
+`ddim_step.py` has the steps of DDPM models, `flow_step.py` of flow models. Coefficients are Python numbers, so that
 nothing waits for a GPU; results are float32 for any input dtype.
 """
 

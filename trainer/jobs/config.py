@@ -110,8 +110,9 @@ def new_results_folder(config: Config, kind: str, now: datetime) -> Path:
 
 
 def allowed_code(config: Config, settings: CodeSettings) -> frozenset[str]:
-    """Return the hashes of what is allowed: the given ones, those of addresses, and with --allow-code those of the
-    current code files. Raises DarkroomError for an invalid address.
+    """Return the allowed hashes: the given ones, the addresses', and with --allow-code the current code files'.
+
+    Raises DarkroomError for an invalid address.
     """
     current = frozenset(code.digest for code in code_of(config)) if settings.allow_code else frozenset()
     addresses = frozenset(parse_address(text).digest for text in settings.allow_address)
