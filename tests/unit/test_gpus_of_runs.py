@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from modules.optim.updates.sliced_step import reads_flag
 from modules.system.devices import CPU, Device, seeded_global_rng, widest_float
 from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank
@@ -60,3 +61,12 @@ def test_apples_gpus_have_no_float64() -> None:
     assert [widest_float(torch.device(kind)) for kind in ("cpu", "cuda", "mps")] == [
         torch.float64, torch.float64, torch.float32
     ]  # fmt: skip
+
+
+def test_apples_kernels_are_not_trusted_with_the_flag_of_a_skipped_step() -> None:
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))], fused=True)
+    kinds = [torch.device(kind) for kind in ("cuda", "cpu", "mps")]
+    optimizer.param_groups[0]["skips_on_device"] = True
+    assert [reads_flag(optimizer, kind) for kind in kinds] == [True, True, False]
+    optimizer.param_groups[0]["skips_on_device"] = False
+    assert not any(reads_flag(optimizer, kind) for kind in kinds)

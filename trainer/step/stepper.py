@@ -16,7 +16,16 @@ from modules.optim.param_groups import TrainGroup, effective_rates, set_learning
 from modules.optim.spec import EffectiveRate
 from modules.optim.updates.fused_backward import FusedBackward
 from modules.optim.updates.master_weights import MasterWeight
-from modules.optim.updates.sliced_step import Generators, SlicedStep, holding, is_broken, norm_of, slices, total_norm
+from modules.optim.updates.sliced_step import (
+    Generators,
+    SlicedStep,
+    holding,
+    is_broken,
+    norm_of,
+    reads_flag,
+    slices,
+    total_norm,
+)
 from trainer.methods.protocol import StepLoss
 from trainer.ranks import ALONE, Ranks
 from trainer.step.gradient_sums import GradientSums, Reduction
@@ -176,7 +185,7 @@ class Stepper:
             return False
         if self._fused is not None:
             return True  # it has decided in the backward pass
-        return all(g.get("skips_on_device", False) for g in self.optimizer.param_groups) and all(
+        return reads_flag(self.optimizer, device) and all(
             p.device == device for g in self._groups.values() if g.is_training for p in g.parameters.values()
         )
 

@@ -49,6 +49,14 @@ class SkippedStep:
                 optimizer.state[parameter].update(values)
 
 
+def reads_flag(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
+    """Return whether an optimizer's step reads the flag on a device itself.
+
+    Torch's fused steps on Apple's GPUs took it and ignored it (pytorch/pytorch pull request 186360).
+    """
+    return device.type != "mps" and all(g.get("skips_on_device", False) for g in optimizer.param_groups)
+
+
 def step_unless(
     is_skipped: torch.Tensor, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]
 ) -> SkippedStep | None:
@@ -57,7 +65,7 @@ def step_unless(
     `is_skipped` is of shape (), on the device of the parameters, which must have state already if they ever will.
     Returns what the optimizer keeps on the host, if anything.
     """
-    if optimizer.param_groups[0].get("skips_on_device", False):
+    if reads_flag(optimizer, is_skipped.device):
         setattr(optimizer, _FLAG, is_skipped.float())
         try:
             optimizer.step()
