@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from modules.rewards.models.pretrained import _resize, _resize_by_products
 from modules.system.devices import Device
@@ -28,6 +29,7 @@ def settings() -> tuple[object, ...]:
         torch.get_num_threads(),
         torch.get_float32_matmul_precision(),
         torch.backends.cudnn.allow_tf32,
+        torch.backends.cuda.cudnn_sdp_enabled(),
     )
 
 
@@ -47,6 +49,10 @@ def test_the_process_is_set_within_and_as_before_afterwards(
     try:
         with process_settings(num_threads=1, precision="bfloat16", deterministic=deterministic):
             assert settings()[:3] == (inside, deterministic, False)
+            assert not torch.backends.cuda.cudnn_sdp_enabled()  # its backward pass returned NaN on Hopper
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):  # as the attention of that name has it
+                assert torch.backends.cuda.cudnn_sdp_enabled()
+            assert not torch.backends.cuda.cudnn_sdp_enabled()
             if breaks:
                 raise KeyError("planted")
     except KeyError:

@@ -115,12 +115,17 @@ def process_settings(*, num_threads: int, precision: str, deterministic: bool) -
     "tfloat32" matrix products use it, too. In a deterministic run an operation without a deterministic implementation
     raises RuntimeError. With `warn_only` attention's backward pass would stay nondeterministic: torch chooses the
     deterministic implementation only if it must.
+
+    Torch does not choose cuDNN's attention by itself, as it would on an H100 or H200: its backward pass returns NaN
+    where attention's logits are far below zero (pytorch/pytorch issue 196678).
     """
     threads = torch.get_num_threads()
+    chooses_cudnn = torch.backends.cuda.cudnn_sdp_enabled()
     matmul, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_num_threads(num_threads)
     torch.set_float32_matmul_precision("high" if precision == "tfloat32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision != "float32"
+    torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         with _deterministic(deterministic):
             yield
@@ -128,6 +133,7 @@ def process_settings(*, num_threads: int, precision: str, deterministic: bool) -
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(matmul)
         torch.backends.cudnn.allow_tf32 = convolutions
+        torch.backends.cuda.enable_cudnn_sdp(chooses_cudnn)
 
 
 @contextlib.contextmanager
