@@ -14,7 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from modules.adapters.lora import Lora
 from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.adapters.protocol import target_layers
+from modules.data.inputs import EDITED_IMAGE
 from modules.estimate.recordings import recordings_of
+from modules.estimate.tracing import traced_part
 from modules.families.parts.forwards import block_types, transformer_types
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs
@@ -22,13 +24,15 @@ from modules.families.registry import files_of
 from modules.memory.arrays import Tape
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.part_plan import AdapterPlan, PartPlan
-from modules.memory.recording import PassSize
+from modules.memory.recording import PassSize, Recording
 from modules.memory.replay import Replay
 from modules.system.devices import CPU
 from modules.system.factories import load_factory
 from tests.builders.adapter_plans import LORA_MEMORY
+from tests.builders.editing_models import EDITING_MODELS
 from tests.builders.flow_models import FLOW_MODELS, WITH_VARIANTS, flow_model
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter
+from tests.builders.pipelines import load_tiny
 
 RANK = 8
 BF16 = torch.bfloat16
@@ -60,6 +64,23 @@ def test_a_pass_without_autocast_needs_no_more_memory(name: str) -> None:
     assert replayed(name, "adapter", "block", autocasts=False) <= replayed(name, "adapter", "block")
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", EDITING_MODELS)
+def test_a_pass_with_a_reference_needs_the_memory_of_a_larger_image(name: str, request: pytest.FixtureRequest) -> None:
+    """All weights in float32, at toy size: the estimate counts the reference as if the image were twice as high."""
+    editing, side_px = EDITING_MODELS[name], 256
+    family: Any = load_tiny(request.getfixturevalue(name), flow_model(editing.of).family, variant=editing.variant)
+    spec, module = family.spec, family.denoiser.requires_grad_(True)
+    noisy, reference = torch.randn(2, 1, *spec.latents.shape(side_px, side_px))
+    with torch.no_grad():
+        text = family.encode_prompts(["a disc"])
+    with LiveBytes() as live:
+        family.predict(noisy, torch.tensor([500.0]), text, {EDITED_IMAGE: reference}).mean().backward()
+    recording = traced_part(spec, spec.denoiser, dict(module.config))["forward"]
+    size = PassSize(1, side_px, 2 * side_px, text.states_BLD.shape[1])
+    assert peak_of(recording, PartPlan(trains="full"), size) == pytest.approx(live.peak, rel=0.1)
+
+
 def replayed(name: str, trains: Any, mode: Any, *, autocasts: bool = True) -> int:
     """The peak of the replay of the denoiser's pass."""
     spec = flow_model(name).spec
@@ -70,8 +91,13 @@ def replayed(name: str, trains: Any, mode: Any, *, autocasts: bool = True) -> in
     plan = PartPlan(
         weight_bytes=2, compute_bytes=2, trains=trains, adapter=adapter, checkpointing=mode, autocasts=autocasts
     )
+    return peak_of(recording, plan, SIZE)
+
+
+def peak_of(recording: Recording, plan: PartPlan, size: PassSize) -> int:
+    """The most that is in use in the replay of a training pass, gradients among it."""
     tape = Tape()
-    replay = Replay(tape, plan, recording, SIZE, records=True)
+    replay = Replay(tape, plan, recording, size, records=True)
     results = replay.run(replay.inputs())
     forward = tape.meter.peak
     del results
