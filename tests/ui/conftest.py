@@ -17,7 +17,7 @@ from PIL import Image
 from modules.config.schema import Config
 from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
-from tests.ui.tk_thread import check_threads
+from tests.ui.tk_thread import check_threads, log_background_errors
 from ui.app.window import App
 from ui.forms.model import FormModel, Source
 from ui.widgets.theme import Theme
@@ -57,6 +57,7 @@ def logged_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def tk_root() -> Iterator[tk.Tk]:
     """The only root of all tests: with several, after-scripts of destroyed roots fail."""
     root = create_root(Theme("dark"))
+    log_background_errors(root)
     check_threads(root)
     yield root
     root.destroy()

@@ -32,7 +32,7 @@ from ui.widgets.fitted_text import FittedText, shorten
 from ui.widgets.grid import Grid
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView, lines_after
-from ui.widgets.panel import Text
+from ui.widgets.panel import Text, call_later
 from ui.widgets.plot import Plot
 from ui.widgets.plot_model import Column as ReadoutColumn
 from ui.widgets.plot_model import Line
@@ -650,3 +650,15 @@ def test_a_widget_that_goes_before_it_is_scrolled_into_view_moves_nothing(screen
     screen.after_idle(label.destroy)
     frame.see(label)
     assert frame.canvas.yview()[0] == 0.0
+
+
+def test_a_call_for_later_is_dropped_with_its_widget(screen: tk.Tk, theme: Theme) -> None:
+    """Tk would report the command of a widget's own timer, which goes with the widget."""
+    called: list[str] = []
+    gone, kept = Text(screen, theme), Text(screen, theme)
+    for delay in (1, "idle"):
+        call_later(gone, delay, lambda: called.append("gone"))  # type: ignore[arg-type]
+        call_later(kept, delay, lambda: called.append("kept"))  # type: ignore[arg-type]
+    gone.destroy()
+    while called != ["kept", "kept"]:
+        screen.tk.dooneevent(0)

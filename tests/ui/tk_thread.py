@@ -50,6 +50,11 @@ def _is_finalizer(frame: FrameType | None) -> bool:
     return frame is not None and frame.f_code.co_name == "__del__"
 
 
+def log_background_errors(root: tk.Tk) -> None:
+    """Log the errors that Tk itself reports, which fails the test; in the program it shows a dialog of its own."""
+    root.createcommand("bgerror", lambda message: _log.error("Tk reports: %s", message))
+
+
 def check_threads(root: tk.Tk) -> None:
     """Let a root, and all widgets that are created in it from now on, call Tk through the check."""
     root.tk = MainThreadTk(root.tk)

@@ -21,7 +21,7 @@ from ui.forms.setting_pages import TOP_BAR
 from ui.widgets.controls import Button, Choice
 from ui.widgets.fitted_text import shorten
 from ui.widgets.menu import add_submenu, make_menu, open_at
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Panel, Text, call_later
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
@@ -88,7 +88,7 @@ class TopBar(Panel):
         self.choices[path].focus_ring()
         caption = self._captions[path]
         caption.recolour("accent")
-        self.after(_FLASH_MS, lambda: self._context.pump.redraw_soon("top bar", self.refresh))
+        call_later(self, _FLASH_MS, lambda: self._context.pump.redraw_soon("top bar", self.refresh))
 
     def open_menu(self) -> None:
         """Open the menu of presets below its button."""

@@ -21,7 +21,7 @@ from ui.forms.weighted_files import WeightedFiles
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry, hint_width
 from ui.widgets.menu import make_menu, open_at
-from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.panel import Panel, Text, WrappedText, call_later
 from ui.widgets.textarea import TextArea
 from ui.widgets.variables import FlagVar, TextVar
 
@@ -328,11 +328,7 @@ class Row:
     def flash(self) -> None:
         """Highlight the label for a moment."""
         self._label.recolour("accent")
-        self._label.after(_FLASH_MS, self._end_flash)
-
-    def _end_flash(self) -> None:
-        if self._label.winfo_exists():
-            self._label.recolour("label")
+        call_later(self._label, _FLASH_MS, lambda: self._label.recolour("label"))
 
     def close(self) -> None:
         """Destroy the widgets and unsubscribe from the model."""

@@ -7,7 +7,7 @@ import tkinter.font as tkfont
 from typing import Any
 
 from ui.widgets.ctk import ctk, release_master
-from ui.widgets.panel import Text
+from ui.widgets.panel import Text, call_later
 from ui.widgets.theme import CONTROL_HEIGHT, Theme
 
 _HINT_LEFT_PX = 11  # right of the cursor, which stays visible in an empty entry
@@ -59,7 +59,7 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
         if placeholder:
             self._add_hint(theme, variable, placeholder)
         if shows_end:
-            self._end_trace = variable.trace_add("write", lambda *_: self.after_idle(self._show_end))
+            self._end_trace = variable.trace_add("write", lambda *_: call_later(self, "idle", self._show_end))
             tk.Misc.bind(self._entry, "<Configure>", lambda _e: self._show_end(), add="+")
             tk.Misc.bind(self._entry, "<FocusOut>", lambda _e: self._show_end(), add="+")
 

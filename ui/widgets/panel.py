@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import tkinter as tk
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ui.widgets.theme import Theme
 
@@ -23,6 +24,17 @@ def restyle(widget: tk.Misc) -> None:
         widget.apply_theme()
     for child in widget.winfo_children():
         restyle(child)
+
+
+def call_later(widget: tk.Misc, delay: int | Literal["idle"], call: Callable[[], object]) -> str:
+    """Call a function after some milliseconds or once Tk is idle, unless the widget is gone by then; return the timer.
+
+    The root has the timer. That of a widget's own `after` outlives the widget and its command, which Tk reports in a
+    dialog of its own.
+    """
+    root = widget.nametowidget(".")
+    timer: str = root.after(delay, lambda: call() if widget.winfo_exists() else None)
+    return timer
 
 
 class Panel(tk.Frame):

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageTk
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.panel import Panel, WrappedText, call_later
 from ui.widgets.theme import Theme
 from ui.widgets.window import style_ttk
 
@@ -84,7 +84,7 @@ class Table(Panel):
         self._texts = FittedTexts(self, theme)
         self._rows: list[tuple[str, Sequence[str], str]] = []  # with whole texts, of a table with fitted columns
         if self._fitted:
-            self.tree.bind("<Configure>", lambda _e: self.after_idle(self._refit), add="+")
+            self.tree.bind("<Configure>", lambda _e: call_later(self, "idle", self._refit), add="+")
         self._images: dict[int, Any] = {}
         bar = AutoBar(self, theme, self.tree.yview, on=on)
         self.tree.configure(yscrollcommand=bar.set)

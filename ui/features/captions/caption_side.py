@@ -22,7 +22,7 @@ from ui.widgets.chips import Chips
 from ui.widgets.controls import Button
 from ui.widgets.entry import Entry, edit_as_usual
 from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.panel import Panel, Text, WrappedText, call_later
 from ui.widgets.textarea import colour_text
 from ui.widgets.theme import GAP, PAD, Theme
 from ui.widgets.variables import TextVar
@@ -139,7 +139,7 @@ class CaptionPanel(Panel):
             inner.bind(key, lambda _e, by=by: self._choose(by))  # type: ignore[misc]
         inner.bind("<Return>", lambda _e: self._accept())
         inner.bind("<Escape>", lambda _e: self._hide())
-        inner.bind("<FocusOut>", lambda _e: self.after_idle(self._hide_unless_used), add="+")
+        inner.bind("<FocusOut>", lambda _e: call_later(self, "idle", self._hide_unless_used), add="+")
         self.apply_theme()
 
     def apply_theme(self) -> None:

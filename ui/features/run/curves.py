@@ -29,7 +29,7 @@ from ui.loop.series import EMPTY, PastRun, Series
 from ui.widgets.controls import Button, Switch
 from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.menu import make_menu, open_at
-from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.panel import Panel, WrappedText, call_later
 from ui.widgets.plot import Plot
 from ui.widgets.plot_axes import Axis, Zoom, padded_axis
 from ui.widgets.plot_model import SMALL, Figure, Line
@@ -214,7 +214,7 @@ class MetricGrid(ScrollFrame):
         self._tips = tips
         self._num_columns = 0
         self.canvas.configure(width=theme.px(300), height=theme.px(180))  # as high as the loss chart
-        self.canvas.bind("<Configure>", lambda _e: self.after_idle(self._arrange), add="+")
+        self.canvas.bind("<Configure>", lambda _e: call_later(self, "idle", self._arrange), add="+")
 
     def show(self, curves: Curves) -> None:
         """Draw the curves."""

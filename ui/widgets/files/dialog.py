@@ -21,7 +21,7 @@ from ui.widgets.files.listing import Contents, Counts, Entry, count_images, fold
 from ui.widgets.files.location import PathEntry, PlacesList
 from ui.widgets.files.new_folder import NewFolderBar, create_folder
 from ui.widgets.files.places import mounted_disks, places
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Panel, Text, call_later
 from ui.widgets.theme import GAP, Theme
 from ui.widgets.variables import FlagVar, TextVar
 
@@ -259,8 +259,8 @@ class FileDialog(Dialog):
             self.path_entry.tk_entry.icursor("end")
             return "break"
         if self._find_job:
-            self.after_cancel(self._find_job)
-        self._find_job = self.after(_FIND_PAUSE_MS, self._forget_find)
+            self.master.after_cancel(self._find_job)
+        self._find_job = call_later(self, _FIND_PAUSE_MS, self._forget_find)
         self._found_text += event.char
         if self.browser.find(self._found_text):
             self.board.see_cursor()
