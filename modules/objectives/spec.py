@@ -83,11 +83,15 @@ SOURCES: Mapping[MethodSource, str] = {
 
 @dataclass(frozen=True, slots=True)
 class MethodStart:
-    """How a method learns from a source: when to choose it there, and the settings that it needs then."""
+    """How a method learns from a source: when to choose it there, and the settings that it needs then.
+
+    `needs` replaces those of the method's guide, if they differ with this source.
+    """
 
     why: str
     settings: Mapping[str, object] = field(default_factory=dict)
     is_usual: bool = False
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,10 @@ def test_the_page_leads_through_the_method(window: Window) -> None:
     window.settle()
     texts = guide_texts(window, page)
     assert {"GRPO", NEEDS, COSTS, WATCH} <= set(texts)
-    assert "16 images sampled in 16 denoising steps each, per step." in texts
+    assert "Each step: 16 images sampled in 16 denoising steps each." in texts
     window.app.form.edit("training.method.group_size", 4)
     window.settle()
-    assert "8 images sampled in 16 denoising steps each, per step." in guide_texts(window, page)
+    assert "Each step: 8 images sampled in 16 denoising steps each." in guide_texts(window, page)
     window.app.root.geometry("1060x640+0+0")
     window.settle()
     for text in (w for w in walk(page.scroll.body) if isinstance(w, Text) and w.winfo_ismapped()):
@@ -76,13 +76,13 @@ def test_the_costs_follow_the_settings() -> None:
     method = {"name": "ddpo", "samples_per_prompt": 4, "steps": 10, "guidance": 1.0, "kl_weight": 0.0}
     config = Config.model_validate({"training": {**training, "method": method}})
     assert guide_of(config).costs == (
-        "24 images sampled in 10 denoising steps each, per step.",
+        "Each step: 24 images sampled in 10 denoising steps each.",
         "240 passes through the denoiser to sample, 216 to train.",
     )
     method.update(guidance=5.0, kl_weight=0.1, inner_epochs=2)
     config = Config.model_validate({"training": {**training, "method": method}})
     assert guide_of(config).costs == (
-        "24 images sampled in 10 denoising steps each, for 2 steps.",
+        "Every 2 steps: 24 images sampled in 10 denoising steps each.",
         "480 passes through the denoiser to sample, 432 to train, 432 by the reference model (guidance doubles them).",
         WEIGHTS_COPY,
     )
@@ -96,11 +96,11 @@ def test_the_costs_of_own_images() -> None:
         return guide_of(Config.model_validate({"training": {**training, "method": {**method, **changes}}})).costs
 
     assert costs() == (
-        "6 images of your concepts, noised and predicted once each, per step.",
+        "Each step: 6 images of your concepts, noised and predicted once each.",
         "12 passes through the denoiser to train (guidance doubles them).",
     )
     one_step = costs(steps=1, gradient_truncation="fixed", backprop_steps=1)
-    assert one_step[0] == "6 images sampled in 1 denoising step each, per step."
+    assert one_step[0] == "Each step: 6 images sampled in 1 denoising step each."
 
 
 def test_the_costs_of_online_dpo() -> None:
@@ -112,7 +112,7 @@ def test_the_costs_of_online_dpo() -> None:
         return guide_of(Config.model_validate(settings)).costs
 
     assert costs() == (
-        "24 images sampled in 10 denoising steps each, for 4 steps.",
+        "Every 4 steps: 24 images sampled in 10 denoising steps each.",
         "240 passes through the denoiser to sample. Each step then trains on up to 6 pairs, which the model and the "
         "reference model predict.",
         NO_COPY,
@@ -133,7 +133,7 @@ def test_the_costs_of_diffusion_nft() -> None:
         return guide_of(Config.model_validate(settings)).costs
 
     assert costs() == (
-        "24 images sampled in 10 denoising steps each, per step.",
+        "Each step: 24 images sampled in 10 denoising steps each.",
         "240 passes through the denoiser to sample. Each step then makes 48 to train, and as many by each of the "
         "sampling and the original model.",
         SAMPLING_ADAPTER_COPY,

@@ -8,22 +8,34 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from modules.config.presets import list_presets, readable_configs
 from modules.config.schema import Config
+from modules.config.usage import step_passes
 from modules.objectives.registry import METHODS
 from modules.objectives.spec import SOURCES
 from modules.rewards.address import parse_address
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import approved_hashes, hash_of
+from modules.settings.edit import set_path
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import pick, walk
 from tests.ui.fake_engine import started, step
 from trainer.events import PhaseChanged, RewardMeasured, RunFinished
+from trainer.preflight.machine import Machine
+from trainer.preflight.presets_here import estimate_run
 from trainer.rollout_events import RolloutSampled, SampledImage
 from trainer.wording import reading_of, reward_line
 from ui.features.rewards.page import needs_of
-from ui.features.rewards.which_method import WhichMethod, offers, source_of, with_method
+from ui.features.rewards.which_method import (
+    WhichMethod,
+    describe_time,
+    find_times,
+    offers,
+    source_of,
+    with_method,
+)
 from ui.features.run.model import _is_of_files
 from ui.features.run.reward_panel import health_curves
 from ui.forms.chooser import Chooser
@@ -381,6 +393,32 @@ def test_each_source_leads_to_methods_that_learn_from_it(window: Window) -> None
     assert reached == set(METHODS)
 
 
+def test_every_family_with_presets_of_methods_has_one_for_the_own_eye() -> None:
+    learned = [p for p in list_presets() if p.is_built_in and not p.is_demo and "LoRA" in p.name]
+    of_methods = {p.group for p, c in readable_configs(learned).items() if c.training.method.name != "denoise"}
+    by_eye = {p.group for p, c in readable_configs(learned).items() if source_of(c) == "person"}
+    assert of_methods == by_eye == {"sd", "sdxl", "z_image", "flux2_klein"}
+
+
+def test_the_time_of_a_step_counts_the_passes_of_the_method() -> None:
+    config = set_path(Config(), "general.train_device", "cpu")[0]
+    configs = {name: with_method(config, METHODS[name], "rewards") for name in ("nft", "online_dpo")}
+    machine = Machine(None, 32 << 30, None, 2)
+    plain, *others = (estimate_run(c, machine) for c in (config, *configs.values()))
+    assert plain is not None
+    for other, changed in zip(others, configs.values(), strict=True):
+        assert other is not None
+        times = step_passes(changed).times_denoising(changed.training.batch_size)
+        assert times > 10
+        assert other.step_seconds == pytest.approx(times * plain.step_seconds, rel=1e-6)
+    found = find_times(configs, lambda what, number, total: None)
+    assert set(found) == set(configs)
+    assert describe_time(3.2, machine) == (
+        "Time: about 3 seconds per step on this computer's processor (2 cores), without scoring; half or twice is "
+        "possible."
+    )
+
+
 def test_a_person_is_led_to_a_method_and_its_next_page(window: Window) -> None:
     form, context = window.app.form, window.app.context
     context.actions.run("which_method")
@@ -390,6 +428,8 @@ def test_a_person_is_led_to_a_method_and_its_next_page(window: Window) -> None:
     asked.buttons["person"].invoke()
     window.settle()
     assert list(asked.choices) == ["online_dpo"]
+    assert list(asked.presets) == ["#sd 1.5 online DPO by eye LoRA"]
+    window.wait_until(lambda: "per step" in asked.times["online_dpo"].cget("text"), "the time of a step")
     asked.choices["online_dpo"].invoke()
     window.settle()
     assert (form.config.training.method.name, form.value("training.method.chosen_by")) == ("online_dpo", "person")

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import product
 
 from modules.config.schema import Config
-from modules.config.usage import learns_from, step_passes
+from modules.config.usage import learns_from
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.versions import num_variations
@@ -71,11 +70,7 @@ def figures_of(
 ) -> RunFigures:
     """Return the figures of a run that takes so many steps. `memory_of(device)` returns the GPU's memory."""
     config = budget.config
-    batch_size, accumulation = config.training.batch_size, config.training.accumulation_steps
-    # A step of the method Denoising, times the passes of this one.
-    denoising = replace(StepTimes(budget).facts(config), batch_size=batch_size)
-    step = step_seconds(denoising, num_cores=hardware.num_cores())
-    step *= step_passes(config).times_denoising(batch_size * accumulation)
+    step = StepTimes(budget).seconds(config, num_cores=hardware.num_cores())
     gpu = memory_of(config.general.train_device)
     is_shared = gpu is None and hardware.here().kind_of(config.general.train_device) in ("cpu", "mps")
     device_bytes = gpu.total_bytes if gpu is not None else hardware.total_memory() if is_shared else None

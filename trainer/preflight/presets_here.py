@@ -12,7 +12,6 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.subjects import PERSON
 from modules.estimate.passes import count
-from modules.estimate.step_time import step_seconds
 from modules.families.registry import FAMILIES, files_of, newest_families, published
 from modules.memory.part_plan import PartPlan
 from modules.system.paths import from_root
@@ -110,7 +109,7 @@ def estimate_run(config: Config, machine: Machine) -> RunEstimate | None:
     return RunEstimate(
         _download_bytes(budget),
         budget.peak_bytes,
-        step_seconds(StepTimes(budget).facts(config), num_cores=machine.num_cores),
+        StepTimes(budget).seconds(config, num_cores=machine.num_cores),
         config.training.batch_size * config.training.accumulation_steps,
     )
 

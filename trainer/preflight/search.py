@@ -14,15 +14,15 @@ import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from modules.config.rules import problems_of
 from modules.config.schema import Config
-from modules.config.usage import needs_autocast, num_references
+from modules.config.usage import needs_autocast, num_references, step_passes
 from modules.estimate.passes import count
-from modules.estimate.step_time import StepFacts, step_time
+from modules.estimate.step_time import StepFacts, step_seconds, step_time
 from modules.families.spec import PartSpec
 from modules.memory.part_plan import PartPlan
 from modules.optim.spec import is_fused
@@ -188,6 +188,16 @@ class StepTimes:
         """Return the time with the settings of a config."""
         # It rounds latents: only where needed.
         return step_time(self.facts(config)) * (1.001 if self._narrows_vae(config) else 1.0)
+
+    def seconds(self, config: Config, *, num_cores: int) -> float:
+        """Return about how long a step of the config's method takes: that of Denoising, times the passes of this one.
+
+        Without decoding and scoring the images that a method samples.
+        """
+        training = config.training
+        denoising = replace(self.facts(config), batch_size=training.batch_size)
+        passes = step_passes(config).times_denoising(training.batch_size * training.accumulation_steps)
+        return step_seconds(denoising, num_cores=num_cores) * passes
 
     def facts(self, config: Config) -> StepFacts:
         """Return the facts on which the time with the settings of a config depends."""

@@ -112,5 +112,5 @@ SPEC = MethodSpec(
             "rejected_error": "Rises more than the error of the chosen images.",
         },
     ),
-    sources={"pairs": MethodStart("Nothing is sampled: a step is as fast as with images.", is_usual=True)},
+    sources={"pairs": MethodStart("Nothing is sampled, so its steps are short.", is_usual=True)},
 )

@@ -20,6 +20,7 @@ from modules.system.problem import Problem
 
 _OF_IMAGES = When("pairs", ("images",))
 _OF_STEPS = When("pairs", ("steps",))
+_PROMPTS = "Prompts: the captions of your concepts, or a concept of prompts."
 
 
 class OnlineDpo(Section):
@@ -290,7 +291,7 @@ SPEC = MethodSpec(
     guide=MethodGuide(
         needs=(
             "One or more reward models, of any kind; or a person: then the run waits for choices on the page Choose.",
-            "Prompts: the captions of your concepts, or a concept of prompts.",
+            _PROMPTS,
             "At least 8 images of each prompt for reward models; a person sees 2 to 4.",
         ),
         watch={
@@ -305,10 +306,19 @@ SPEC = MethodSpec(
     ),
     sources={
         "person": MethodStart(
-            "It samples images, and you choose the better ones while it trains.", {"chosen_by": "person"}, is_usual=True
+            "Here the person is you, while it trains.",
+            {"chosen_by": "person"},
+            is_usual=True,
+            needs=(
+                "You: the run shows two to four images of a prompt on the page Choose, and waits for your choice.",
+                _PROMPTS,
+                "No reward model, no download besides the base model. Some hundred choices show a direction.",
+            ),
         ),
         "rewards": MethodStart(
-            "Only the order of the images counts, not the scale of their scores.", {"chosen_by": "reward"}
+            "Only the order of the images counts, not the scale of their scores.",
+            {"chosen_by": "reward"},
+            needs=("One or more reward models, of any kind.", _PROMPTS, "At least 8 images of each prompt."),
         ),
     },
 )

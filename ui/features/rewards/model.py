@@ -22,7 +22,7 @@ from modules.objectives.metrics import METRICS
 from modules.objectives.spec import RolloutFacts
 from modules.system.problem import count
 
-NEEDS, COSTS, WATCH = "What it needs", "What it costs", "What to watch on the Run page"
+NEEDS, COSTS, WATCH = "What it needs", "What it costs with these settings", "What to watch on the Run page"
 _HELD_OUT = "held_out"
 ADAPTER_COPY = "A copy of the adapter, the reference model; its memory is small."
 WEIGHTS_COPY = "Memory for a copy of the weights, the reference model."
@@ -61,12 +61,13 @@ def _costs(config: Config) -> list[str]:
             lines.append("A second pass without gradient, by the model as it was before training.")
         return [*lines, *_copy(config)]
     num_images = per_step * facts.samples_per_prompt
-    rollout = f"{count(num_images, 'image')} sampled in {count(facts.steps, 'denoising step')} each"
+    each = "" if num_images == 1 else " each"
+    rollout = f"{count(num_images, 'image')} sampled in {count(facts.steps, 'denoising step')}{each}"
     if facts.uses_own_images:
-        rollout = f"{count(num_images, 'image')} of your concepts, noised and predicted once each"
+        rollout = f"{count(num_images, 'image')} of your concepts, noised and predicted once{each}"
     num_steps = steps_per_group(config)
-    interval = "per step" if num_steps == 1 else f"for {num_steps} steps"
-    return [f"{rollout}, {interval}.", _passes(config, facts, num_images), *_copy(config)]
+    interval = "Each step" if num_steps == 1 else f"Every {num_steps} steps"
+    return [f"{interval}: {rollout}.", _passes(config, facts, num_images), *_copy(config)]
 
 
 def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from modules.config.presets import Preset, list_presets, readable_configs
 from modules.config.schema import Config
@@ -12,8 +14,10 @@ from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.objectives.spec import SOURCES, MethodSource, MethodSpec
 from modules.settings.edit import choose_variant, set_path
+from modules.system.problem import about, count
 from ui.features.rewards.model import COSTS, NEEDS, Guide, guide_of
 from ui.forms.context import Context
+from ui.loop.background import Job, Report
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
@@ -21,18 +25,22 @@ from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.theme import GAP, PAD
 
+if TYPE_CHECKING:
+    from trainer.preflight.machine import Machine
+
 _SIZE = (960, 680)
 _SOURCES_WIDTH = 250
 _METHOD = "training.method"
 _PAGES = {"rewards": "rewards"}  # where the first thing to do is; otherwise the concepts
-_QUESTION = "What do you have for it to learn from?"
+_QUESTION = "What do you have for the model to learn from?"
+_ANSWERS = "A method keeps your other settings. A preset replaces all of them."
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A method for a source: when to choose it, its guide with the config's settings, and why it cannot be used.
 
-    `presets` are the built-in ones of the config's family with this method and source.
+    `config` is the config with the method, `presets` are the built-in ones of its family with this method and source.
     """
 
     spec: MethodSpec
@@ -40,6 +48,7 @@ class Offer:
     guide: Guide
     refusal: str
     is_usual: bool
+    config: Config
     presets: tuple[Preset, ...] = ()
 
 
@@ -54,7 +63,9 @@ def offers(config: Config, source: MethodSource) -> list[Offer]:
             fitting = tuple(
                 p for p, c in presets.items() if (c.training.method.name, source_of(c)) == (spec.name, source)
             )
-            found.append(Offer(spec, start.why, guide_of(other), refusal, start.is_usual, fitting))
+            guide = guide_of(other)
+            guide = replace(guide, needs=start.needs or guide.needs)
+            found.append(Offer(spec, start.why, guide, refusal, start.is_usual, other, fitting))
     return sorted(found, key=lambda offer: (bool(offer.refusal), not offer.is_usual))
 
 
@@ -83,6 +94,26 @@ def source_of(config: Config) -> MethodSource:
     return next(fits, "images")
 
 
+def find_times(configs: Mapping[str, Config], report: Report) -> dict[str, str]:
+    """Return the time of a step of each config as a sentence, where it is known. For a background thread."""
+    from trainer.preflight.machine import this_machine
+    from trainer.preflight.presets_here import estimate_run
+
+    machine, found = this_machine(), {}
+    for number, (name, config) in enumerate(configs.items()):
+        report("estimating", number, len(configs))
+        if (needs := estimate_run(config, machine)) is not None:
+            found[name] = describe_time(needs.step_seconds, machine)
+    return found
+
+
+def describe_time(seconds: float, machine: Machine) -> str:
+    """Return the time of a step as a sentence."""
+    here = f"on this computer's processor ({count(machine.num_cores, 'core')})"
+    where = here if machine.gpu is None else "on a mid-range card"
+    return f"Time: about {about(seconds)} per step {where}, without scoring; half or twice is possible."
+
+
 class WhichMethod(Window):
     """Asks what there is to learn from, and shows the methods for it; choosing one closes the window."""
 
@@ -94,9 +125,13 @@ class WhichMethod(Window):
         self.buttons: dict[MethodSource, Button] = {}
         self.choices: dict[str, Button] = {}
         self.presets: dict[str, Button] = {}
+        self.times: dict[str, WrappedText] = {}
+        self._estimating: Job | None = None
+        self.at_close(self._drop_estimate)
         self._context = context
         px = context.theme.px
-        Text(self, context.theme, _QUESTION, role="heading").pack(anchor="w", padx=px(PAD), pady=(px(PAD), px(10)))
+        Text(self, context.theme, _QUESTION, role="heading").pack(anchor="w", padx=px(PAD), pady=(px(PAD), 0))
+        Text(self, context.theme, _ANSWERS, colour="muted").pack(anchor="w", padx=px(PAD), pady=(px(2), px(10)))
         body = Panel(self, context.theme)
         body.pack(fill="both", expand=True, padx=px(PAD), pady=(0, px(PAD)))
         left = Panel(body, context.theme)
@@ -120,9 +155,11 @@ class WhichMethod(Window):
             self._list.destroy()
         self._list = Panel(self._scroll.body, self.theme)
         self._list.pack(fill="x")
-        self.choices, self.presets = {}, {}
-        for offer in offers(self._context.form.config, source):
+        self.choices, self.presets, self.times = {}, {}, {}
+        shown = offers(self._context.form.config, source)
+        for offer in shown:
             self._add(self._list, offer)
+        self._estimate(shown)
 
     def choose(self, spec: MethodSpec) -> None:
         """Train with a method, and show the page where it needs something next."""
@@ -139,6 +176,22 @@ class WhichMethod(Window):
         self._context.documents.open_preset(preset)
         self._context.navigation.open("concepts")
 
+    def _drop_estimate(self) -> None:
+        if self._estimating is not None:
+            self._estimating.cancel()
+
+    def _estimate(self, shown: Sequence[Offer]) -> None:
+        """Estimate the time of a step of the methods that are shown, in the background."""
+        self._drop_estimate()
+        configs = {offer.spec.name: offer.config for offer in shown if not offer.refusal}
+        self._estimating = self._context.pump.background.run_reporting(
+            partial(find_times, configs), self._show_times, progress=lambda _what, _done, _total: None
+        )
+
+    def _show_times(self, found: Mapping[str, str]) -> None:
+        for name, line in self.times.items():
+            line.set_text(found.get(name, "Time: not known for this model."))
+
     def _add(self, master: Panel, offer: Offer) -> None:
         px = self.theme.px
         card = Card(master, self.theme, offer.guide.title)
@@ -151,6 +204,10 @@ class WhichMethod(Window):
                 heading.pack(anchor="w", padx=(px(12), 0), pady=(px(6), 0))
                 lines = WrappedText(card.body, self.theme, "\n".join(entries), colour="label", on="card", role="small")
                 lines.pack(fill="x", padx=(px(12), 0))
+        if not offer.refusal:
+            time = WrappedText(card.body, self.theme, "Time: estimating…", colour="label", on="card", role="small")
+            time.pack(fill="x", padx=(px(12), 0))
+            self.times[offer.spec.name] = time
         if offer.refusal:
             WrappedText(card.body, self.theme, offer.refusal, colour="warning", on="card").pack(
                 fill="x", padx=(px(12), 0), pady=(px(6), 0)
