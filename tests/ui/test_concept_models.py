@@ -14,6 +14,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.concept import Concept
 from modules.data.statistics import FileCounts, Statistics
+from modules.objectives.spec import LearnsFrom
 from modules.system.paths import as_config_path
 from ui.features.concepts.cards import CardFilter, card_of, summary_of
 from ui.features.concepts.figures import (
@@ -361,3 +362,25 @@ def test_concepts_that_are_added_are_made_some_at_a_time(tmp_path: Path) -> None
     assert sum(1 for _ in task) == 2
     assert made == list(range(120))
     assert [concept.path for concept in added] == [as_config_path(folder) for folder in folders]
+    assert {concept.kind for concept in added} == {"training"}
+
+
+def test_what_is_added_has_the_type_that_the_method_learns_from(tmp_path: Path) -> None:
+    prompts, pairs, plain = tmp_path / "prompts.txt", tmp_path / "pairs", tmp_path / "plain"
+    prompts.write_text("a disc\n", encoding="utf-8")
+    for folder in (pairs / "chosen", pairs / "rejected", plain):
+        folder.mkdir(parents=True)
+    (image := plain / "a.png").touch()
+    (caption := plain / "a.txt").touch()
+
+    def added(learns_from: LearnsFrom, *paths: Path) -> list[tuple[str, str]]:
+        found: list[Concept] = []
+        for _ in make_concepts(paths, made=lambda n, c: None, add=found.extend, learns_from=learns_from):
+            pass
+        return [(Path(concept.path).name, concept.kind) for concept in found]
+
+    assert added("prompts", prompts) == [("prompts.txt", "prompts")]
+    assert added("prompts", image, caption) == [("plain", "training")], "captions next to their images"
+    assert added("images", prompts) == [(tmp_path.name, "training")]
+    assert added("pairs", pairs, plain) == [("pairs", "pairs"), ("plain", "training")]
+    assert added("images", pairs) == [("pairs", "training")]

@@ -11,8 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modules.config.usage import learns_from
 from modules.data.archives import ARCHIVE_SUFFIXES
 from modules.data.concept import Concept
+from modules.data.pairs import CHOSEN_FOLDER, REJECTED_FOLDER
+from modules.data.prompts import PROMPT_SUFFIXES
+from modules.objectives.spec import LearnsFrom
 from modules.system.paths import as_config_path, folder_for_images, from_root
 from modules.system.problem import count
 from ui.features.concepts.cards import CardFilter, CardList, ConceptCard
@@ -25,7 +29,12 @@ from ui.widgets.grid_card import GridCard
 
 PATH = "concepts"
 CAPTIONS_LABEL = "Captions and masks…"
-_NOTHING_YET = "Add the folders that contain your images.\nYou can choose several at once, or drop them here."
+_NOTHING_YET: Mapping[LearnsFrom, str] = {
+    "images": "Add the folders that contain your images.\nYou can choose several at once, or drop them here.",
+    "pairs": "Add a folder with the subfolders chosen and rejected.\nThe two images of a pair have the same name.",
+    "prompts": "Drop a text file with one prompt per line here.\n"
+    "Folders of images with captions will do, too: only the captions are used.",
+}
 _NO_MATCH = "No concept matches the search and the filters."
 _AT_ONCE = 50  # dropped files that are looked at in one go
 _MANY = 200  # new concepts
@@ -46,6 +55,7 @@ class ConceptsModel:
         self._pump = pump
         self._list = CardList(self.scans, kind_labels)
         form.watch(PATH, self.follow)
+        form.watch("training.method", self.refresh)  # the note of an empty page
 
     # -- what is shown
 
@@ -80,7 +90,7 @@ class ConceptsModel:
         """Why no card is shown; empty if there are some."""
         if self.visible:
             return ""
-        return _NO_MATCH if self.cards else _NOTHING_YET
+        return _NO_MATCH if self.cards else _NOTHING_YET[learns_from(self._form.config)]
 
     def follow(self) -> None:
         """Show the concepts and scan the new ones."""
@@ -167,10 +177,18 @@ class ConceptsModel:
         return min(found)[1] if found else None
 
     def add_folders(self, paths: Iterable[Path]) -> None:
-        """Add a concept for each folder and archive; another file stands for its folder."""
+        """Add a concept for each folder and archive; another file stands for its folder.
+
+        Its type is what the method learns from: pairs if a folder has them, prompts if only files of prompts are added.
+        """
         key, number = (self, "add"), len(self.concepts)
         self._pump.finish(key)  # what was added just before
-        task = make_concepts(paths, made=lambda n, concept: self._list.make(number + n, concept), add=self._add)
+        task = make_concepts(
+            paths,
+            made=lambda n, concept: self._list.make(number + n, concept),
+            add=self._add,
+            learns_from=learns_from(self._form.config),
+        )
         self._pump.work_through(key, task)
 
     def clone(self, indices: Collection[int]) -> list[int]:
@@ -223,23 +241,39 @@ class ConceptsModel:
 
 
 def make_concepts(
-    paths: Iterable[Path], *, made: Callable[[int, Concept], object], add: Callable[[Sequence[Concept]], object]
+    paths: Iterable[Path],
+    *,
+    made: Callable[[int, Concept], object],
+    add: Callable[[Sequence[Concept]], object],
+    learns_from: LearnsFrom = "images",
 ) -> Iterator[None]:
     """Make a concept for each folder and archive, some per `next`, and add all with the last; another file stands for
-    its folder. `made` is called with the number of each new concept.
+    its folder. `made` is called with the number of each new concept. `learns_from` is the need of the method.
     """
     new: dict[Path, Concept] = {}
+    paths = tuple(paths)
+    # Captions that are dropped together with their images are not prompts.
+    are_prompts = learns_from == "prompts" and all(p.suffix.lower() in PROMPT_SUFFIXES for p in paths)
     for number, path in enumerate(paths, 1):
         # `Path.is_dir` takes five times as long.
         is_source = os.path.isdir(path) or path.suffix.lower() in ARCHIVE_SUFFIXES  # noqa: PTH112
-        source = path if is_source else path.parent
+        source = path if is_source or are_prompts else path.parent
         if source not in new:
-            new[source] = concept = Concept(path=as_config_path(source))
+            new[source] = concept = _concept_of(source, are_prompts=are_prompts, learns_from=learns_from)
             made(len(new) - 1, concept)
         if number % _AT_ONCE == 0:
             yield
     if new:
         add(tuple(new.values()))
+
+
+def _concept_of(source: Path, *, are_prompts: bool, learns_from: LearnsFrom) -> Concept:
+    path = as_config_path(source)
+    if are_prompts:
+        return Concept(path=path, kind="prompts")
+    if learns_from == "pairs" and all((source / side).is_dir() for side in (CHOSEN_FOLDER, REJECTED_FOLDER)):
+        return Concept(path=path, kind="pairs")
+    return Concept(path=path)
 
 
 def clone(form: FormModel, indices: Collection[int]) -> list[int]:
