@@ -118,10 +118,12 @@ class Compilation:
     def _compile_graph(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
         """Compile one graph and its backward pass: torch's backend with the settings that this needs."""
         self._num_graphs += 1
-        # The backward pass now, too: an error must show here. The masks of dropout are the plain block's.
+        # The backward pass now, too: an error must show here. The masks of dropout are the plain block's. Torch would
+        # measure on a GPU whether it pads the operands of products: code that a backward pass compiles anew could then
+        # save other tensors than the forward pass did, which checkpointing refuses, and a resumed run could differ.
         with (
             torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
-            torch._inductor.config.patch(fallback_random=True),
+            torch._inductor.config.patch(fallback_random=True, shape_padding=False),
         ):
             return torch._dynamo.lookup_backend(self._backend_name)(graph, inputs)
 

@@ -193,6 +193,22 @@ def test_a_backward_pass_in_another_thread_compiles_as_many_sizes(monkeypatch: p
     assert torch.allclose(block.change.weight.grad, plain[1].weight.grad)  # type: ignore[arg-type]
 
 
+def test_compiled_code_does_not_depend_on_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's: whether padding pays differs from one time to the next, and so would what a pass saves."""
+    seen: list[bool] = []
+
+    def compiled(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        seen.append(torch._inductor.config.shape_padding)
+        return graph.forward
+
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: compiled)
+    block = torch.nn.Linear(2, 2)
+    Compilation(time).compile_in_place([block])
+    block(torch.ones(1, 2)).sum().backward()
+    assert seen == [False]
+    assert torch._inductor.config.shape_padding
+
+
 def test_without_gradients_blocks_run_as_they_are() -> None:
     """So samples, validation and references never use code compiled for the trained model."""
     compiling = compilation(Compilation)
