@@ -47,6 +47,7 @@ def plant_faulty_images(folder: Path) -> None:
     """Images with one fault each, named after it."""
     scenes = {
         "blurred.jpg": draw_scene(100).filter(ImageFilter.GaussianBlur(7)),
+        "noise.png": Image.effect_noise((256, 256), 80),
         "dark.png": draw_scene(101).point(lambda v: int(v * 0.17)),
         "pale.png": draw_scene(102).point(lambda v: 255 - int((255 - v) * 0.3)),
         "plain.png": Image.fromarray(np.random.default_rng(1).integers(118, 123, (256, 256, 3)).astype(np.uint8)),

@@ -89,6 +89,7 @@ def test_it_finds_each_planted_fault_and_nothing_else(drawn: Path) -> None:
         "seen.jpg": {"near_duplicate"},
         "tiny.png": {"tiny"},
         "blurred.jpg": {"blurred"},
+        "noise.png": {"only_noise"},
         "dark.png": {"dark"},
         "pale.png": {"blown_out"},
         "plain.png": {"low_variance"},
@@ -337,7 +338,7 @@ def test_similar_images_form_groups() -> None:
 
 
 def measurements(hash_: int) -> Measurement:
-    return Measurement(1.0, 0.0, 1.0, 60.0, Bars(), hash_, np.zeros((16, 16, 3), dtype=np.uint8))
+    return Measurement(1.0, 1.0, 0.0, 1.0, 60.0, Bars(), hash_, np.zeros((16, 16, 3), dtype=np.uint8))
 
 
 class Balance(HTMLParser):
@@ -388,6 +389,15 @@ def test_plain_backgrounds_and_dark_scenes_are_not_faulty(draw: Callable[..., No
     draw(ImageDraw.Draw(image))
     image.save(tmp_path / "image.png")
     assert findings_of_folder(tmp_path) == []
+
+
+@pytest.mark.parametrize("size", [(64, 64), (300, 400), (1600, 1200)])
+def test_noise_is_found_at_every_size_and_grass_is_not_noise(size: tuple[int, int], tmp_path: Path) -> None:
+    Image.effect_noise(size, 120).save(tmp_path / "image.png")
+    assert [f.check for f in findings_of_folder(tmp_path) if f.check not in ("tiny", "bucket_waste")] == ["only_noise"]
+    blades = Image.effect_noise(size, 120).filter(ImageFilter.GaussianBlur(max(size) / 400 + 0.6))
+    blades.save(tmp_path / "image.png")
+    assert "only_noise" not in [f.check for f in findings_of_folder(tmp_path)]
 
 
 def test_a_small_sharp_subject_before_a_blurred_background_is_sharp(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ SIDE_PX = 512  # the area of the measured image is at most the square of it
 COLOURS_SIDE = 16
 _TILE_PX = 32  # of the halved image: a sixteenth of its side, so that a small sharp subject fills some tiles
 _MIN_CONTRAST = 15.0  # of 255: below, rounding and compression dominate the Laplacian
+_MIN_NOISE = 5.0  # of 255: what the reduction of a large image leaves of noise; less is that of any camera
 _SHARPEST = 0.05  # of the tiles: a blurred background is usual
 _OPAQUE = 250  # of 255: below, a pixel shows the background
 _ANIMATED_FORMATS = ("GIF", "WEBP", "PNG", "AVIF")  # in others, several images are pages, thumbnails or depth maps
@@ -54,7 +55,7 @@ class Bars:
 class Measurement:
     """The measurements of an image.
 
-    `sharpness`: see `sharpness_of`; None without contrast. `darkest`: the 1st percentile of
+    `sharpness` and `noise`: see `sharpness_of` and `noise_of`; None without contrast. `darkest`: the 1st percentile of
     each pixel's smallest channel, in [0, 1], so that colourful places are not pale; `brightest`: the 99th of its
     largest. `spread`: the largest standard deviation of red, green and blue, of 255. `hash`: the perceptual
     hash, 64 bits. `colours`: uint8, (16, 16, 3), the image reduced to that size. `transparent`: the share of pixels
@@ -63,6 +64,7 @@ class Measurement:
     """
 
     sharpness: float | None
+    noise: float | None
     darkest: float
     brightest: float
     spread: float
@@ -95,6 +97,7 @@ def measure(path: Path, background: Rgb | None = None) -> Measurement:
     darkest, brightest = np.percentile(some_HWC.min(axis=2), 1) / 255, np.percentile(some_HWC.max(axis=2), 99) / 255
     return Measurement(
         sharpness_of(luma_HW),
+        noise_of(luma_HW),
         float(darkest),
         float(brightest),
         float(pixels_HWC.std(axis=(0, 1), dtype=np.float32).max()),
@@ -115,18 +118,31 @@ def sharpness_of(luma_HW: Luma) -> float | None:
     tiles of the halved image; of the tiles with contrast, the mean of the sharpest twentieth. Photographs are at 0.4 to
     17, and at 0.02 to 0.1 with a Gaussian blur of 4 px. (Variance of the Laplacian: Pech-Pacheco et al. 2000.)
     """
+    ratios = _sharpness_of_tiles(luma_HW, least_contrast=_MIN_CONTRAST)
+    return float(ratios[: max(1, int(len(ratios) * _SHARPEST))].mean()) if len(ratios) else None
+
+
+def noise_of(luma_HW: Luma) -> float | None:
+    """Return the sharpness of the median tile, far higher for noise than for textures; None without contrast.
+
+    Pixels that are independent of each other have 20, grass 6, a page of text 7.
+    """
+    ratios = _sharpness_of_tiles(luma_HW, least_contrast=_MIN_NOISE)
+    return float(np.median(ratios)) if len(ratios) else None
+
+
+def _sharpness_of_tiles(luma_HW: Luma, *, least_contrast: float) -> Luma:
+    """Return the sharpness of each tile with contrast, the sharpest first; empty for a tiny image."""
     height, width = (side // 2 * 2 for side in luma_HW.shape)
     if min(height, width) < 8:
-        return None
+        return luma_HW[:0, 0]
     half = luma_HW[:height, :width].reshape(height // 2, 2, width // 2, 2).mean(axis=(1, 3))
     inner = half[1:-1, 1:-1]
     laplacian = 4 * inner - half[:-2, 1:-1] - half[2:, 1:-1] - half[1:-1, :-2] - half[1:-1, 2:]
     contrasts, details = _variances(inner), _variances(laplacian)
-    has_contrast = contrasts >= _MIN_CONTRAST**2
-    if not has_contrast.any():
-        return None
-    ratios = np.sort(details[has_contrast] / contrasts[has_contrast])[::-1]
-    return float(ratios[: max(1, int(len(ratios) * _SHARPEST))].mean())
+    has_contrast = contrasts >= least_contrast**2
+    ratios: Luma = np.sort(details[has_contrast] / contrasts[has_contrast])[::-1]
+    return ratios
 
 
 def _variances(values_HW: Luma) -> Luma:

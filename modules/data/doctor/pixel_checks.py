@@ -34,6 +34,7 @@ def right_suffix(file: Path, image_format: str) -> str:
 
 
 MIN_SHARPNESS = 0.08  # photographs have 0.4 and more, and with a Gaussian blur of 3 to 4 px at 512 px less than this
+MAX_NOISE = 14.0  # between textures (8 at most) and independent pixels (20)
 MAX_DARK = 0.2  # even the brightest hundredth is darker: a night scene with a lamp or a window is not
 MIN_BRIGHT = 0.65  # even the darkest or most colourful hundredth is brighter: a drawing on white paper is not
 MIN_SPREAD = 6.0  # of 255: what noise and compression leave of a plain area
@@ -80,6 +81,19 @@ def _find_blurred(examined: Examination) -> Iterator[Finding]:
                 measurements.sharpness,
                 "sharpness",
                 "Replace it by a sharper image or remove it, unless the blur is meant to be learned.",
+            )
+
+
+def _noisy(examined: Examination) -> Iterator[Finding]:
+    for image, measurements in examined.measurements():
+        if measurements.noise is not None and measurements.noise > MAX_NOISE and not _is_plain(measurements):
+            yield Finding(
+                "only_noise",
+                (image.path,),
+                f"The image is noise throughout (above {MAX_NOISE:g}; photographs of grass or text have 7 or less).",
+                measurements.noise,
+                "sharpness of the median place",
+                "Remove it: the file is probably damaged, or not a photograph.",
             )
 
 
@@ -201,6 +215,7 @@ UNREADABLE = CheckSpec(
     "unreadable", "Unreadable or skipped files", "Files that are damaged or left out of the run.", _unreadable
 )
 BLURRED = CheckSpec("blurred", "Blurred images", "Images without any sharp place.", _find_blurred)
+NOISE = CheckSpec("only_noise", "Images of noise", "Images whose pixels are unrelated to their neighbours.", _noisy)
 DARK = CheckSpec("dark", "Dark images", "Images without any bright place.", _dark)
 BLOWN_OUT = CheckSpec("blown_out", "Blown out images", "Images without any dark place.", _bright)
 LOW_VARIANCE = CheckSpec(

@@ -18,6 +18,7 @@ CHECKS: Mapping[str, CheckSpec] = {
         dataset_checks.NEAR_DUPLICATE,
         dataset_checks.TINY,
         pixel_checks.BLURRED,
+        pixel_checks.NOISE,
         pixel_checks.DARK,
         pixel_checks.BLOWN_OUT,
         pixel_checks.LOW_VARIANCE,
