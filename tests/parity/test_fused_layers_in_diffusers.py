@@ -36,7 +36,7 @@ def targets(request: pytest.FixtureRequest) -> AdapterTargets:
     config = published(request.param).shipped_configs()["transformer"]
     layers = MODELS[request.param]({**config, "num_layers": 1, "num_single_layers": 1, "num_refiner_layers": 1})
     trained = [layer for layer in layers if not layer.path.startswith(FROZEN)]
-    return AdapterTargets.of(*double_stream_targets("transformer", trained))
+    return AdapterTargets.of(*double_stream_targets(trained))
 
 
 @pytest.fixture(scope="module")
