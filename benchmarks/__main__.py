@@ -18,13 +18,15 @@ from trainer.launch import import_engine
 
 _SUMMARY = (
     "Measure the program on this machine. Further commands: kernels counts those of a step, gpu checks a GPU, "
-    "dataset times starts with many images, upload sends them to another machine."
+    "dataset times starts with many images, upload sends them to another machine, preference trains the "
+    "demo models with single methods."
 )
 _COMMANDS = {
     "kernels": "benchmarks.kernels.command:main",
     "gpu": "benchmarks.gpu.command:main",
     "dataset": "benchmarks.dataset_size:main",
     "upload": "benchmarks.upload:main",
+    "preference": "benchmarks.preference_command:main",
 }
 MEASUREMENTS = (
     "memory",

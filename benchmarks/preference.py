@@ -20,7 +20,7 @@ import torch
 from benchmarks.loop_speed import demo_config, run_setup
 from benchmarks.measure import wait_for
 from benchmarks.preference_cases import Case
-from benchmarks.preference_data import as_drawn, open_prompts, rewards, sampled, write_pairs, write_prompts
+from benchmarks.preference_data import Split, as_drawn, rewards, sampled, write_pairs, write_prompts
 from demo.make.evaluator import evaluate
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
@@ -34,9 +34,6 @@ from trainer.step.loop import run_loop
 from trainer.step.precision import process_settings
 
 REWARD, HELD_OUT = "brightness", "contrast"
-SEEDS_PER_PROMPT = 4
-
-_MEASURING_SEED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +55,15 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What all runs start from: the model's rewards before training, the file of prompts and the folder of pairs.
+    """What all runs of a demo model start from: its preset, its prompts and seeds, the guidance of measured images, its
+    rewards before training, the file of prompts and the folder of pairs.
 
     `pair_calls` is the number of calls of the denoiser that sampled the pairs.
     """
 
+    preset: Config
+    split: Split
+    guidance: float
     before: Measured
     prompts: Path
     pairs: Path
@@ -80,26 +81,29 @@ class Learned:
     latents: int
 
 
-def started(preset: Config, folder: Path, *, num_threads: int) -> Start:
-    """Measure the demo model before training, and write the prompts and the pairs to train on into a folder."""
-    learned, _ = open_prompts()
-    prompts = write_prompts(learned, folder / "prompts.txt")
+def started(
+    preset: Config, folder: Path, split: Split, *, guidance: float, num_threads: int, needs_pairs: bool = True
+) -> Start:
+    """Measure a demo model before training, and write the prompts and the pairs to train on into a folder."""
+    prompts = write_prompts(split.learned, folder / "prompts.txt")
     config = demo_config(preset, folder, repeats=1, epochs=1)
     machine = machine_of(config.general, config.training.precision)
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         model = load_model(config, machine)
         try:
-            before = measured(model, machine)
+            before = measured(model, machine, split, guidance)
             with counted_calls(model.family) as calls:
-                pairs = write_pairs(learned, folder / "pairs", rewards([REWARD]), model, machine)
+                pairs, reward = folder / "pairs", rewards([REWARD])
+                if needs_pairs:
+                    write_pairs(split.learned, pairs, reward, model, machine, guidance=guidance)
         finally:
             model.placement.close()
-    return Start(before, prompts, pairs, calls.calls)
+    return Start(preset, split, guidance, before, prompts, pairs, calls.calls)
 
 
-def trained(preset: Config, folder: Path, case: Case, start: Start, *, num_threads: int) -> Learned:
+def trained(folder: Path, case: Case, start: Start, *, num_threads: int) -> Learned:
     """Train a case as a run does, the dry run included, and measure the result."""
-    config = preference_config(preset, folder, case, start)
+    config = preference_config(folder, case, start)
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         run = prepare(run_setup(config, num_threads))
         try:
@@ -112,34 +116,38 @@ def trained(preset: Config, folder: Path, case: Case, start: Start, *, num_threa
                 wait_for(device)
                 seconds = time.perf_counter() - begin
             with evaluation_of(run.model, run.training.stepper).active():
-                after = measured(run.model, run.setup.machine)
+                after = measured(run.model, run.setup.machine, start.split, start.guidance)
             return Learned(after, seconds, run.training.counters.step, calls.calls, calls.latents)
         finally:
             run.close()
 
 
-def preference_config(preset: Config, folder: Path, case: Case, start: Start) -> Config:
+def preference_config(folder: Path, case: Case, start: Start) -> Config:
     """Return the demo preset as a run of a case."""
-    place = folder / f"{case.name}-{case.trains}"
-    tree = encode(demo_config(preset, place, repeats=1, epochs=case.epochs))
-    method = METHODS[case.name]
-    uses_pairs = method.learns_from(method.settings(**case.method)) == "pairs"
-    concept = (
-        {"path": str(start.pairs), "kind": "pairs"} if uses_pairs else {"path": str(start.prompts), "kind": "prompts"}
-    )
-    tree["concepts"] = [concept]
+    place = folder / f"{case.name}-{case.variant}-{case.trains}-{case.learning_rate:g}"
+    tree = encode(demo_config(start.preset, place, repeats=1, epochs=case.epochs))
+    of_pairs, of_prompts = {"path": str(start.pairs), "kind": "pairs"}, {"path": str(start.prompts), "kind": "prompts"}
+    tree["concepts"] = [of_pairs if uses_pairs(case) else of_prompts]
+    tree["general"] |= {"seed": start.split.run_seed}
     tree["training"] |= {
         "method": dict(case.method),
         "trains": case.trains,
         "learning_rate": case.learning_rate,
         "batch_size": case.batch_size,
         "ema": {"mode": "off"},
+        "schedule": {"name": "constant"},
     }
     tree["training"]["noise"] |= {"min_strength": case.min_strength}
     tree["adapter"] |= {"layers": "all"}
     tree["parts"] |= {"text_encoder": {"train": False}}
     tree["reward"] = {"models": [{"kind": REWARD}], "measure_every": {"unit": "never"}}
     return decode(tree).config
+
+
+def uses_pairs(case: Case) -> bool:
+    """Return whether a case trains on the pairs."""
+    method = METHODS[case.name]
+    return method.learns_from(method.settings(**case.method)) == "pairs"
 
 
 @contextmanager
@@ -159,11 +167,12 @@ def counted_calls(family: ModelFamily) -> Iterator[Calls]:
             hook.remove()
 
 
-def measured(model: LoadedModel, machine: Machine) -> Measured:
-    """Return the rewards of images sampled with the held-out prompts, each with several seeds."""
-    _, prompts = open_prompts()
-    texts, scenes = [p.text for p in prompts], [p.scene for p in prompts] * SEEDS_PER_PROMPT
-    images_B3PP = sampled(model, machine, texts, per_prompt=SEEDS_PER_PROMPT, first_seed=_MEASURING_SEED)
-    scores = rewards([REWARD, HELD_OUT])(images_B3PP, texts * SEEDS_PER_PROMPT).by_name
+def measured(model: LoadedModel, machine: Machine, split: Split, guidance: float) -> Measured:
+    """Return the rewards of images sampled with the prompts to measure, each with several seeds."""
+    texts, scenes = [p.text for p in split.measured], [p.scene for p in split.measured] * split.per_prompt
+    images_B3PP = sampled(
+        model, machine, texts, per_prompt=split.per_prompt, first_seed=split.first_seed, guidance=guidance
+    )
+    scores = rewards([REWARD, HELD_OUT])(images_B3PP, texts * split.per_prompt).by_name
     right = [evaluate(as_drawn(i), scene).shape_right for i, scene in zip(images_B3PP, scenes, strict=True)]
     return Measured(scores[REWARD].mean().item(), scores[HELD_OUT].mean().item(), float(np.mean(right)))

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NUM_STEPS = 10
-GUIDANCE = 2.0
-"""With which the images that are measured are sampled, and those for pairs."""
+"""Of the images that are measured, and those for pairs."""
 
 _CLIP_RANGE = 1e-2
 
@@ -22,7 +21,8 @@ class Case:
     """A run: the settings of its method, what it trains ("adapter" or "full"), for how long, and the reward to reach.
 
     An epoch covers every prompt once, or every pair. `min_strength` is the smallest noising strength of the training
-    noise.
+    noise. `variant` names what is special about its settings. `rates` are the learning rates that were tried, if
+    `python -m benchmarks preference --choose` chose among them.
     """
 
     method: Mapping[str, Any]
@@ -32,6 +32,8 @@ class Case:
     batch_size: int
     goal: float
     min_strength: float = 0.0
+    variant: str = ""
+    rates: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
@@ -42,7 +44,7 @@ class Case:
 _ALIGNPROP = {
     "name": "alignprop",
     "steps": NUM_STEPS,
-    "guidance": GUIDANCE,
+    "guidance": 2.0,
     "gradient_truncation": "fixed",
     "backprop_steps": 1,
 }
@@ -105,3 +107,38 @@ CASES: tuple[Case, ...] = (
     Case(_DGPO, "adapter", 4e-3, epochs=1, batch_size=3, goal=0.55, min_strength=0.4),
     Case(_DGPO, "full", 5e-4, epochs=1, batch_size=3, goal=0.55, min_strength=0.4),
 )
+
+# On a flow model: LoRA only, with the settings above. Their learning rates were chosen among `rates`.
+_FLOW_GRPO = {**_GRPO, "inner_epochs": 1, "timesteps": "window", "window_size": 2}
+_RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+_NFT_RATES = (2e-3, 4e-3, 8e-3)
+
+FLOW_CASES: tuple[Case, ...] = (
+    Case(_FLOW_GRPO, "adapter", 1e-3, epochs=3, batch_size=6, goal=0.6, variant="window of 2", rates=_RATES),
+    Case(_NFT, "adapter", 2e-3, epochs=1, batch_size=3, goal=0.45, variant="5 denoising steps", rates=_NFT_RATES),
+    *(
+        Case(
+            {**_NFT, "steps": steps, "group_size": 4, "timesteps_per_image": 2},
+            "adapter",
+            2e-3,
+            epochs=1,
+            batch_size=3,
+            goal=0.5,
+            variant=f"{steps} denoising steps",
+            rates=rates,
+        )
+        for steps, rates in ((10, _NFT_RATES), (40, (2e-3,)))
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A demo model: its preset, its cases, and the guidance of the images that are measured and those for pairs."""
+
+    preset: str
+    guidance: float
+    cases: tuple[Case, ...]
+
+
+DEMOS: Mapping[str, Demo] = {"demo": Demo("#demo", 2.0, CASES), "flow": Demo("#demo flow", 3.0, FLOW_CASES)}

@@ -6,13 +6,14 @@ The prompts leave the colour of the ground open ("a red star"), so that the mode
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.preference_cases import GUIDANCE, NUM_STEPS
+from benchmarks.preference_cases import NUM_STEPS
 from demo.make.images import OPEN_TEMPLATES, DrawnImage, Scene, write_caption
 from demo.make.quality import Prompt
 from demo.make.shapes import COLOURS, IMAGE_SIZE_PX, SHAPES
@@ -37,6 +38,34 @@ _BATCH_SIZE = 24
 _CANDIDATES_SEED = 2_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The prompts that runs train on and those they are measured with, the seed of the runs, and the first seed of the
+    measured images, of which there are `per_prompt` for each prompt.
+    """
+
+    learned: Sequence[Prompt]
+    measured: Sequence[Prompt]
+    run_seed: int
+    first_seed: int
+    per_prompt: int
+
+
+def reported_split(run_seed: int = 42) -> Split:
+    """Return the prompts and seeds of the reported figures."""
+    learned, held_out = open_prompts()
+    return Split(learned, held_out, run_seed, 1_000_000, 4)
+
+
+def choosing_split() -> Split:
+    """Return the prompts and seeds by which settings are chosen: none of them is measured for the reported figures.
+
+    Half of the prompts to train on are measured.
+    """
+    learned, _ = open_prompts()
+    return Split(learned[::2], learned[1::2], 11, 3_000_000, 8)
+
+
 def open_prompts() -> tuple[list[Prompt], list[Prompt]]:
     """Return the prompts to train on and the held-out ones: every shape in every colour, half of them each."""
     prompts: tuple[list[Prompt], list[Prompt]] = ([], [])
@@ -54,7 +83,7 @@ def rewards(kinds: Sequence[str]) -> CompositeReward:
 
 @torch.no_grad()
 def sampled(
-    model: LoadedModel, machine: Machine, texts: Sequence[str], *, per_prompt: int, first_seed: int
+    model: LoadedModel, machine: Machine, texts: Sequence[str], *, per_prompt: int, first_seed: int, guidance: float
 ) -> torch.Tensor:
     """Return images in [0, 1] on the CPU, (B, 3, P, P): one of every prompt, then the next of every prompt.
 
@@ -62,11 +91,15 @@ def sampled(
     """
     texts = [*texts] * per_prompt
     batches = [range(begin, min(begin + _BATCH_SIZE, len(texts))) for begin in range(0, len(texts), _BATCH_SIZE)]
-    images = [_batch(model, machine, [texts[i] for i in rows], [first_seed + i for i in rows]) for rows in batches]
+    images = [
+        _batch(model, machine, [texts[i] for i in rows], [first_seed + i for i in rows], guidance) for rows in batches
+    ]
     return (torch.cat(images).float() / 2 + 0.5).clamp(0, 1)
 
 
-def _batch(model: LoadedModel, machine: Machine, texts: Sequence[str], seeds: Sequence[int]) -> torch.Tensor:
+def _batch(
+    model: LoadedModel, machine: Machine, texts: Sequence[str], seeds: Sequence[int], guidance: float
+) -> torch.Tensor:
     family, size = model.family, Size(IMAGE_SIZE_PX, IMAGE_SIZE_PX)
     with model.placement.phase(phases.SAMPLE_ENCODE), machine.precision.autocast():
         encoded = family.encode_prompts([*texts, ""])
@@ -74,7 +107,7 @@ def _batch(model: LoadedModel, machine: Machine, texts: Sequence[str], seeds: Se
     drawn = [initial_noise(_shape(family, size), seed=seed, device=machine.train_device) for seed in seeds]
     with model.placement.phase(phases.SAMPLE_DENOISE), machine.precision.autocast():
         latents_BCHW = run_denoising_loop(
-            guided_prediction(family, conditioning, empty, size=size, guidance=GUIDANCE),
+            guided_prediction(family, conditioning, empty, size=size, guidance=guidance),
             scheduler_for(family, "ddim", size),
             torch.stack([noise for noise, _ in drawn]),
             num_steps=NUM_STEPS,
@@ -97,13 +130,19 @@ def write_prompts(prompts: Sequence[Prompt], path: Path) -> Path:
 
 
 def write_pairs(
-    prompts: Sequence[Prompt], folder: Path, reward: CompositeReward, model: LoadedModel, machine: Machine
+    prompts: Sequence[Prompt],
+    folder: Path,
+    reward: CompositeReward,
+    model: LoadedModel,
+    machine: Machine,
+    *,
+    guidance: float,
 ) -> Path:
     """Write pairs of images that the model samples for each prompt: the best with the worst, the second with the
     second worst, and so on, by a reward.
     """
     texts = [p.text for p in prompts]
-    images_B3PP = sampled(model, machine, texts, per_prompt=CANDIDATES, first_seed=_CANDIDATES_SEED)
+    images_B3PP = sampled(model, machine, texts, per_prompt=CANDIDATES, first_seed=_CANDIDATES_SEED, guidance=guidance)
     rewards_KP = reward(images_B3PP, texts * CANDIDATES).total_B.view(CANDIDATES, -1)
     images_KP3PP = images_B3PP.view(CANDIDATES, len(texts), *images_B3PP.shape[1:])
     for side in (CHOSEN_FOLDER, REJECTED_FOLDER):

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from benchmarks import preference, preference_cases
 from benchmarks.cache_speed import cache_against_bare
 from benchmarks.demo_runs import demo_preset, demo_run
 from benchmarks.full_size import FullSize, all_measured, write_random_model
@@ -24,6 +23,8 @@ from benchmarks.host_waits import waits_per_step
 from benchmarks.loop_speed import as_sdxl, loop_against_bare, with_large_unet
 from benchmarks.loop_variants import LoopVariant, measured_variants
 from benchmarks.measure import Ratio
+from benchmarks.preference_cases import DEMOS
+from benchmarks.preference_command import reported_rows
 from benchmarks.quantized_bases import quantized_bases
 from benchmarks.rows import Row
 from benchmarks.saving_memory import Saving, of_denoiser, ways_against_none, with_parts
@@ -33,7 +34,6 @@ from benchmarks.toy_sdxl import write_toy_sdxl
 from benchmarks.waiting import waiting_share
 from modules.config.schema import Config
 from modules.families.parts.forwards import block_types, transformer_types
-from modules.objectives.registry import METHODS
 from modules.system.devices import Device, resolve_device
 from modules.system.paths import PROGRAM_ROOT, from_root
 
@@ -262,33 +262,9 @@ def _memory(folder: Path, device: Device) -> Iterator[Row]:
 
 
 def _preference(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    """Train every method that learns from rewards or preferences on the demo model, all from the same start."""
-    preset, folder = demo_preset(device), folder / "preference"
-    start = preference.started(preset, folder, num_threads=num_threads)
-    yield _start_row(start)
-    for case in preference_cases.CASES:
-        learned = preference.trained(preset, folder, case, start, num_threads=num_threads)
-        yield _learned_row(case, start, learned)
-
-
-def _start_row(start: preference.Start) -> Row:
-    found = start.before
-    value = (
-        f"{preference.REWARD} {found.reward:.3f}; held out: {preference.HELD_OUT} {found.held_out:.3f}, right shapes "
-        f"{found.right_shapes:.0%}; {start.pair_calls} UNet calls for the pairs"
-    )
-    return Row("demo model before training", value, numbers=asdict(found) | {"pair_calls": start.pair_calls})
-
-
-def _learned_row(case: preference_cases.Case, start: preference.Start, learned: preference.Learned) -> Row:
-    before, after = start.before, learned.after
-    value = (
-        f"{preference.REWARD} {after.reward:.3f} ({after.reward - before.reward:+.3f}); held out: "
-        f"{preference.HELD_OUT} {after.held_out:.3f} ({after.held_out - before.held_out:+.3f}), right shapes "
-        f"{after.right_shapes:.0%}; {learned.steps} steps, {learned.seconds:.0f} s, {learned.calls} UNet calls"
-    )
-    what = {"adapter": "LoRA", "full": "fine-tune"}[case.trains]
-    return Row(f"{METHODS[case.name].label}, {what}", value, f"at least {case.goal:.2f}", asdict(learned))
+    """Train every method that learns from rewards or preferences on the demo models, each from the same start."""
+    for name, demo in DEMOS.items():
+        yield from reported_rows(demo, folder / "preference" / name, device, num_threads=num_threads)
 
 
 def _window() -> Iterator[Row]:

@@ -20,6 +20,7 @@ from benchmarks import (
     measure,
     preference,
     preference_cases,
+    preference_command,
     preference_data,
     report,
     saving_memory,
@@ -232,6 +233,14 @@ def test_a_model_of_random_weights_has_the_published_shapes(
 
 def test_preference_methods_are_measured_on_prompts_that_they_do_not_train_on() -> None:
     learned, held_out = preference_data.open_prompts()
+    choosing, reported = preference_data.choosing_split(), preference_data.reported_split()
+    assert [p.text for p in reported.measured] == [p.text for p in held_out]
+    assert not {p.text for p in choosing.measured} & {p.text for p in (*held_out, *choosing.learned)}
+    assert {p.scene.shape for p in choosing.measured} == {p.scene.shape for p in choosing.learned} == set(SHAPES)
+    seeds = {range(s.first_seed, s.first_seed + s.per_prompt * len(s.measured)) for s in (choosing, reported)}
+    one, other = (set(r) for r in seeds)
+    assert not one & other
+    assert choosing.run_seed != reported.run_seed
     assert not {p.text for p in learned} & {p.text for p in held_out}
     for prompts in (learned, held_out):
         assert len(prompts) == 24
@@ -249,9 +258,8 @@ def test_preference_methods_train_as_runs_do_and_their_unet_calls_are_counted(
     monkeypatch.setattr(preference_data, "NUM_STEPS", 2)
     monkeypatch.setattr(preference_data, "CANDIDATES", 2)
     monkeypatch.setattr(preference_data, "PAIRS_PER_PROMPT", 1)
-    monkeypatch.setattr(preference, "SEEDS_PER_PROMPT", 1)
-    preset = demo_preset(CPU)
-    start = preference.started(preset, tmp_path, num_threads=1)
+    split = replace(preference_data.reported_split(), per_prompt=1)
+    start = preference.started(demo_preset(CPU), tmp_path, split, guidance=2.0, num_threads=1)
     assert start.pair_calls == 2  # one batch of eight images
     chosen, rejected = (sorted((start.pairs / side).glob("*.png")) for side in ("chosen", "rejected"))
     assert [p.name for p in chosen] == [p.name for p in rejected]
@@ -263,15 +271,26 @@ def test_preference_methods_train_as_runs_do_and_their_unet_calls_are_counted(
         next(case for case in preference_cases.CASES if case.name == name) for name in ("alignprop", "dpo")
     ]
     reward_case = replace(reward_case, method={**reward_case.method, "steps": 3}, epochs=2, batch_size=2)
-    learned = preference.trained(preset, tmp_path, reward_case, start, num_threads=1)
+    learned = preference.trained(tmp_path, reward_case, start, num_threads=1)
     # Four steps with three denoising steps each, of two prompts with guidance.
     assert (learned.steps, learned.calls, learned.latents) == (4, 12, 12 * 4)
     assert learned.after.reward > start.before.reward
-    learned = preference.trained(preset, tmp_path, replace(pair_case, epochs=1, batch_size=4), start, num_threads=1)
+    learned = preference.trained(tmp_path, replace(pair_case, epochs=1, batch_size=4), start, num_threads=1)
     assert (learned.steps, learned.calls, learned.latents) == (1, 2, 2 * 8)  # the model and its reference
-    row = report._learned_row(pair_case, start, learned)
+    row = preference_command.learned_row(pair_case, start, learned)
     assert row.name == "Diffusion-DPO, LoRA"
-    assert row.value.endswith("2 UNet calls")
+    assert row.value.endswith("2 calls, 16 latents")
+
+
+def test_the_rate_that_is_chosen_has_the_highest_reward_of_those_that_keep_the_shapes() -> None:
+    before = preference.Measured(0.5, 0.1, 0.8)
+    found = {
+        rate: preference.Measured(reward, 0.1, shapes)
+        for rate, reward, shapes in ((1e-3, 0.55, 0.8), (2e-3, 0.6, 0.7), (4e-3, 0.9, 0.1))
+    }
+    assert preference_command.chosen_rate(found, before) == 2e-3
+    ruined = {rate: replace(m, right_shapes=0.1) for rate, m in found.items()}
+    assert preference_command.chosen_rate(ruined, before) == 1e-3
 
 
 def test_the_windows_own_figures_become_rows(monkeypatch: pytest.MonkeyPatch) -> None:
