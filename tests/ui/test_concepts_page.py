@@ -431,7 +431,8 @@ def test_an_editor_whose_concept_goes_closes_once_and_leaves_nothing_to_draw(win
     window.app.form.edit("concepts", ())
     for _ in range(2):  # two changes before the window is idle
         editor._follow()
-    window.app.root.update_idletasks()
-    assert not editor.winfo_exists()
+    window.app.root.update_idletasks()  # as a control does while it is built
+    assert editor.winfo_exists(), "it would go while its form is built"
+    window.wait_until(lambda: not editor.winfo_exists(), "the end of the editor")
     assert not {(view, "width") for view in views} & set(window.app.context.pump._redraws)
     window.settle()

@@ -192,7 +192,7 @@ class ItemEditor(Window):
 
     def _follow(self) -> None:
         if len(self._context.form.value(self._list_path)) != self._num_items:
-            self._context.root.after_idle(self.close)
+            self._context.root.after(0, self.close)  # not `after_idle`: a control that is being built might run that
 
 
 def _first_text(master: tk.Misc) -> tk.Misc | None:

@@ -179,7 +179,7 @@ class ConceptEditor(Window):
 
     def _follow(self) -> None:
         if len(self._context.form.value(self._list_path)) != self._num_items:
-            self._context.root.after_idle(self.close)
+            self._context.root.after(0, self.close)  # not `after_idle`: a control that is being built might run that
             return
         concept = self._editing.concept
         self.title(f"Concept {concept.name or concept.path}")
