@@ -196,6 +196,23 @@ def test_from_a_folder_to_a_length_without_leaving_the_page(
     assert {title for title, card in cards.items() if card.sign.cget("text") == "✓"} == set(cards)
 
 
+def test_presets_that_come_later_do_not_move_what_is_below(window: Window) -> None:
+    """The button for the folder slid away from under the pointer when they came."""
+    page: Any = window.open_page("simple")
+    window.settle()
+    card = page.cards["Base model"]
+
+    def height_with(here: Here) -> int:
+        card.follow(Progress(Config(), OF_DEMO, here=here), 1, lambda _choice: None)
+        window.settle()
+        return card.card.winfo_reqheight()
+
+    looking_for_them = height_with(Here(DESKTOP))
+    found = height_with(Here(DESKTOP, (offer(), replace(offer(), preset=Preset("#other", "o", Path("other.json"))))))
+    assert abs(found - looking_for_them) <= window.app.context.theme.px(18)  # a line of text
+    assert height_with(Here(DESKTOP, ())) < found
+
+
 def test_images_that_are_added_to_the_demo_are_trained_alone(window: Window, tmp_path: Path) -> None:
     """A newcomer's dog was trained with the zogs, sampled as zogs and saved as zog.safetensors."""
     form = window.app.context.form

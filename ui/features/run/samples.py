@@ -15,7 +15,7 @@ from ui.features.run.step_model import save_step_model
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
 
-_NO_SAMPLES = "Samples appear here. Set prompts and intervals under Sampling & validation."
+_NO_SAMPLES = "Samples appear here. Their prompts and intervals are set under Sampling & validation."
 
 
 class RunSamples(SampleGrid):

@@ -67,7 +67,8 @@ def _no_choices(_progress: Progress) -> tuple[Choice, ...]:
 class Step:
     """A step: its name, its state as a sentence, the buttons that change it (their label and action), and its fields.
 
-    Where it is not done, `choices` are offered. `is_wrong` if the state is a warning.
+    Where it is not done, `choices` are offered; `awaits_choices` while they are looked for. `is_wrong` if the state is
+    a warning.
     """
 
     title: str
@@ -77,6 +78,7 @@ class Step:
     fields: tuple[str, ...] = ()
     choices: Callable[[Progress], tuple[Choice, ...]] = _no_choices
     is_wrong: Callable[[Progress], bool] = lambda _progress: False
+    awaits_choices: Callable[[Progress], bool] = lambda _progress: False
 
 
 def is_demo(source: Source) -> bool:
@@ -122,6 +124,10 @@ def _describe_model(progress: Progress) -> str:
 def _preset_choices(progress: Progress) -> tuple[Choice, ...]:
     found = progress.here.offers if progress.here is not None else ()
     return tuple(Choice(o.preset.name, describe_offer(o, progress.num_images), o.preset) for o in found or ())
+
+
+def _awaits_presets(progress: Progress) -> bool:
+    return progress.here is None or progress.here.offers is None
 
 
 # -- the images and their captions
@@ -305,6 +311,7 @@ STEPS: tuple[Step, ...] = (
         (("All presets…", "find_preset"),),
         ("model.base_model",),
         _preset_choices,
+        awaits_choices=_awaits_presets,
     ),
     Step(
         "Images",

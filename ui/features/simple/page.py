@@ -31,6 +31,7 @@ _ASK_SENTENCE = (
 )
 _QUIET_SECONDS = 0.3
 _IN_FIRST_COLUMN = 3  # steps
+_ROOM_FOR_CHOICES = 92  # pixels: the usual two of this computer
 _SHOWN = (*FIELDS, "concepts", "sampling.prompts", "model.family", "general.notes")
 
 
@@ -81,6 +82,12 @@ class StepCard(GroupCard):
         if choices != self._drawn:
             self._drawn = choices
             self._draw_choices(choices, choose)
+        if not choices and not is_done and self.step.awaits_choices(progress):
+            # What is below must not move under the pointer when they come.
+            self._choices.configure(height=self._context.theme.px(_ROOM_FOR_CHOICES))
+            self._choices.pack(fill="x", pady=(self._context.theme.px(4), 0))
+        elif not choices:
+            self._choices.pack_forget()
 
     def _draw_choices(self, choices: tuple[Choice, ...], choose: Callable[[Choice], None]) -> None:
         """Draw the choices below each other, each with its meaning next to its button."""
