@@ -32,6 +32,22 @@ class FolderFiles(NamedTuple):
     mtimes_ns: array[int]
 
 
+class PackedFiles(NamedTuple):
+    """The files of a folder with their names as one text: a million names as objects take 90 MB more."""
+
+    files: FolderFiles
+    names: str
+
+    @classmethod
+    def of(cls, files: FolderFiles) -> PackedFiles:
+        """Return files with their names packed."""
+        return cls(files._replace(names=[]), "\0".join(files.names))
+
+    def unpacked(self) -> FolderFiles:
+        """Return the files as they were; each time their names are new objects."""
+        return self.files._replace(names=self.names.split("\0"))
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """A file or folder that is left out: a link out of the folder, or a subfolder that cannot be listed."""

@@ -15,7 +15,7 @@ from modules.data.archive_files import files_of_archive
 from modules.data.archives import ARCHIVE_SUFFIXES, FileStatus, status_of
 from modules.data.cache.image_index import ImageIndex
 from modules.data.captions.sources import CaptionFault, CaptionOrigin, CaptionTexts, read_captions
-from modules.data.folder_files import FolderFiles, list_files
+from modules.data.folder_files import FolderFiles, PackedFiles, list_files
 from modules.data.folder_scan import FolderScan, ImageFiles, images_among, shared_captions
 from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.links import LEADS_OUT, leads_out
@@ -112,18 +112,17 @@ def scan_folder(
             return Scan(images, tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
         archives = [folder]
     else:
-        listed = list(list_files(folder, include_subfolders=include_subfolders, leave_out=skipping(skipped)))
-        fingerprint = _fingerprint(listed, ())
-        found = [images_among(files, SUFFIXES, skipped) for files in listed]
-        if any(part.images for part in found):
-            del listed
-            for part in found:
-                skipped += archives_beside(_archives_in(part.files))
-            num_images = sum(len(part.images) for part in found)
-            found.reverse()
-            parts = (found.pop() for _ in range(len(found)))  # each is left to its scan
+        found = list_files(folder, include_subfolders=include_subfolders, leave_out=skipping(skipped))
+        listed = [PackedFiles.of(files) for files in found]
+        fingerprint = _fingerprint((part.unpacked() for part in listed), ())
+        images_of = [images_among(part.unpacked(), SUFFIXES, skipped).images for part in listed]
+        if any(images_of):
+            for part in listed:
+                skipped += archives_beside(_archives_in(part.unpacked()))
+            parts = (ImageFiles(part.unpacked(), among) for part, among in zip(listed, images_of, strict=True))
+            num_images = sum(map(len, images_of))
             return _scan_files(folder, parts, num_images, captions, metadata, index, watch, skipped, fingerprint)
-        files = [part.folder / name for part in listed for name in part.names]
+        files = [part.files.folder / name for part in listed for name in part.unpacked().names]
         archives = archives_among(folder, files, skipped)
     inside = [a for archive in archives if (a := files_of_archive(archive, index, skipped)) is not None]
     parts = (part for archive in inside for part in archive.parts())
