@@ -185,7 +185,7 @@ class Closing:
             self.is_closing = self._is_over = False
             self._queue.stay()
             return
-        self._context.root.after_idle(self._close)
+        self._context.root.after(0, self._close)  # not `after_idle`: what is being built might run that
 
     def _hand_over(self) -> bool:
         """Continue the run or the queue in a process of its own; return whether the window can close."""
