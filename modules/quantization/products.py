@@ -19,6 +19,7 @@ from modules.quantization.packing import ROWS, PackedData, Rows, is_eager_gpu, s
 from modules.quantization.registry import PRODUCT_CAPABILITY, Rounding
 
 _LEAST_TOKENS = 32  # torch._int_mm on CUDA: "self.size(0) needs to be greater than 16"
+_LEAST_ROW_SCALED = 257  # H100 (torchao's issue 4582): cuBLAS has no such product of fewer tokens of 9216 values
 _MULTIPLE: dict[Rounding, int] = {"int8": 8, "float8": 16}  # of both sides of the weight on CUDA (cuBLASLt)
 
 # A float32 from 2**23 to 2**24 has no fraction, so adding this rounds to the nearest integer, which the lowest byte
@@ -114,10 +115,10 @@ def _has_product(device: torch.device, rounding: Rounding) -> bool:
 @known_once
 def _takes_row_scales(device: torch.device) -> bool:
     """Return whether the product in float8 takes scales of rows: not on each GPU that has the product."""
-    ones = torch.ones(_LEAST_TOKENS, 1, device=device)
+    ones = torch.ones(_LEAST_ROW_SCALED, 1, device=device)
     values = ones.expand(-1, 32).contiguous().to(torch.float8_e4m3fn)
     try:
-        torch._scaled_mm(values, values.T, scale_a=ones, scale_b=ones.T, out_dtype=torch.bfloat16)
+        torch._scaled_mm(values, values[:32].T, scale_a=ones, scale_b=ones[:32].T, out_dtype=torch.bfloat16)
     except RuntimeError:
         logger.info("Products in float8 are scaled after they are computed: this GPU takes no scales of rows.")
         return False
@@ -141,7 +142,8 @@ def _multiply_in_8_bits(
     if packed.dtype == torch.int8:
         return _rescaled(_int_product(rounded, packed), token_scales, scales, bias, dtype)
     packed = packed.contiguous()
-    if dtype == torch.bfloat16 and _takes_row_scales(packed.device):  # no other dtype has scales of rows
+    is_row_scaled = dtype == torch.bfloat16 and len(rounded) >= _LEAST_ROW_SCALED  # no other dtype has scales of rows
+    if is_row_scaled and _takes_row_scales(packed.device):
         ones = token_scales.new_ones(1, len(packed)) if scales is None else scales.contiguous()
         return torch._scaled_mm(
             rounded, packed.T, scale_a=token_scales, scale_b=ones, bias=bias, out_dtype=torch.bfloat16

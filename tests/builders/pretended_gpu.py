@@ -298,8 +298,8 @@ def _require_scaled_product(
     is_one = left_scales.numel() == right_scales.numel() == 1
     if not is_one and not (of_rows and left_scales.is_contiguous() and right_scales.is_contiguous()):
         raise NoKernelError(f"scales of {left_scales.size()} and {right_scales.size()}")
-    if not is_one and out_dtype != torch.bfloat16:
-        raise NoKernelError(f"a product with scales of rows in {out_dtype}")
+    if not is_one and (out_dtype != torch.bfloat16 or len(left) <= 256):
+        raise NoKernelError(f"a product of {len(left)} tokens with scales of rows in {out_dtype}")
 
 
 def _check_generator(func: Any, args: Any, kwargs: dict[str, Any], device: torch.device) -> None:
