@@ -116,18 +116,13 @@ def test_widgets_use_colour_tokens_only() -> None:
 
 
 def test_only_the_pump_loops() -> None:
-    """`after` with a delay stands in few places: the pump's loop, and single shots for tips and flashes."""
+    """`after` stands in few places: the pump's loop, tooltips, and `call_later` for single calls."""
     users = set()
     for file in (ROOT / "ui").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "after":
                 users.add(file.relative_to(ROOT / "ui").as_posix())
-    assert users <= {
-        "widgets/tooltip.py",
-        "forms/fields.py",
-        "app/top_bar.py",
-        "widgets/files/dialog.py",
-    }, users
+    assert users == {"widgets/tooltip.py", "widgets/panel.py"}
 
 
 def test_no_thread_but_the_background_ones_is_started_here() -> None:

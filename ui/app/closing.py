@@ -22,6 +22,7 @@ from ui.forms.context import Context
 from ui.forms.preferences import LeftProcess
 from ui.loop.interaction import Answer, Failure
 from ui.loop.run_state import RunState
+from ui.widgets.panel import call_later
 
 if TYPE_CHECKING:
     from trainer.launch import RunRequest
@@ -185,7 +186,7 @@ class Closing:
             self.is_closing = self._is_over = False
             self._queue.stay()
             return
-        self._context.root.after(0, self._close)  # not `after_idle`: what is being built might run that
+        call_later(self._context.root, 0, self._close)  # not `after_idle`: what is being built might run that
 
     def _hand_over(self) -> bool:
         """Continue the run or the queue in a process of its own; return whether the window can close."""

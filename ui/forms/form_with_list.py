@@ -18,6 +18,7 @@ from ui.forms.records import Group
 from ui.forms.setting_pages import PageSpec, groups_on
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
+from ui.widgets.panel import call_later
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.table import Column
 from ui.widgets.theme import PAD
@@ -192,7 +193,7 @@ class ItemEditor(Window):
 
     def _follow(self) -> None:
         if len(self._context.form.value(self._list_path)) != self._num_items:
-            self._context.root.after(0, self.close)  # not `after_idle`: a control that is being built might run that
+            call_later(self, 0, self.close)  # not `after_idle`: a control that is being built might run that
 
 
 def _first_text(master: tk.Misc) -> tk.Misc | None:

@@ -32,7 +32,7 @@ def call_later(widget: tk.Misc, delay: int | Literal["idle"], call: Callable[[],
     The root has the timer. That of a widget's own `after` outlives the widget and its command, which Tk reports in a
     dialog of its own.
     """
-    root = widget.nametowidget(".")
+    root = widget._root()  # type: ignore[attr-defined]
     timer: str = root.after(delay, lambda: call() if widget.winfo_exists() else None)
     return timer
 

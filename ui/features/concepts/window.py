@@ -18,7 +18,7 @@ from ui.forms.layout import FormView
 from ui.forms.records import Group, item_groups
 from ui.widgets.controls import Button, Switch
 from ui.widgets.dialog import Window
-from ui.widgets.panel import Panel
+from ui.widgets.panel import Panel, call_later
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import Tab
 from ui.widgets.theme import GAP, PAD
@@ -179,7 +179,7 @@ class ConceptEditor(Window):
 
     def _follow(self) -> None:
         if len(self._context.form.value(self._list_path)) != self._num_items:
-            self._context.root.after(0, self.close)  # not `after_idle`: a control that is being built might run that
+            call_later(self, 0, self.close)  # not `after_idle`: a control that is being built might run that
             return
         concept = self._editing.concept
         self.title(f"Concept {concept.name or concept.path}")
