@@ -20,6 +20,7 @@ from launcher.messages import Failure, Sentence
 
 _SEEDS = frozenset({"pip", "setuptools", "wheel"})
 _VERSION = re.compile(r"(\d+!)?\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*(\+[a-z0-9.]+)?")
+_OF_WHEEL = re.compile(r"[^/]+\.dist-info/METADATA")
 
 Package = str
 """A package's normalised name: lower case, words joined by hyphens."""
@@ -101,7 +102,8 @@ def of_wheels(folder: Path) -> dict[Package, Installed]:
     packages: dict[Package, Installed] = {}
     for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as content:
-            metadata = next(name for name in content.namelist() if name.endswith(".dist-info/METADATA"))
+            # Not of the copies of other packages in a wheel, as in setuptools': those lie deeper.
+            metadata = next(name for name in content.namelist() if _OF_WHEEL.fullmatch(name))
             head = _fields(content.read(metadata).decode("utf-8", "replace").splitlines())
         packages[normalised(head["Name"][0])] = Installed(
             head["Version"][0], tuple(head.get("Requires-Dist", ())), wheel

@@ -1,6 +1,7 @@
 """What is wanted, what is there, what is missing."""
 
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ def metadata(folder: Path, name: str, version: str, *requires: str) -> None:
 
 def missing(folder: Path, *wanted: str) -> list[Unmet]:
     return sorted(requirements.unmet(wanted, requirements.installed([str(folder)])))
+
+
+def test_a_wheel_is_of_its_own_package_and_not_of_a_copy_in_it(tmp_path: Path) -> None:
+    """As in setuptools' wheel, which every torch needs."""
+    with zipfile.ZipFile(tmp_path / "alpha-2-py3-none-any.whl", "w") as wheel:
+        for folder, name in (("alpha/_vendor/beta-1", "beta"), ("alpha-2", "alpha")):
+            wheel.writestr(f"{folder}.dist-info/METADATA", f"Name: {name}\nVersion: 2\nRequires-Dist: gamma\n")
+    found = requirements.of_wheels(tmp_path)
+    assert {name: package.requires for name, package in found.items()} == {"alpha": ("gamma",)}
 
 
 def test_wanted_with_extras(tmp_path: Path) -> None:
