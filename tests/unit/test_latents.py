@@ -70,6 +70,23 @@ def test_patches_are_those_of_flux2s_pipeline() -> None:
     torch.testing.assert_close(norm_of(vae).denormalize(theirs), encoded())
 
 
+class OnAppleGpu(torch.Tensor):
+    """Values that cannot become float64 before they are on the CPU."""
+
+    def double(self) -> torch.Tensor:  # type: ignore[override]
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+
+    def cpu(self) -> torch.Tensor:  # type: ignore[override]
+        return self.as_subclass(torch.Tensor)
+
+
+def test_the_statistics_of_patches_are_read_on_apples_gpus() -> None:
+    vae = AutoencoderKLFlux2(**TINY, **TWO_BLOCKS)
+    here = norm_of(vae)
+    vae.bn.running_var = vae.bn.running_var.as_subclass(OnAppleGpu)
+    assert norm_of(vae).identity == here.identity
+
+
 @pytest.mark.parametrize("shift", [None, 0.1159])
 def test_a_vae_is_encoded_and_decoded_with_its_normalisation(shift: float | None) -> None:
     vae = AutoencoderKL(**TINY, **TWO_BLOCKS, shift_factor=shift, scaling_factor=0.5).eval()

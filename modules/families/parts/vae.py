@@ -75,7 +75,8 @@ def norm_of(vae: Any) -> LatentNorm:
     """Return the normalisation of a VAE's latents, from its config and, for a batch norm, from its weights."""
     config = vae.config
     if (batch_norm := getattr(vae, "bn", None)) is not None:
-        deviations = (batch_norm.running_var.double() + config.batch_norm_eps).sqrt()
+        # On the CPU: Apple's GPUs have no float64.
+        deviations = (batch_norm.running_var.cpu().double() + config.batch_norm_eps).sqrt()
         values = [batch_norm.running_mean, deviations]
         if hasattr(vae, _PLACES_FIRST):
             values = [one.unflatten(0, (_PLACES, -1)).T.flatten() for one in values]
