@@ -29,7 +29,7 @@ VERDICTS: Mapping[Verdict, str] = {
 
 FOLDER, DATA_FILE, PAGE_FILE = "report", "images.json", "images.html"
 _FEWEST = 12  # images of a kind: the deviation of fewer is often small by chance (two of the demo's eight stood out)
-_OUTLIER, _OF_FEW = 4.0, 6.0  # robust standard deviations, more of few images: a false alarm in 20 to 40 data sets
+_OUTLIER, _OF_FEW = 4.0, 6.0  # robust standard deviations, more of few: one false alarm in 25 to 40 sets of up to 40
 _LEAST_LOSS = 1e-12  # one of exactly 0 has no logarithm
 _LEAST_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
 _MOST_PAIRED = 1_000  # losses, of which each pair is compared

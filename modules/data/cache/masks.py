@@ -35,8 +35,7 @@ class MaskFile:
     seed: int | None = None
 
     def load(self) -> torch.Tensor:
-        """Return the mask at the size of the latents, float32 (1, H, W) in [0, 1]; the mask of all frames, (1, 1, H,
-        W).
+        """Return the mask at the size of the latents, float32 (1, H, W) in [0, 1]; of a clip's frames, (1, 1, H, W).
 
         Raises OSError, ValueError or SyntaxError for a file that cannot be decoded.
         """

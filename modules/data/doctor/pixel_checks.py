@@ -34,7 +34,7 @@ def right_suffix(file: Path, image_format: str) -> str:
 
 
 MIN_SHARPNESS = 0.08  # photographs have 0.4 and more, and with a Gaussian blur of 3 to 4 px at 512 px less than this
-MAX_NOISE = 14.0  # between textures (8 at most) and independent pixels (20)
+MAX_NOISE = 14.0  # between textures (8 at most) and independent pixels (20); single dots, as of stars, have 14 to 21
 MAX_DARK = 0.2  # even the brightest hundredth is darker: a night scene with a lamp or a window is not
 MIN_BRIGHT = 0.65  # even the darkest or most colourful hundredth is brighter: a drawing on white paper is not
 MIN_SPREAD = 6.0  # of 255: what noise and compression leave of a plain area
@@ -93,7 +93,7 @@ def _noisy(examined: Examination) -> Iterator[Finding]:
                 f"The image is noise throughout (above {MAX_NOISE:g}; photographs of grass or text have 7 or less).",
                 measurements.noise,
                 "sharpness of the median place",
-                "Remove it: the file is probably damaged, or not a photograph.",
+                "Remove it if the file is damaged. Stars, halftone dots and dithering measure alike.",
             )
 
 
