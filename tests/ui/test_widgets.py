@@ -652,6 +652,28 @@ def test_a_widget_that_goes_before_it_is_scrolled_into_view_moves_nothing(screen
     assert frame.canvas.yview()[0] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("sequence", "events"),
+    [
+        ("<Return>", ["<Return>"]),
+        ("<ButtonRelease-1>", ["<Button-1>", "<ButtonRelease-1>"]),
+        ("<Double-Button-1>", ["<Button-1>", "<ButtonRelease-1>", "<Button-1>"]),
+    ],
+)
+def test_a_table_may_close_its_window(screen: tk.Tk, theme: Theme, sequence: str, events: list[str]) -> None:
+    """Tk then ran its own binding of the list, and reported that there is none."""
+    table = Table(screen, theme, (Column("#0", "Name", 100),))
+    table.pack()
+    table.set_rows([("one", (), "")])
+    table.on_events({sequence: table.destroy})
+    table.tree.focus_force()
+    screen.update()
+    for event in events:
+        table.tree.event_generate(event, x=5, y=30)
+    screen.update()
+    assert not table.winfo_exists()
+
+
 def test_a_call_for_later_is_dropped_with_its_widget(screen: tk.Tk, theme: Theme) -> None:
     """Tk would report the command of a widget's own timer, which goes with the widget."""
     called: list[str] = []

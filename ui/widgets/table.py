@@ -186,8 +186,10 @@ class Table(Panel):
         return "break"
 
     def _bind(self, sequence: str, handler: Callable[[], object]) -> None:
-        def called(_event: object) -> None:
+        def called(_event: object) -> str | None:
             handler()
+            # Tk's own binding, which comes next, would report a list that is gone in a dialog of its own.
+            return None if self.tree.winfo_exists() else "break"
 
         self.tree.bind(sequence, called, add="+")
 
