@@ -16,13 +16,13 @@ from modules.data.companions import find_references
 from modules.data.concept import Concept
 from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
-from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_by
+from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_by, walk
 from trainer.run_folder.image_report import ImageLoss, ImageReport, write_report
 from ui.features.concepts import general_tab
 from ui.forms import items
 from ui.forms.model import Source
 from ui.loop.background import Background
-from ui.widgets.controls import Switch
+from ui.widgets.controls import Button, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.image_viewer import ImageViewer
 
@@ -420,6 +420,25 @@ def test_reference_images_are_on_the_general_tab(
     assert "2 without a reference image" in general.summary.cget("text")
     assert general._load(folders[0] / "cat_1.png", 120).getpixel((12, 12))[0] > 240
     assert general._load(folders[0] / "cat_0.png", 120).getpixel((12, 12))[0] < 240
+
+
+def test_what_comes_before_an_editor_without_its_concept_closes_does_nothing(
+    window: Window, concepts: Any, tmp_path: Path
+) -> None:
+    """The next concept was opened that was not there, and what was found about images shown for none."""
+    editor, form = concepts.edit(1), window.app.form
+    window.settle()
+    general, statistics = editor.tabs["General"], editor.show("Statistics")
+    editor.show("General")
+    folder = next(row for row in editor.form_view.rows() if row.record.path == "concepts.1.path")
+    window.asked.answers["ask_folder"] = tmp_path
+    form.edit("concepts", ())
+    editor._go(1)
+    general._keep_references(frozenset())
+    statistics._follow()
+    next(w for w in walk(folder.control.frame) if isinstance(w, Button)).invoke()
+    assert form.config.concepts == ()
+    window.wait_until(lambda: not editor.winfo_exists(), "the end of the editor")
 
 
 def test_an_editor_whose_concept_goes_closes_once_and_leaves_nothing_to_draw(window: Window, concepts: Any) -> None:

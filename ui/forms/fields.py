@@ -138,7 +138,7 @@ def _browse(context: Context, record: FieldRecord, kind: str = "") -> None:
             path = context.interaction.ask_file(record.label, start, ())
         case _:
             path = context.interaction.ask_folder(record.label, start)
-    if path is not None:
+    if path is not None and context.form.has(record.path):  # the form may not be rebuilt yet
         context.form.edit(record.path, as_config_path(path))
 
 
@@ -158,6 +158,8 @@ class _FilesBinding:
     def take(self) -> None:
         """Pass the files to the model."""
         has_strength = self._files.has_strength
+        if not self._form.has(self._record.path):  # the form is not rebuilt yet
+            return
         self._is_taking = True
         value = [{"path": p, "strength": s} if has_strength else p for p, s in self._files.files]
         self._form.edit(self._record.path, value)

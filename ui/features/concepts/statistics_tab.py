@@ -110,6 +110,8 @@ class StatisticsTab:
         )
 
     def _follow(self) -> None:
+        if not self._editing.is_there:
+            return
         concept, config = self._editing.concept, self._editing.context.form.config
         based_on = (self._editing.scan, concept.text, concept.image, concept.kind, config.data, config.model)
         if based_on[0] is not self._based_on[0] or based_on[1:] != self._based_on[1:]:

@@ -164,7 +164,7 @@ class ConceptEditor(Window):
     def _go(self, by: int) -> None:
         """Open the editor of another concept, at the same tab."""
         number = (self._editing.number + by) % self._num_items
-        if number != self._editing.number:
+        if number != self._editing.number and not self._is_outdated:
             title = self.open_tab
             self._open_other(number).show(title)
 
@@ -177,8 +177,13 @@ class ConceptEditor(Window):
             self._scans.forget()
             self._follow()
 
+    @property
+    def _is_outdated(self) -> bool:
+        """Whether concepts were added or removed, so that the window is about to close."""
+        return len(self._context.form.value(self._list_path)) != self._num_items
+
     def _follow(self) -> None:
-        if len(self._context.form.value(self._list_path)) != self._num_items:
+        if self._is_outdated:
             call_later(self, 0, self.close)  # not `after_idle`: a control that is being built might run that
             return
         concept = self._editing.concept
@@ -211,14 +216,19 @@ class Editing:
         return concept
 
     @property
+    def is_there(self) -> bool:
+        """Whether the config still has the concept: until the editor closes, what was under way may still come."""
+        return self.context.form.has(self.path)
+
+    @property
     def number(self) -> int:
         """Its place among the concepts."""
         return int(self.path.rpartition(".")[2])
 
     @property
     def scan(self) -> Result | None:
-        """The scan of its folder; a reason if that failed; None while it is unknown."""
-        return self.scans.of(self.concept)
+        """The scan of its folder; a reason if that failed; None while it is unknown, or if the concept is gone."""
+        return self.scans.of(self.concept) if self.is_there else None
 
 
 class EditorTab(Protocol):
