@@ -413,9 +413,12 @@ def test_the_time_of_a_step_counts_the_passes_of_the_method() -> None:
         assert other.step_seconds == pytest.approx(times * plain.step_seconds, rel=1e-6)
     found = find_times(configs, lambda what, number, total: None)
     assert set(found) == set(configs)
-    assert describe_time(3.2, machine) == (
-        "Time: about 3 seconds per step on this computer's processor (2 cores), without scoring; half or twice is "
-        "possible."
+    assert all("without scoring" in time for time in found.values())
+    by_eye = with_method(config, METHODS["online_dpo"], "person")
+    unscored = find_times({"denoise": config, "by eye": by_eye}, lambda what, number, total: None)
+    assert not any("scoring" in time for time in unscored.values()), "nothing is scored"
+    assert describe_time(3.2, machine, is_scored=False) == (
+        "Time: about 3 seconds per step on this computer's processor (2 cores); half or twice is possible."
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.presets import Preset, list_presets, readable_configs
 from modules.config.schema import Config
-from modules.config.usage import settings_of_method
+from modules.config.usage import settings_of_method, trains_on_reward
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.objectives.spec import SOURCES, MethodSource, MethodSpec
@@ -103,15 +103,16 @@ def find_times(configs: Mapping[str, Config], report: Report) -> dict[str, str]:
     for number, (name, config) in enumerate(configs.items()):
         report("estimating", number, len(configs))
         if (needs := estimate_run(config, machine)) is not None:
-            found[name] = describe_time(needs.step_seconds, machine)
+            found[name] = describe_time(needs.step_seconds, machine, is_scored=trains_on_reward(config))
     return found
 
 
-def describe_time(seconds: float, machine: Machine) -> str:
-    """Return the time of a step as a sentence."""
+def describe_time(seconds: float, machine: Machine, *, is_scored: bool) -> str:
+    """Return the time of a step as a sentence; the time of reward models, which some methods have, is not known."""
     here = f"on this computer's processor ({count(machine.num_cores, 'core')})"
     where = here if machine.gpu is None else "on a mid-range card"
-    return f"Time: about {about(seconds)} per step {where}, without scoring; half or twice is possible."
+    rest = ", without scoring" if is_scored else ""
+    return f"Time: about {about(seconds)} per step {where}{rest}; half or twice is possible."
 
 
 class WhichMethod(Window):
