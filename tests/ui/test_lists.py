@@ -105,6 +105,7 @@ def test_a_problem_of_a_sample_opens_its_editor(window: Window, sampling: Any) -
 def test_a_list_without_switches_has_no_button_for_them(window: Window) -> None:
     window.app.form.edit("embeddings.words", [EmbeddingSettings()])
     page: Any = window.open_page("embeddings")
+    assert not page.list.table._empty.winfo_ismapped()
     assert list(page.list.buttons) == ["add", "edit", "duplicate", "remove", "up", "down"]
     before = window.app.form.config
     page.list.table.select([0])
@@ -115,6 +116,9 @@ def test_a_list_without_switches_has_no_button_for_them(window: Window) -> None:
     x, y, _, height = tree.bbox("0", "#0")
     tree.event_generate("<Button-1>", x=x + 10, y=y + height // 2)
     assert window.app.form.config == before
+    page.list.buttons["remove"].invoke()
+    window.settle()
+    assert page.list.table._empty.winfo_ismapped(), "an empty list is explained"
 
 
 def test_the_buttons_and_keys_of_a_list(window: Window, sampling: Any) -> None:

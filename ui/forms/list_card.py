@@ -12,7 +12,7 @@ from ui.forms import items
 from ui.forms.context import Context
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Panel
 from ui.widgets.table import WIDTH, Column, SwitchImages, Table
 from ui.widgets.theme import GAP
 
@@ -50,11 +50,8 @@ class ListCard:
         self._before_change = before_change
         self.toolbar = Panel(self.card.body, context.theme, "card")
         self.toolbar.pack(fill="x", padx=(context.theme.px(12), 0), pady=(0, context.theme.px(8)))
-        self.table = Table(self.card.body, context.theme, columns)
+        self.table = Table(self.card.body, context.theme, columns, empty_text=empty_text)
         self.table.pack(fill="both", expand=True, padx=(context.theme.px(12), 0))
-        self._empty = Text(
-            self.table, context.theme, empty_text, colour="faint", on="card", justify="center", anchor="center"
-        )
         self.table.on_events(
             {
                 "<Return>": self.edit_selected,
@@ -101,10 +98,6 @@ class ListCard:
         self.table.set_rows([self._row_of(index, item) for index, item in enumerate(self.items)])
         self._draw_switches()
         self._enable_buttons()
-        if self.items:
-            self._empty.place_forget()
-        else:
-            self._empty.place(relx=0.5, rely=0.5, anchor="center")
 
     def show_field(self, path: str, open_at: Callable[[int], bool]) -> bool:
         """Show the list, the entry at a path, or, by `open_at`, a field of that entry.
