@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from tests.ui.test_secrets_dialog import click
 from trainer.events import RunFailed
+from ui.app import window as app_window
 from ui.features.base_model.model import choice_of
 from ui.features.base_model.window import BaseModelWindow
 from ui.features.other_family.window import OtherFamily
@@ -221,6 +223,26 @@ def test_a_download_that_fails_offers_another_base_model(ready: Window, comfy: P
     is_base_model = missing == "demo/model"
     assert bool(failure.offer) == is_base_model
     assert any(isinstance(w, BaseModelWindow) for w in ready.app.root.winfo_children()) == is_base_model
+
+
+def test_a_failure_is_shown_with_the_config_of_its_run(
+    ready: Window, comfy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run may have begun before the details on a slow drive are read."""
+    can_read, read, context = threading.Event(), app_window.run_failure, ready.app.context
+    monkeypatch.setattr(app_window, "run_failure", lambda *failed: read(*failed) if can_read.wait(60) else None)
+    ready.asked.answers |= {"confirm_start": True}
+    for model in ("demo/model", "./demo/model"):
+        context.form.edit("model.base_model", model)
+        ready.engine.run = None
+        context.actions.run("start")
+        ready.wait_until(lambda: ready.engine.run, "the run")
+        if model == "demo/model":
+            ready.engine.run.end(RunFailed("No model.", "Choose.", missing_model=model, remedy="base_model"))
+            ready.wait_until(lambda: not context.session.is_active, "its end")
+    can_read.set()
+    ready.wait_until(lambda: ready.asked.asked("show_failure"), "the dialog")
+    assert ready.asked.asked("show_failure")[0][0].offer
 
 
 def test_the_generate_page_follows_a_model_of_another_family_at_once(window: Window, comfy: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.config.presets import BUILT_IN_DIR
+from modules.config.schema import Config
 from modules.system.factories import load_factory
 from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, session_file, user_presets_dir
 from modules.system.remedies import REMEDIES
@@ -369,11 +370,11 @@ class App:
         state = self.context.session.state
         if (failed := state.failed) is not None:
             run_dir = state.started.run_dir if state.started is not None else ""
-            show = partial(self._show_run_failure, failed)
+            show = partial(self._show_run_failure, failed, self.context.session.config)
             self.context.pump.lasting.run(lambda: run_failure(failed, run_dir), show)
 
-    def _show_run_failure(self, failed: RunFailed, failure: Failure) -> None:
-        config, remedy = self.context.session.config, failed.remedy
+    def _show_run_failure(self, failed: RunFailed, config: Config | None, failure: Failure) -> None:
+        remedy = failed.remedy
         is_base_model = config is not None and failed.missing_model in ("", config.model.base_model)
         action = ACTIONS_OF_REMEDIES.get(remedy, "") if is_base_model or remedy == "tokens" else ""
         offer = REMEDIES[remedy].label if action else ""
