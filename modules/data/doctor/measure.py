@@ -93,11 +93,12 @@ def measure(path: Path, background: Rgb | None = None) -> Measurement:
         image = _reduce(flatten(whole, background or WHITE))
     pixels_HWC = np.asarray(image, dtype=np.uint8)
     luma_HW = np.asarray(image.convert("L"), dtype=np.float32)
+    tiles = contrasts_and_details(luma_HW)
     some_HWC = pixels_HWC[::2, ::2]
     darkest, brightest = np.percentile(some_HWC.min(axis=2), 1) / 255, np.percentile(some_HWC.max(axis=2), 99) / 255
     return Measurement(
-        sharpness_of(luma_HW),
-        noise_of(luma_HW),
+        sharpness_of(*tiles),
+        noise_of(*tiles),
         float(darkest),
         float(brightest),
         float(pixels_HWC.std(axis=(0, 1), dtype=np.float32).max()),
@@ -111,37 +112,41 @@ def measure(path: Path, background: Rgb | None = None) -> Measurement:
     )
 
 
-def sharpness_of(luma_HW: Luma) -> float | None:
-    """Return the sharpness of the sharpest places of an image; None for one without contrast.
+def sharpness_of(contrasts_T: Luma, details_T: Luma) -> float | None:
+    """Return the sharpness of the sharpest tiles of an image (`contrasts_and_details`); None without contrast.
 
-    It is the variance of the Laplacian over the variance of the luma, so that it does not depend on the contrast, in
-    tiles of the halved image; of the tiles with contrast, the mean of the sharpest twentieth. Photographs are at 0.4 to
-    17, and at 0.02 to 0.1 with a Gaussian blur of 4 px. (Variance of the Laplacian: Pech-Pacheco et al. 2000.)
+    It is the variance of the Laplacian over the variance of the luma, so that it does not depend on the contrast; of
+    the tiles with contrast, the mean of the sharpest twentieth. Photographs are at 0.4 to 17, and at 0.02 to 0.1 with a
+    Gaussian blur of 4 px. (Variance of the Laplacian: Pech-Pacheco et al. 2000.)
     """
-    ratios = _sharpness_of_tiles(luma_HW, least_contrast=_MIN_CONTRAST)
+    ratios = _ratios(contrasts_T, details_T, least_contrast=_MIN_CONTRAST)
     return float(ratios[: max(1, int(len(ratios) * _SHARPEST))].mean()) if len(ratios) else None
 
 
-def noise_of(luma_HW: Luma) -> float | None:
+def noise_of(contrasts_T: Luma, details_T: Luma) -> float | None:
     """Return the sharpness of the median tile, far higher for noise than for textures; None without contrast.
 
     Pixels that are independent of each other have 20, grass 6, a page of text 7.
     """
-    ratios = _sharpness_of_tiles(luma_HW, least_contrast=_MIN_NOISE)
+    ratios = _ratios(contrasts_T, details_T, least_contrast=_MIN_NOISE)
     return float(np.median(ratios)) if len(ratios) else None
 
 
-def _sharpness_of_tiles(luma_HW: Luma, *, least_contrast: float) -> Luma:
-    """Return the sharpness of each tile with contrast, the sharpest first; empty for a tiny image."""
+def contrasts_and_details(luma_HW: Luma) -> tuple[Luma, Luma]:
+    """Return the variances of the luma and of its Laplacian in T tiles of the halved image, (T,); 0 of a tiny one."""
     height, width = (side // 2 * 2 for side in luma_HW.shape)
     if min(height, width) < 8:
-        return luma_HW[:0, 0]
+        return luma_HW[:0, 0], luma_HW[:0, 0]
     half = luma_HW[:height, :width].reshape(height // 2, 2, width // 2, 2).mean(axis=(1, 3))
     inner = half[1:-1, 1:-1]
     laplacian = 4 * inner - half[:-2, 1:-1] - half[2:, 1:-1] - half[1:-1, :-2] - half[1:-1, 2:]
-    contrasts, details = _variances(inner), _variances(laplacian)
-    has_contrast = contrasts >= least_contrast**2
-    ratios: Luma = np.sort(details[has_contrast] / contrasts[has_contrast])[::-1]
+    return _variances(inner), _variances(laplacian)
+
+
+def _ratios(contrasts_T: Luma, details_T: Luma, *, least_contrast: float) -> Luma:
+    """Return the sharpness of the tiles with contrast, the sharpest first."""
+    has_contrast = contrasts_T >= least_contrast**2
+    ratios: Luma = np.sort(details_T[has_contrast] / contrasts_T[has_contrast])[::-1]
     return ratios
 
 
