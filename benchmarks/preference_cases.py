@@ -6,7 +6,7 @@ log-probability varies more and needs a larger clip range; and it is small, so i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,24 +111,23 @@ CASES: tuple[Case, ...] = (
 # On a flow model: LoRA only, with the settings above. Their learning rates were chosen among `rates`.
 _FLOW_GRPO = {**_GRPO, "inner_epochs": 1, "timesteps": "window", "window_size": 2}
 _RATES = (5e-4, 1e-3, 2e-3, 4e-3)
-_NFT_RATES = (2e-3, 4e-3, 8e-3)
+_FLOW_NFT = {**_NFT, "steps": NUM_STEPS, "group_size": 4, "timesteps_per_image": 2}
+
+
+def _flow_nft(
+    method: Mapping[str, Any], learning_rate: float, goal: float, noise: float, rates: Sequence[float]
+) -> Case:
+    steps = f"{method['steps']} denoising steps"
+    variant = f"{steps}, noise from {noise:g}" if noise else steps
+    return Case(method, "adapter", learning_rate, 1, 3, goal, min_strength=noise, variant=variant, rates=tuple(rates))
+
 
 FLOW_CASES: tuple[Case, ...] = (
     Case(_FLOW_GRPO, "adapter", 1e-3, epochs=3, batch_size=6, goal=0.6, variant="window of 2", rates=_RATES),
-    Case(_NFT, "adapter", 2e-3, epochs=1, batch_size=3, goal=0.45, variant="5 denoising steps", rates=_NFT_RATES),
-    *(
-        Case(
-            {**_NFT, "steps": steps, "group_size": 4, "timesteps_per_image": 2},
-            "adapter",
-            2e-3,
-            epochs=1,
-            batch_size=3,
-            goal=0.5,
-            variant=f"{steps} denoising steps",
-            rates=rates,
-        )
-        for steps, rates in ((10, _NFT_RATES), (40, (2e-3,)))
-    ),
+    _flow_nft(_NFT, 2e-3, 0.45, noise=0.0, rates=(2e-3, 4e-3, 8e-3)),
+    _flow_nft(_FLOW_NFT, 2e-3, 0.45, noise=0.0, rates=(2e-3, 4e-3, 8e-3)),
+    _flow_nft(_FLOW_NFT, 4e-3, 0.5, noise=0.4, rates=(2e-3, 4e-3, 8e-3)),
+    _flow_nft(_FLOW_NFT, 2e-3, 0.55, noise=0.6, rates=(1e-3, 2e-3, 4e-3)),
 )
 
 
