@@ -426,11 +426,15 @@ def test_what_comes_before_an_editor_without_its_concept_closes_does_nothing(
     window: Window, concepts: Any, tmp_path: Path
 ) -> None:
     """The next concept was opened that was not there, and what was found about images shown for none."""
-    editor, form = concepts.edit(1), window.app.form
+    editor, form = concepts.edit(0), window.app.form
     window.settle()
     general, statistics = editor.tabs["General"], editor.show("Statistics")
     editor.show("General")
-    folder = next(row for row in editor.form_view.rows() if row.record.path == "concepts.1.path")
+    window.wait_until(lambda: general._images, "the images")
+    general.open_image(0)
+    viewer = general._viewer
+    assert viewer.winfo_exists()
+    folder = next(row for row in editor.form_view.rows() if row.record.path == "concepts.0.path")
     window.asked.answers["ask_folder"] = tmp_path
     form.edit("concepts", ())
     editor._go(1)
@@ -439,6 +443,7 @@ def test_what_comes_before_an_editor_without_its_concept_closes_does_nothing(
     next(w for w in walk(folder.control.frame) if isinstance(w, Button)).invoke()
     assert form.config.concepts == ()
     window.wait_until(lambda: not editor.winfo_exists(), "the end of the editor")
+    assert not viewer.winfo_exists(), "its Exclude would be for a concept of the next config"
 
 
 def test_an_editor_whose_concept_goes_closes_once_and_leaves_nothing_to_draw(window: Window, concepts: Any) -> None:

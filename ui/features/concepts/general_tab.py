@@ -59,6 +59,7 @@ class GeneralTab:
         self._losses: ConceptLosses | None = None
         self._looked_for: Scan | None = None  # the scan whose losses were looked for
         self._looking: Job | None = None
+        self._viewer: ImageViewer | None = None
         self._edited: Concept | None = None  # the concept, if its images have reference images by their names
         self._without: frozenset[str] | None = None  # the images without one, once they are known
         self._searched: tuple[Scan, Concept] | None = None  # in which they were looked for
@@ -99,17 +100,23 @@ class GeneralTab:
                 self.skipped.set_text("")
 
     def close(self) -> None:
-        """Cancel the searches for losses and reference images; the grid cancels its work itself."""
+        """Close the large image, which excludes images of this concept, and cancel the searches; the grid cancels its
+        work itself.
+        """
+        if self._viewer is not None:
+            self._viewer.close()
         for job in (self._looking, self._searching):
             if job is not None:
                 job.cancel()
 
     def open_image(self, index: int) -> None:
-        """Show an image large."""
+        """Show an image large, in place of the last one."""
+        if self._viewer is not None:
+            self._viewer.close()
         context, images = self._editing.context, self._images
         tiles = LazyTiles(images, lambda image: Tile(image.path, partial(self._name_and_caption, image)))
         actions = lambda number: self._actions(images[number])  # noqa: E731
-        ImageViewer(context.root, context.theme, context.pump, tiles, index, actions=actions)
+        self._viewer = ImageViewer(context.root, context.theme, context.pump, tiles, index, actions=actions)
 
     def _actions(self, image: SourceImage) -> tuple[tuple[str, Callable[[], object]], ...]:
         """Return the commands for an image, by label."""
