@@ -17,8 +17,10 @@ from modules.data.concept import Concept
 from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
 from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_by, walk
+from tests.ui.test_labels import cut_off
 from trainer.run_folder.image_report import ImageLoss, ImageReport, write_report
 from ui.features.concepts import general_tab
+from ui.features.concepts.bars import FilterBar
 from ui.forms import items
 from ui.forms.model import Source
 from ui.loop.background import Background
@@ -420,6 +422,26 @@ def test_reference_images_are_on_the_general_tab(
     assert "2 without a reference image" in general.summary.cget("text")
     assert general._load(folders[0] / "cat_1.png", 120).getpixel((12, 12))[0] > 240
     assert general._load(folders[0] / "cat_0.png", 120).getpixel((12, 12))[0] < 240
+
+
+def test_the_search_gives_way_to_the_labels_of_the_filters(window: Window, concepts: Any) -> None:
+    """At 150 % on a small screen, "Enable shown" had lost its ends."""
+    theme, bar = (
+        window.app.context.theme,
+        FilterBar(window.app.root, window.app.context, concepts.kinds, lambda: None, lambda *, to: None),
+    )
+    for is_open, state in ((True, "all"), (False, "problems")):
+        for width in (620, 900):
+            bar.place(x=0, y=0, width=theme.px(width))
+            bar.state.set(state)
+            bar.show_count(2, 3, 0)
+            window.app.root.update()
+            assert bar.clear_button.winfo_ismapped() != is_open
+            assert bar.enable.winfo_ismapped()
+            assert cut_off(bar, (bar.entry,)) == [], width
+            assert bar.disable.winfo_x() + bar.disable.winfo_width() <= bar.winfo_width()
+    assert bar.entry.winfo_width() <= theme.px(200)
+    bar.destroy()
 
 
 def test_what_comes_before_an_editor_without_its_concept_closes_does_nothing(

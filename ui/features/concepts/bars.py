@@ -50,17 +50,19 @@ class FilterBar(Panel):
         keep(self.state, view_state, "state")
         theme = context.theme
         self.entry = Entry(self, theme, self.text, on="window", width=190, placeholder="Search concepts")
-        self.entry.pack(side="left", padx=(0, GAP))
         kind_choices = {ANY_KIND: _ALL_KINDS, **self.kinds}
         self.kind_choice = Choice(self, theme, self.kind, kind_choices, on="window", width=150)
-        self.kind_choice.pack(side="left", padx=(0, GAP))
         self.state_choice = Choice(self, theme, self.state, dict[str, str](STATES.items()), on="window", width=140)
-        self.state_choice.pack(side="left", padx=(0, GAP))
         self.clear_button = Button(self, theme, "Clear", self.clear)
         self.count = Text(self, theme, role="small", colour="muted")
-        self.count.pack(side="left", padx=(theme.px(4), 0))
         self.enable = Button(self, theme, "Enable shown", lambda: enable_visible(to=True), style="ghost")
         self.disable = Button(self, theme, "Disable shown", lambda: enable_visible(to=False), style="ghost")
+        filters = (self.entry, self.kind_choice, self.state_choice, self.clear_button)
+        row: tuple[tk.Widget, ...] = (*filters, self.count, self.enable, self.disable)
+        for column, widget in enumerate(row):
+            tk.Grid.grid_configure(widget, row=0, column=column, sticky="ew", padx=(0, theme.px(GAP)))
+        self.columnconfigure(row.index(self.entry), weight=1)  # is cut where there is little room, not the labels
+        self.columnconfigure(row.index(self.count), weight=1000)
         for variable in (self.text, self.kind, self.state):
             variable.trace_add(
                 "write",
@@ -84,16 +86,12 @@ class FilterBar(Panel):
         is_open = self.filter.is_open
         disabled = f"{num_disabled:,} disabled" if num_disabled else ""
         self.count.set_text(disabled if is_open else f"{num_shown:,} of {num_all:,} shown")
-        if is_open:
-            self.clear_button.pack_forget()
-        else:
-            self.clear_button.pack(side="left", padx=(0, GAP), before=self.count)
-        if num_all > 1:
-            self.disable.pack(side="right", padx=(0, GAP))
-            self.enable.pack(side="right")
-        else:
-            self.disable.pack_forget()
-            self.enable.pack_forget()
+        needed = {self.clear_button: not is_open, self.enable: num_all > 1, self.disable: num_all > 1}
+        for button, is_needed in needed.items():
+            if is_needed:
+                tk.Grid.grid_configure(button)  # at its place
+            else:
+                button.grid_remove()
 
 
 class ScanBar(Panel):
