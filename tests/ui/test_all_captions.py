@@ -89,6 +89,20 @@ def test_images_are_listed_by_words_that_their_captions_have_or_lack(folder: Pat
     assert desk.names() == ["c"]
 
 
+def test_what_is_still_being_written_is_not_of_the_folder_that_is_opened_next(folder: Path, tmp_path: Path) -> None:
+    desk, other = Desk(folder), tmp_path / "other"
+    other.mkdir()
+    desk.model.edit(folder / "a.png", "green cat")
+    deadline = time.monotonic() + 10
+    while desk.background._results.empty():  # it is written, and not yet delivered
+        assert time.monotonic() < deadline
+    desk.model.open(Source(other, "y"))
+    desk.at_rest()
+    desk.wait_until(lambda: not desk.model.is_reading)
+    assert (folder / "a.txt").read_text().startswith("green cat")
+    assert desk.model.set.texts == {}
+
+
 def test_edits_are_written_in_their_order_and_taken_back_to_the_last_byte(folder: Path) -> None:
     desk = Desk(folder)
     model, before = desk.model, {file.name: file.read_bytes() for file in folder.glob("*.txt")}

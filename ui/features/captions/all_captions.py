@@ -67,6 +67,7 @@ class AllCaptions:
         """Read the captions of a source."""
         self.flush()
         self.set, self.images, self._undo, self.is_reading = ImageSet(source), (), [], True
+        self._image_of = {}  # what is still being written is of the last source
         self.message = ""
         self.changed()
         self._background.run(partial(read_images, source), self._keep, self._fail)
