@@ -77,7 +77,7 @@ def load_text(text: str, *, name: str, folder: Path, over: Config | None = None)
     except json.JSONDecodeError as error:
         message = f"{name} is not a JSON file: {describe_error(text, error)}."
         return Loaded(Config(), [Problem("", message, "error", advice_for(text, error))])
-    loaded = decode(raw, over=over)
+    loaded = decode(raw, over=over, name=name)
     if duplicates:
         names = ", ".join(shown(name) for name in dict.fromkeys(duplicates))
         note = Problem("", f"These keys occur twice in one object; the last one counts: {names}.", "warning")
@@ -228,22 +228,24 @@ def encode(config: Config, sections: Collection[str] | None = None) -> dict[str,
     return beginning | {name: value for name, value in tree.items() if value or name not in ("unknown", "remembered")}
 
 
-def decode(raw: object, *, over: Config | None = None) -> Loaded:
+def decode(raw: object, *, over: Config | None = None, name: str = "The file") -> Loaded:
     """Return the config that JSON data describe. Total: any data give a valid config.
 
-    Settings missing from the data come from `over`, or else from the defaults.
+    Settings missing from the data come from `over`, or else from the defaults. Messages name the data `name`.
     """
     if not isinstance(raw, dict):
-        return Loaded(Config(), [Problem("", "The file does not contain a config: it is not a JSON object.", "error")])
+        message = f"{name} does not contain a config: it is not a JSON object."
+        return Loaded(Config(), [Problem("", message, "error")])
     kept = {key: raw[key] for key in _KEPT if key in raw}
     rest = {key: value for key, value in raw.items() if key not in _KEPT}
     if _is_deeper(rest, _MAX_DEPTH) or _is_deeper(kept, _MAX_DEPTH_KEPT):
-        return Loaded(Config(), [Problem("", "The file does not contain a config: it is nested too deeply.", "error")])
+        message = f"{name} does not contain a config: it is nested too deeply."
+        return Loaded(Config(), [Problem("", message, "error")])
     raw, left_out = without_secrets(raw)
     tree, problems, was_migrated = migrate(raw, is_whole=over is None)
     problems = [*left_out, *problems]
     if raw and not is_onetrainer(raw) and "darkroom_version" not in raw and not _has_setting(tree):
-        return Loaded(Config(), [_without_settings(raw)])
+        return Loaded(Config(), [_without_settings(raw, name)])
     schema = tree.pop(_SCHEMA, None)  # for editors; kept in place, not a setting
     if over is not None:
         tree = _merge(encode(over), tree)
@@ -268,9 +270,9 @@ def _has_setting(tree: Mapping[str, Any]) -> bool:
     return any((isinstance(value, dict | list) and value) or name in choices for name, value in known.items())
 
 
-def _without_settings(raw: Mapping[str, Any]) -> Problem:
-    names = cut(", ".join(shown(name) for name in raw), max_chars=100)
-    message = f"The file does not contain a config: nothing in it is a setting. It contains {names}."
+def _without_settings(raw: Mapping[str, Any], name: str) -> Problem:
+    names = cut(", ".join(map(shown, raw)), max_chars=100)
+    message = f"{name} does not contain a config: nothing in it is a setting. It contains {names}."
     return Problem("", message, "error", "Choose a config of Darkroom, OneTrainer or kohya.")
 
 

@@ -234,7 +234,11 @@ def test_a_file_without_settings_is_refused(verb: str, tmp_path: Path, capsys: p
     file = tmp_path / "workflow.json"
     file.write_text('{"last_node_id": 9, "nodes": [], "links": []}', encoding="utf-8")
     assert main([verb, str(file)]) == 2
-    assert "nothing in it is a setting. It contains 'last_node_id', 'nodes', 'links'." in capsys.readouterr().err
+    reason = "nothing in it is a setting. It contains 'last_node_id', 'nodes', 'links'."
+    assert f"{file} does not contain a config: {reason}" in capsys.readouterr().err
+    file.write_text("[1]", encoding="utf-8")
+    assert main([verb, str(file)]) == 2
+    assert f"{file} does not contain a config: it is not a JSON object." in capsys.readouterr().err
 
 
 def test_the_defaults_are_a_config() -> None:
