@@ -157,3 +157,13 @@ def test_what_is_refused_on_the_command_line(
     monkeypatch.chdir(tmp_path)
     assert main(["self-test", "#demo", "--set", "training.trains=vae", "--steps", "5"]) != 0
     assert "trains the VAE" in capsys.readouterr().err
+
+
+def test_an_image_that_cannot_be_read_is_refused_before_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, out = tmp_path / "größe.png", tmp_path / "out"
+    broken.write_bytes(b"no image")
+    assert main(["self-test", "#demo", "--image", str(broken), "--out", str(out), "--steps", "5"]) == 2
+    assert f"{broken}: not a readable image." in capsys.readouterr().err
+    assert not out.exists()

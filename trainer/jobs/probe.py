@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from modules.config.schema import Config
+from modules.data.images import BrokenImageError, open_image
 from modules.rewards.user_code_file import approved_hashes
 from modules.settings.field import Setting
 from modules.system.errors import DarkroomError
@@ -106,6 +108,7 @@ def self_test(settings: SelfTestSettings, job: Job) -> JobFinished:
     """Carry out the self-test. Raises DarkroomError for a config that has no image, or cannot be tested."""
     config = settings.load().config
     image = settings.image or _first_image(config)
+    _require_image(from_root(image))
     import_engine(in_window=False)
     request = load_factory("trainer.probe.self_test:SelfTestRequest")(
         config,
@@ -117,6 +120,14 @@ def self_test(settings: SelfTestSettings, job: Job) -> JobFinished:
     )
     result: JobFinished = load_factory("trainer.probe.self_test:self_test")(request, job)
     return result
+
+
+def _require_image(path: Path) -> None:
+    try:
+        with open_image(path) as image:
+            image.load()
+    except BrokenImageError as error:
+        raise DarkroomError(f"{path}: {error.reason}.", advice="Choose another image with --image FILE.") from None
 
 
 def _first_image(config: Config) -> str:
