@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainer.run_folder.image_report import (
+    VERDICTS,
     ImageLoss,
     ImageReport,
     compare_images,
@@ -104,6 +105,7 @@ def test_a_bad_image_among_photos_is_found_and_named(name: str, verdict: str) ->
     odd = ", odd" in report.summary
     assert f"1 of 21 images stands out after step 180: {name}.png (" in report.summary
     assert odd == (verdict in ("details", "composition"))
+    assert VERDICTS[report.outliers[0].verdict] in page_of(report, lambda path: b"").partition("<table>")[2]
 
 
 def test_a_concept_of_harder_images_is_compared_to_itself() -> None:

@@ -199,7 +199,8 @@ _STYLE = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;background:Canvas;"
     "color:CanvasText}:root{color-scheme:light dark}table{border-collapse:collapse;width:100%}"
     "td,th{padding:.35em .7em;text-align:left;vertical-align:top;border-top:1px solid #8884}"
-    "td.n{text-align:right;font-variant-numeric:tabular-nums}.high,.details,.composition{background:#d9480f33}.low{background:#1971c233}"
+    "td.n{text-align:right;font-variant-numeric:tabular-nums}"
+    ".high,.details,.composition{background:#d9480f33}.low{background:#1971c233}"
     "img{display:block;max-width:112px;max-height:112px}small{opacity:.75;overflow-wrap:anywhere}"
 )
 
@@ -223,8 +224,9 @@ def _row(image: ImageLoss, thumbnail: bytes) -> str:
     shown = f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(thumbnail).decode()}">' if thumbnail else ""
     losses = "".join(f'<td class="n">{loss:.4f}' for loss in image.losses)
     text = "<br>".join(html.escape(t) for t in (f"{image.concept} ({image.kind})", image.caption, image.path) if t)
+    verdict = f"<br><small>{VERDICTS[image.verdict]}</small>" if image.verdict else ""
     name = html.escape(Path(image.path).name)
     return (
         f'<tr class="{image.verdict}"><td>{shown}<td><b>{name}</b><br><small>{text}</small>'
-        f'<td class="n">{image.times:.2f}<td class="n">{image.uses:,}{losses}</tr>'
+        f'<td class="n">{image.times:.2f}{verdict}<td class="n">{image.uses:,}{losses}</tr>'
     )
