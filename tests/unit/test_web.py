@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import re
+import socket
 import ssl
 import threading
 import zipfile
@@ -628,5 +629,9 @@ def test_usual_workspaces(run_dir: Path, queue_path: Path, tmp_path: Path) -> No
 def test_the_command_line_refuses_a_wrong_address(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["web", "--host", "not an address", "--port", "0"]) == 2
     assert "The page cannot be served at not an address" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["web", "--port", str(taken.getsockname()[1])]) == 2
+    assert "attempting" not in (message := capsys.readouterr().err)
+    assert message.startswith("The page cannot be served at 127.0.0.1, port ")
     assert main(["web", "--port", "0", "--key", "key.pem"]) == 2, "it would be served without encryption"
     assert "but no certificate" in capsys.readouterr().err

@@ -141,6 +141,7 @@ def _bound(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = plain_reason(error) if isinstance(error, OSError) else "it is not an address"
+        reason = reason.partition(" (while attempting")[0]  # Python repeats the address
         raise DarkroomError(
             f"The page cannot be served at {host}, port {port}: {reason}.",
             advice="Choose another port with --port, or another address of this computer with --host.",
