@@ -64,3 +64,13 @@ def test_a_preset_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str])
     assert main(["check", "#demo", "--preset", "#none"]) == 2
     names = ", ".join(preset.name for preset in list_presets())
     assert f"There is no preset '#none'. Presets are: {names}" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_misspelt_preset_is_guessed_and_a_missing_file_lists_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "#dem"]) == 2
+    assert "and no preset '#dem'. Did you mean #demo?" in capsys.readouterr().err.replace("\n", " ")
+    assert main(["check", "no_such_file.json"]) == 2
+    error = capsys.readouterr().err
+    assert "no_such_file.json" in error
+    assert "Check the path" in error
+    assert "Presets are" not in error

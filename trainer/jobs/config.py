@@ -172,10 +172,17 @@ def _preset(name: str, path: Path | None = None) -> Preset:
     """Return the preset of a name, with or without its "#"; `path` is the config file that was looked for first."""
     preset = next((p for p in list_presets() if name in (p.name, p.name.lstrip("#"))), None)
     if preset is None:
-        names = ", ".join(p.name for p in list_presets())
         message = f"There is no file {path} and no preset {name!r}." if path else f"There is no preset {name!r}."
-        raise DarkroomError(message, advice=f"Presets are: {names}.")
+        raise DarkroomError(message, advice=_preset_advice(name, is_preset=path is None or name.startswith("#")))
     return preset
+
+
+def _preset_advice(name: str, *, is_preset: bool) -> str:
+    """Return presets with a name similar to an unknown one; without any, all of them if a preset was meant."""
+    names = [preset.name for preset in list_presets()]
+    if near := get_close_matches(name, names):
+        return _guess(near).strip()
+    return f"Presets are: {', '.join(names)}." if is_preset else "Check the path, or name a preset, such as #demo."
 
 
 def apply_changes(config: Config, changes: Sequence[str]) -> Config:
@@ -204,8 +211,11 @@ def _advice(path: str) -> str:
     paths = [record.path for record in records_of(Config)]
     near = [p for p in paths if p.rpartition(".")[2] == path.rpartition(".")[2]][:3]
     near = near or get_close_matches(path, paths, n=3, cutoff=0.75)
-    guess = f"Did you mean {' or '.join(near)}? " if near else ""
-    return f"{guess}All settings are listed by python -m trainer schema --markdown."
+    return f"{_guess(near)}All settings are listed by python -m trainer schema --markdown."
+
+
+def _guess(near: Sequence[str]) -> str:
+    return f"Did you mean {' or '.join(near)}? " if near else ""
 
 
 def describe(problem: Problem) -> str:
