@@ -137,7 +137,7 @@ def test_a_fine_tune_is_one_file_with_the_conditioner_that_loads_again(
         in errors_of(config, model={"base_model": str(file)})["model.base_model"]
     )
     monkeypatch.setattr(
-        "modules.families.parts.read_model._locate", lambda *_: tiny_anima
+        "modules.families.parts.read_model.locate_for", lambda *_: tiny_anima
     )  # the repository's tokenizers
     again = load_tiny(file, ANIMA.name, part_files=files)
     weights = {n.removeprefix("transformer."): t for n, t in ran.weights.items() if n.startswith("transformer.")}

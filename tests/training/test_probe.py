@@ -99,6 +99,6 @@ def test_what_cannot_be_probed_is_said_first(config: Config, tmp_path: Path) -> 
     adaptive = replace_value(replace_value(config, "training.optimizer", Prodigy()), "training.learning_rate", 1.0)
     with pytest.raises(DarkroomError, match="finds its learning rate itself"):
         probe(ProbeRequest(adaptive, out), job)
-    with pytest.raises(DarkroomError, match="no range"):
+    with pytest.raises(DarkroomError, match="not a range"):
         probe(ProbeRequest(config, out, wants_batch=False, lowest_rate=1.0, highest_rate=0.1), job)
     assert not list(out.glob("*.json"))

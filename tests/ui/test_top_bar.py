@@ -102,7 +102,7 @@ def test_presets_are_listed_with_plain_loras_first_and_methods_last() -> None:
         assert group.presets[0].name == first
         methods = {p.name for p in group.parts[-1][1]}
         assert all("LoRA" in name for name in methods)
-        assert len(methods) == 7
+        assert len(methods) == 8
     assert sum(len(g.presets) for g in groups) == len(presets.list_presets())
 
 
