@@ -55,8 +55,8 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What all runs of a demo model start from: its preset, its prompts and seeds, the guidance of measured images, its
-    rewards before training, the file of prompts and the folder of pairs.
+    """The common start of all runs of a demo model: its preset, its prompts and seeds, the guidance of measured images,
+    its rewards before training, the file of prompts and the folder of pairs.
 
     `pair_calls` is the number of calls of the denoiser that sampled the pairs.
     """

@@ -77,7 +77,7 @@ def chosen_rate(found: dict[float, Measured], before: Measured) -> float:
 
 
 def start_row(demo: Demo, start: Start) -> Row:
-    """Return what was measured before training."""
+    """Return the measurements before training as a row of the table."""
     found = start.before
     value = (
         f"{REWARD} {found.reward:.3f}; held out: {HELD_OUT} {found.held_out:.3f}, right shapes "
@@ -87,7 +87,7 @@ def start_row(demo: Demo, start: Start) -> Row:
 
 
 def learned_row(case: Case, start: Start, learned: Learned) -> Row:
-    """Return what was measured after a case."""
+    """Return the measurements after a case, and its costs, as a row of the table."""
     before, after = start.before, learned.after
     value = (
         f"{REWARD} {after.reward:.3f} ({after.reward - before.reward:+.3f}); held out: "

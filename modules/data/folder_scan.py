@@ -142,7 +142,7 @@ class FolderScan:
             )
 
     def _known(self, part: ImageFiles) -> _Found:
-        """Return what the index has of the images and their captions, and which files must be read."""
+        """Return the entries of the index for the images and their captions, and the files that must be read."""
         names, sizes, mtimes = part.files.names, part.files.sizes_bytes, part.files.mtimes_ns
         rows = self.index.rows(part.files.folder, names) if self.index is not None else {}
         has_text_files = self.origin.source == "text_file"
