@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -88,5 +89,6 @@ def _verbs() -> Mapping[str, Verb]:
 
 if __name__ == "__main__":
     exit_code = main()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from now on ends it without a traceback
     gc.freeze()  # otherwise Python searches hundreds of megabytes for garbage before it ends
     sys.exit(exit_code)

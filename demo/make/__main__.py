@@ -10,7 +10,7 @@ import time
 from modules.system.paths import from_caller
 from trainer.cli.console import Meter
 from trainer.cli.program import Verb, run_verb
-from trainer.cli.signals import on_signal
+from trainer.cli.signals import at_signal
 from trainer.launch import import_engine
 
 
@@ -26,17 +26,17 @@ def _make(options: argparse.Namespace) -> int:
     def report(stage: str, done: int, total: int, loss: float) -> None:
         meter.progress(stage, done, total, f"loss {loss:.4f}" if loss else "")
 
-    on_signal(stopping.set)
     folder = from_caller(options.out)
     try:
-        quality = make_demo_model(
-            folder,
-            report=report,
-            should_stop=stopping.is_set,
-            seed=options.seed,
-            num_threads=options.threads or None,
-            kind=KINDS[options.kind],
-        )
+        with at_signal(stopping.set):
+            quality = make_demo_model(
+                folder,
+                report=report,
+                should_stop=stopping.is_set,
+                seed=options.seed,
+                num_threads=options.threads or None,
+                kind=KINDS[options.kind],
+            )
     except DemoModelStopped:
         meter.line("Stopped. Nothing was written.")
         return 130

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,16 +49,6 @@ def process(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.fixture
-def signals_as_before() -> Iterator[None]:
-    """Undo what a run in this process sets for Ctrl-C."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("signals_as_before")
 def test_train_trains_and_reports_it_in_plain_lines(
     config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,7 +61,6 @@ def test_train_trains_and_reports_it_in_plain_lines(
     assert "\r" not in reported
 
 
-@pytest.mark.usefixtures("signals_as_before")
 def test_ctrl_c_stops_cleanly_and_resume_continues(
     config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,7 +94,6 @@ def test_check_reports_the_problems_and_the_preview(config_file: Path, capsys: p
     assert data["preview"]["total_steps"] == 6
 
 
-@pytest.mark.usefixtures("signals_as_before")
 def test_a_failed_run_has_its_exit_code(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (config_file.parent / "empty").mkdir()
     broken = config_file.parent / "empty" / "model_index.json"

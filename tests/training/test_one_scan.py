@@ -96,9 +96,8 @@ def test_a_start_in_the_window_scans_once(config: Config, folders: list[Path], s
 
 
 def test_a_start_on_the_command_line_scans_once(
-    config: Config, folders: list[Path], scans: Counter[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Config, folders: list[Path], scans: Counter[Path], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("trainer.cli.signals.signal.signal", lambda *_: None)  # this process keeps its own
     save_file(config, tmp_path / "config.json")
     assert main(["train", str(tmp_path / "config.json")]) == 0
     assert scans == dict.fromkeys(folders, 1)

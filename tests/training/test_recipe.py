@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,15 +16,6 @@ from trainer.__main__ import main
 from trainer.data import concept_digests
 from trainer.run_folder.payload import payload_of
 from trainer.run_folder.recipe import Recipe, read_recipe
-
-
-@pytest.fixture(autouse=True)
-def signals_as_before() -> Iterator[None]:
-    """Undo what a run in this process sets for Ctrl-C."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def config_of(folder: Path, model: Path, images: Path) -> Config:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_program_reads_events_and_stops_a_tool(
     tiny_sd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_lora(tmp_path / "one.safetensors", tiny_sd, seed=1)
-    monkeypatch.setattr("trainer.cli.jobs._read_stop", lambda desk: None)
+    monkeypatch.setattr("trainer.cli.console._read_commands", lambda *_: None)
     arguments = ["lora-resize", "one.safetensors", "out.safetensors", "--rank", "1", "--json-lines"]
     assert main(arguments) == 0
     events = [job_event(line) for line in capsys.readouterr().out.splitlines()]
@@ -80,12 +81,12 @@ def test_a_program_reads_events_and_stops_a_tool(
 
 
 def test_a_stop_comes_from_the_parent_or_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer.cli.jobs import _read_stop
+    from trainer.cli.console import _read_commands
 
     for text in (commands.to_line(commands.Stop()) + "\n", ""):
         desk = commands.CommandDesk()
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-        _read_stop(desk)
+        _read_commands(desk, partial(desk.put, commands.Stop()))
         assert desk.is_stop_requested
 
 

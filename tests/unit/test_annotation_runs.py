@@ -230,7 +230,7 @@ def test_a_child_does_the_work_with_the_settings_of_the_window(folder: Path) -> 
 def test_the_verbs_report_what_they_did(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.cli.jobs._read_stop", lambda _desk: None)
+    monkeypatch.setattr("trainer.cli.console._read_commands", lambda *_: None)
     assert main(["mask", str(folder), "--model", "colour", "--colour", "white", "--include-subfolders"]) == 0
     assert "4 masks written." in capsys.readouterr().err
     assert main(["mask", str(folder), "--model", "colour", "--colour", "whitish", "--mode", "replace"]) == 2

@@ -1,18 +1,21 @@
-"""Output of a run: progress on a terminal, lines in a log, or JSON lines for another program."""
+"""Output of a run: progress on a terminal, lines in a log, or JSON lines for a program, whose commands are read."""
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from modules.families.registry import FAMILIES
+from modules.system.paths import from_root
 from modules.system.problem import count, describe_data
+from trainer import commands
 from trainer.cli.program import silence
 from trainer.event_lines import to_line
 from trainer.events import (
@@ -34,6 +37,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.rollout_events import ChoicesWanted
+from trainer.run_folder.inbox import Desk, open_inbox
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -72,6 +76,26 @@ class JsonLines:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def reading_commands(desk: Desk, leave: Callable[[], object], *, file: str = "") -> AbstractContextManager[None]:
+    """Put the commands of the program that reads the JSON lines on a desk, while the context is open.
+
+    They come at the end of a file or, without one, from standard input, which ends with that program: then `leave` is
+    called.
+    """
+    if file:
+        return open_inbox(from_root(file), desk, is_new=True)
+    threading.Thread(target=_read_commands, args=(desk, leave), name="darkroom-commands", daemon=True).start()
+    return nullcontext()
+
+
+def _read_commands(desk: Desk, leave: Callable[[], object]) -> None:
+    for line in sys.stdin:
+        command = commands.from_line(line)
+        if command is not None:
+            desk.put(command)
+    leave()
 
 
 class OtherProcess:

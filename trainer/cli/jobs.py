@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
@@ -14,10 +13,10 @@ from modules.system.factories import load_factory
 from modules.system.file_errors import UnconfirmedError, describe_file_error, is_disk_full
 from modules.system.redaction import redact
 from trainer import commands
-from trainer.cli.console import Meter, time_left
+from trainer.cli.console import Meter, reading_commands, time_left
 from trainer.cli.options import add_options, settings_of
 from trainer.cli.program import Verb
-from trainer.cli.signals import on_signal
+from trainer.cli.signals import at_signal
 from trainer.event_lines import to_line
 from trainer.job import Job
 from trainer.job_events import (
@@ -102,12 +101,13 @@ def run_job(spec: JobSpec, settings: Section, *, is_json: bool) -> int:
         else:
             _show_on_terminal(event, meter)
 
-    if is_json:
-        threading.Thread(target=_read_stop, args=(desk,), name="darkroom-commands", daemon=True).start()
-    if threading.current_thread() is threading.main_thread():
-        on_signal(lambda: desk.put(commands.Stop()), again=_interrupt)
+    def stop() -> None:
+        desk.put(commands.Stop())
+
     try:
-        return _finish(spec.run(settings, Job(show, desk)), show, meter, is_json=is_json)
+        with reading_commands(desk, stop) if is_json else nullcontext(), at_signal(stop, again=_interrupt):
+            end = spec.run(settings, Job(show, desk))
+        return _finish(end, show, meter, is_json=is_json)
     except (commands.StopRequested, KeyboardInterrupt):
         return _finish(JobStopped(spec.stopped), show, meter, is_json=is_json)
     except (DarkroomError, OSError) as error:
@@ -165,11 +165,3 @@ def _not_written(error: OSError) -> DarkroomError:
 
 def _interrupt() -> None:
     raise KeyboardInterrupt
-
-
-def _read_stop(desk: commands.CommandDesk) -> None:
-    """Read a stop from the parent process; when it has ended, stop cleanly."""
-    for line in sys.stdin:
-        if isinstance(commands.from_line(line), commands.Stop):
-            break
-    desk.put(commands.Stop())

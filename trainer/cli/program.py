@@ -82,9 +82,9 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
     hide_library_warnings()
     use_no_pydantic_plugins()
     use_growing_segments()
-    with collection_off():
-        options = parser().parse_args(arguments)
     try:
+        with collection_off():
+            options = parser().parse_args(arguments)
         code = int(options.run_verb(options))
         sys.stdout.flush()  # here, so that a closed pipe is caught below
         return code
@@ -94,6 +94,9 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
     except BrokenPipeError:  # the reader, such as head, closed the pipe early
         silence(sys.stdout)
         return OK
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return STOPPED
     except OSError as error:
         message, advice = describe_file_error(error)
     except MemoryError:

@@ -8,7 +8,6 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Literal
 
@@ -20,7 +19,7 @@ from trainer.child.run import ChildRun, launch_child
 from trainer.cli.console import Console, JsonLines, Listener
 from trainer.cli.options import settings_verb
 from trainer.cli.program import Verb, verb_group
-from trainer.cli.signals import on_signal, restore
+from trainer.cli.signals import at_signal
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.jobs.config import (
@@ -160,7 +159,7 @@ def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[
         is_left.set()
         child.close()
 
-    with _at_signal(leave if item.machine else partial(child.send, Stop())):
+    with at_signal(leave if item.machine else partial(child.send, Stop())):
         for event in _events(child):
             if is_left.is_set() and isinstance(event, RunFailed):  # of the process that has followed it
                 sys.stderr.write(f"The run continues on {item.machine}. Follow it again with: queue run\n")
@@ -180,16 +179,6 @@ def _events(child: ChildRun) -> Iterator[Event]:
         except queue.Empty:
             if not was_alive:
                 return
-
-
-@contextmanager
-def _at_signal(do: Callable[[], None]) -> Iterator[None]:
-    """Do something at the first signal to end, such as stopping the run cleanly."""
-    before = on_signal(do)
-    try:
-        yield
-    finally:
-        restore(before)
 
 
 def _launcher(settings: QueueRunSettings) -> Callable[[Item], ChildRun]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,11 +15,11 @@ from modules.system.file_errors import describe_file_error
 from modules.system.paths import from_root, wheels_dir
 from modules.system.secrets_file import load_secrets
 from trainer import commands
-from trainer.cli.console import Console, JsonLines, Listener
+from trainer.cli.console import Console, JsonLines, Listener, reading_commands
 from trainer.cli.options import settings_verb
 from trainer.cli.program import FAILED, OK, STOPPED, WRONG, verb_group
 from trainer.cli.renting import RENTING, MachineName
-from trainer.cli.signals import on_signal
+from trainer.cli.signals import at_signal
 from trainer.commands import Stop, StopRequested
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.jobs.spec import Argument, positional
@@ -33,7 +33,6 @@ from trainer.remote.line import Line
 from trainer.remote.onetrainer import import_machine, keep
 from trainer.remote.record import DEFAULT_FOLDER, Remote, RemotesFile
 from trainer.run_folder.elsewhere import Elsewhere
-from trainer.run_folder.inbox import open_inbox
 from trainer.run_status import RunStatus
 
 RunFolder = Annotated[
@@ -302,14 +301,12 @@ def _followed(work: Callable[[Line], None], remote: Remote, settings: FollowSett
             ending.append(event)
 
     line = Line(emit)
-    on_signal(line.leave)
+    is_led = settings.json_lines
     try:
-        if settings.json_lines and settings.commands:
-            with open_inbox(from_root(settings.commands), line.commands, is_new=True):
-                work(line)
-        else:
-            if settings.json_lines:
-                threading.Thread(target=_read_commands, args=(line,), name="darkroom-commands", daemon=True).start()
+        with (
+            at_signal(line.leave),
+            reading_commands(line.commands, line.leave, file=settings.commands) if is_led else nullcontext(),
+        ):
             work(line)
     except StopRequested:
         emit(RunFinished("stopped", 0, "Stopped before the run was started."))
@@ -326,15 +323,6 @@ def _followed(work: Callable[[Line], None], remote: Remote, settings: FollowSett
         return OK
     status = ending[-1].status
     return STOPPED if status is RunStatus.STOPPED else int(status.is_failure)
-
-
-def _read_commands(line: Line) -> None:
-    """Read commands from the parent process; when it has ended, the run is left as it is."""
-    for text in sys.stdin:
-        command = commands.from_line(text)
-        if command is not None:
-            line.commands.put(command)
-    line.leave()
 
 
 REMOTE = verb_group(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Annotated, Any, Literal
 
 import psutil
@@ -24,12 +23,12 @@ from modules.system.paths import from_root
 from modules.system.problem import Problem, count
 from modules.system.ranks import current_rank
 from trainer import commands
-from trainer.cli.console import Console, JsonLines, Listener, OtherProcess
+from trainer.cli.console import Console, JsonLines, Listener, OtherProcess, reading_commands
 from trainer.cli.jobs import job_on_terminal
 from trainer.cli.options import settings_verb
 from trainer.cli.recipes import read_repeat, repeat
 from trainer.cli.remote import train_on
-from trainer.cli.signals import on_signal
+from trainer.cli.signals import at_signal
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.jobs.check import plan_lines
 from trainer.jobs.config import (
@@ -47,7 +46,6 @@ from trainer.jobs.spec import Argument, positional
 from trainer.launch import RunRequest, import_engine, module_arguments, num_processes
 from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
-from trainer.run_folder.inbox import open_inbox
 from trainer.run_status import RunStatus
 
 _LAUNCHER = "TORCHELASTIC_RUN_ID"
@@ -287,9 +285,12 @@ def _run(
         if isinstance(event, RunFinished | RunFailed):
             ending.append(event)
 
-    on_signal(lambda: desk.put(commands.Stop()))
-    emit(PhaseChanged("starting", "loading the engine"))
-    with _reading_commands(desk, settings, is_main=rank.is_main):
+    def stop() -> None:
+        desk.put(commands.Stop())
+
+    is_led = settings.json_lines and rank.is_main  # the processes share one standard input
+    with at_signal(stop), reading_commands(desk, stop, file=settings.commands) if is_led else nullcontext():
+        emit(PhaseChanged("starting", "loading the engine"))
         import_engine(in_window=False)
         from trainer.run.execute import execute_guarded
 
@@ -308,11 +309,12 @@ def _run_on_several(request: RunRequest) -> int:
     half a minute, in which a large backup is not written. The second one goes to the launcher.
     """
     # In a session of its own, so that Ctrl-C reaches it through this process alone.
-    with subprocess.Popen(
-        [sys.executable, "-s", *module_arguments(request.config), *with_hashes(sys.argv[1:], request.allowed_code)],
-        start_new_session=True,
-    ) as launcher:
-        on_signal(lambda: _pass_on_stop(launcher), again=launcher.terminate)
+    command = [sys.executable, "-s", *module_arguments(request.config)]
+    command += with_hashes(sys.argv[1:], request.allowed_code)
+    with (
+        subprocess.Popen(command, start_new_session=True) as launcher,
+        at_signal(lambda: _pass_on_stop(launcher), again=launcher.terminate),
+    ):
         return launcher.wait()
 
 
@@ -325,28 +327,8 @@ def _pass_on_stop(launcher: subprocess.Popen[Any]) -> None:
     if not processes:
         launcher.terminate()
     for process in processes:
-        with contextlib.suppress(psutil.Error):
+        with suppress(psutil.Error):
             process.terminate()
-
-
-def _reading_commands(
-    desk: commands.CommandDesk, settings: RunSettings | ReportSettings, *, is_main: bool
-) -> contextlib.AbstractContextManager[None]:
-    """Put the commands of a program on the desk, if one reads the events: from its file, or from standard input."""
-    if settings.json_lines and is_main:  # the processes share one standard input
-        if settings.commands:
-            return open_inbox(from_root(settings.commands), desk, is_new=True)
-        threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
-    return contextlib.nullcontext()
-
-
-def _read_commands(desk: commands.CommandDesk) -> None:
-    """Read commands from the parent process; when it has ended, stop cleanly."""
-    for line in sys.stdin:
-        command = commands.from_line(line)
-        if command is not None:
-            desk.put(command)
-    desk.put(commands.Stop())
 
 
 def _report(problems: list[Problem]) -> None:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 _HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 
-Handlers = dict[signal.Signals, Any]
 
-
-def on_signal(stop: Callable[[], object], *, again: Callable[[], object] | None = None) -> Handlers:
-    """Call `stop` at the first signal to end, and return the handlers that were there before.
+@contextmanager
+def at_signal(stop: Callable[[], object], *, again: Callable[[], object] | None = None) -> Iterator[None]:
+    """Call `stop` at the first signal to end in the context, and restore the handlers after it.
 
     When it comes once more `again` is called; without it the program ends at once. Other signals to end do not count as
     the second, and a closed terminal never does: several of them may report the same. A program that was started to
-    outlive its terminal (nohup) ignores that.
+    outlive its terminal (nohup) ignores that. Only the main thread gets signals: in another one nothing is done.
     """
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if _HANGUP is not None and signal.getsignal(_HANGUP) != signal.SIG_IGN:
+    numbers = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
+    if numbers and _HANGUP is not None and signal.getsignal(_HANGUP) != signal.SIG_IGN:
         numbers.append(_HANGUP)
-    before: Handlers = {}
     stops = [stop]
 
     def first(number: int, _frame: FrameType | None) -> None:
@@ -31,12 +31,9 @@ def on_signal(stop: Callable[[], object], *, again: Callable[[], object] | None 
         if stops:
             stops.pop()()
 
-    for number in numbers:
-        before[number] = signal.signal(number, first)
-    return before
-
-
-def restore(before: Handlers) -> None:
-    """Set the handlers that were there before."""
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    before = {number: signal.signal(number, first) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

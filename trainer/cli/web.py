@@ -18,7 +18,7 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import from_root, queue_file
 from trainer.cli.options import settings_verb
 from trainer.cli.program import OK
-from trainer.cli.signals import on_signal
+from trainer.cli.signals import at_signal
 from trainer.jobs.spec import Argument
 from trainer.run_queue.file import QueueFile
 
@@ -107,8 +107,8 @@ def _serve(settings: WebSettings) -> int:
         code = f"\n{address.code()}" if address.is_open else ""
         sys.stdout.write(f"The page is at {address.url}\n{address.note} Ctrl-C ends it; runs continue.\n{code}")
     sys.stdout.flush()
-    on_signal(server.stop, again=server.stop)
-    server.serve()
+    with at_signal(server.stop, again=server.stop):
+        server.serve()
     return OK
 
 
