@@ -18,9 +18,11 @@ cd "$(dirname "$self")" || exit 1
 export DARKROOM_CALLER_DIR
 unset PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP
 
+own=.venv/bin/python
+[ -e .venv/.darkroom-unfinished ] && own= # it may be half of an environment, which another Python completes
 found=
 for python in "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}" "${CONDA_PREFIX:+$CONDA_PREFIX/bin/python}" \
-    .venv/bin/python python3 python3.14 python3.13 python3.12 python3.11 python; do
+    "$own" python3 python3.14 python3.13 python3.12 python3.11 python .venv/bin/python; do
     command -v "${python:-no such program}" >/dev/null 2>&1 || continue
     if "$python" -I -S -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then
         exec "$python" -s -m launcher "$@"

@@ -71,7 +71,7 @@ def _repair(job: Job, progress: Progress) -> None:
     prefix = job.env.prefix
     present = requirements.installed()
     before = marker.before(prefix)
-    suspects = {name: package for name, package in present.items() if name not in before and name != "pip"}
+    suspects = {n: package for n, package in present.items() if package.version != before.get(n) and n != "pip"}
     pieces = requirements.damaged(suspects)
     for name in pieces:
         shutil.rmtree(present[name].folder)
@@ -91,7 +91,7 @@ def _install(job: Job, missing: list[Unmet], present: dict[Package, Installed], 
         changeable = marker.ours(prefix) | requirements.seeds_that_nobody_needs(present)
     _refuse_conflicts(job, missing, changeable)
     if marker.stage(prefix) is None:
-        marker.write(prefix, "installing", before=present)
+        marker.write(prefix, "installing", {name: package.version for name, package in present.items()})
     with job.log.open("w", encoding="utf-8") as log:
         progress.print_line(f"Installing missing packages into {prefix} (log: {job.log})")
         _ensure_pip(job, present, log)

@@ -4,7 +4,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
@@ -30,14 +31,15 @@ def stage(prefix: Path) -> Stage | None:
     return "creating"  # the record itself is truncated: the earliest stage is the safe one
 
 
-def before(prefix: Path) -> frozenset[str]:
-    """The packages that were installed before the unfinished installation."""
-    return _names(_read(prefix / MARKER).get("before"))
+def before(prefix: Path) -> Mapping[str, str]:
+    """The versions of the packages that were installed before the unfinished installation."""
+    known = _read(prefix / MARKER).get("before")
+    return known if isinstance(known, dict) else {}
 
 
-def write(prefix: Path, stage: Stage, before: Iterable[str] = ()) -> None:
+def write(prefix: Path, stage: Stage, before: Mapping[str, str] = types.MappingProxyType({})) -> None:
     """Record that work has started."""
-    _write(prefix / MARKER, {"stage": stage, "before": sorted(before)})
+    _write(prefix / MARKER, {"stage": stage, "before": dict(before)})
 
 
 def clear(prefix: Path) -> None:

@@ -136,6 +136,8 @@ def test_windows_script() -> None:
         assert "(" not in line or line.startswith(("rem", 'set "FITS='))  # a path's brackets would end a block
     assert "DARKROOM_CALLER_DIR=%CD%" in text
     assert "-s -m launcher %*" in text
+    # Windows does not remove a program that runs, so the Python of half an environment cannot make it anew.
+    assert text.count('\nif not exist ".venv\\.darkroom-unfinished" call :try ".venv\\Scripts\\python.exe"') == 1
     attributes = (ROOT / ".gitattributes").read_text().splitlines()
     assert "*.bat text eol=crlf" in attributes
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.environment import Environment, Kind
 from launcher.messages import Sentence
 from tests.launcher import fake_pip
-from tests.launcher.conftest import CONSTRAINTS, Project
+from tests.launcher.conftest import CONSTRAINTS, PROJECT, Project
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="start-ui.sh is for POSIX systems")
 
@@ -189,32 +190,12 @@ def test_the_setuptools_of_a_new_environment_is_updated_unless_a_package_needs_i
     assert expected in project.pip_calls[0]["constraints"]
 
 
-def test_a_killed_installation_is_repaired(project: Project) -> None:
+def interrupt(project: Project, number: int, active: Environment | None = None) -> tuple[int, str]:
+    """Start an installation, send a signal in the middle of its first package; return the exit code and the output."""
     project.pip_behaves("hang")
     running = subprocess.Popen(
         [project.root / "start-ui.sh", "check"],
-        env=project.variables(None, {}),
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        # A suite that runs in the background ignores it, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    wait_for(project.pip / "hanging")
-    os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
-
-    project.pip_behaves("good")
-    again = project.start("check")
-    assert again.exit_code == 0, again.said
-    assert "installing again: alpha" in again.said
-    assert project.start("check").said == ""
-
-
-def test_an_interrupted_installation_is_reported(project: Project) -> None:
-    project.pip_behaves("hang")
-    running = subprocess.Popen(
-        [project.root / "start-ui.sh", "check"],
-        env=project.variables(None, {}),
+        env=project.variables(active, {}),
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -222,16 +203,57 @@ def test_an_interrupted_installation_is_reported(project: Project) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_for(project.pip / "hanging")
-    os.killpg(running.pid, signal.SIGINT)
+    os.killpg(running.pid, number)
     _, said = running.communicate(timeout=30)
-    assert running.returncode == 130
+    project.pip_behaves("good")
+    return running.returncode, said
+
+
+@pytest.mark.parametrize("kind", ["project", "venv"])
+@pytest.mark.parametrize("is_update", [False, True])
+def test_a_killed_installation_is_repaired(project: Project, kind: Kind, is_update: bool) -> None:
+    """An update of a package that was killed used to leave half of the new one for ever."""
+    env = project.make_environment(kind)
+    active = None if kind == "project" else env
+    if is_update:
+        assert project.start("check", active=active).exit_code == 0
+        project.write("pyproject.toml", PROJECT.replace("alpha>=1,<2", "alpha>=2"))
+        project.write("constraints.txt", CONSTRAINTS.replace("alpha==1.5", "alpha==2.5"))
+    interrupt(project, signal.SIGKILL, active)
+    again = project.start("check", active=active)
+    assert again.exit_code == 0, again.said
+    assert "installing again: alpha" in again.said
+    assert project.start("check", active=active).said == ""
+    assert not (env.prefix / ".darkroom-unfinished").exists()
+
+
+def test_an_interrupted_installation_is_reported(project: Project) -> None:
+    code, said = interrupt(project, signal.SIGINT)
+    assert code == 130
     assert said.strip().splitlines()[-1] == Sentence.INTERRUPTED.value.format(command="./start-ui.sh")
 
 
-def test_an_unfinished_environment_is_made_anew(project: Project) -> None:
-    project.write(".venv/.darkroom-unfinished", '{"stage": "creating"}')
+def test_a_failed_installation_is_tried_again_by_each_start_and_nothing_starts_in_between(project: Project) -> None:
+    for mode, sentence in (("network", Sentence.NO_NETWORK), ("other", Sentence.PIP_FAILED)):
+        project.pip_behaves(mode)
+        assert project.start("check").failed_with(sentence)
+        assert (project.root / ".venv" / ".darkroom-unfinished").is_file()
+    project.pip_behaves("good")
+    assert project.start("check").exit_code == 0
+    assert project.start("check").said == ""
+
+
+@pytest.mark.parametrize("content", ['{"stage": "creating"}', ""])
+def test_an_unfinished_environment_is_made_anew(project: Project, content: str) -> None:
+    """With another Python than its own, which Windows could not remove while it runs."""
+    env = project.make_environment(with_pip=False)
+    project.write(".venv/.darkroom-unfinished", content)
+    env.python.unlink()
+    project.write(".venv/bin/python", "#!/bin/sh\necho half >&2\n")
+    env.python.chmod(0o755)
     started = project.start("check")
     assert "again because it was not completed" in started.said
+    assert "half" not in started.said
     assert started.exit_code == 0
 
 
