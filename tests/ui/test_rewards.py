@@ -422,6 +422,34 @@ def test_the_time_of_a_step_counts_the_passes_of_the_method() -> None:
     )
 
 
+def test_the_methods_follow_the_config_while_they_are_shown(window: Window) -> None:
+    form, context = window.app.form, window.app.context
+    context.actions.run("which_method")
+    window.settle()
+    asked = next(w for w in window.app.root.winfo_children() if isinstance(w, WhichMethod))
+    asked.buttons["rewards"].invoke()
+    window.settle()
+    first = asked.choices
+    assert str(first["alignprop"].cget("state")) == "normal"
+    form.edit("training.batch_size", 3)
+    window.settle()
+    assert asked.source == "rewards"
+    assert asked.choices is not first, "its costs are those of the batch"
+    form.choose_variant("model.family", "z_image")
+    window.settle()
+    assert "#z-image DGPO LoRA 24 GB" in asked.presets
+    form.undo()
+    window.settle()
+    assert "#z-image DGPO LoRA 24 GB" not in asked.presets
+    context.documents.open_preset(next(p for p in list_presets() if p.name == "#z-image online DPO by eye LoRA 16 GB"))
+    window.settle()
+    assert (asked.source, list(asked.choices)) == ("person", ["online_dpo"])
+    asked.close_button.invoke()
+    assert not asked.winfo_exists()
+    form.undo()
+    window.settle()
+
+
 def test_a_person_is_led_to_a_method_and_its_next_page(window: Window) -> None:
     form, context = window.app.form, window.app.context
     context.actions.run("which_method")

@@ -1,4 +1,7 @@
-"""The window that leads from what a user has to a training method: images, pairs, a score, or the user's own eye."""
+"""The window that leads from what a user has to a training method: images, pairs, a score, or the user's own eye.
+
+It follows the config: an undo or another config changes which methods fit, their costs and their times.
+"""
 
 from __future__ import annotations
 
@@ -128,13 +131,20 @@ class WhichMethod(Window):
         self.presets: dict[str, Button] = {}
         self.times: dict[str, WrappedText] = {}
         self._estimating: Job | None = None
-        self.at_close(self._drop_estimate)
         self._context = context
+        self._source_in_use = self.source
+        self._shown: list[Offer] = []
+        self.at_close(
+            self._drop_estimate,
+            partial(context.pump.forget, self),
+            context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self._follow)),
+        )
         px = context.theme.px
         Text(self, context.theme, _QUESTION, role="heading").pack(anchor="w", padx=px(PAD), pady=(px(PAD), 0))
         Text(self, context.theme, _ANSWERS, colour="muted").pack(anchor="w", padx=px(PAD), pady=(px(2), px(10)))
+        self.add_footer()
         body = Panel(self, context.theme)
-        body.pack(fill="both", expand=True, padx=px(PAD), pady=(0, px(PAD)))
+        body.pack(fill="both", expand=True, padx=px(PAD))
         left = Panel(body, context.theme)
         left.pack(side="left", fill="y", padx=(0, px(PAD)))
         for name, label in SOURCES.items():
@@ -149,7 +159,20 @@ class WhichMethod(Window):
 
     def show(self, source: MethodSource) -> None:
         """Show the methods that learn from a source."""
-        self.source = source
+        self._show(source, offers(self._context.form.config, source))
+
+    def _follow(self) -> None:
+        """Show the methods again if the config changes them, those for its source if that is another one."""
+        config = self._context.form.config
+        in_use = source_of(config)
+        source = self.source if in_use == self._source_in_use else in_use
+        self._source_in_use = in_use
+        found = offers(config, source)
+        if source != self.source or found != self._shown:
+            self._show(source, found)
+
+    def _show(self, source: MethodSource, shown: list[Offer]) -> None:
+        self.source, self._shown = source, shown
         for name, button in self.buttons.items():
             button.restyle("primary" if name == source else "plain")
         if self._list is not None:
@@ -157,7 +180,6 @@ class WhichMethod(Window):
         self._list = Panel(self._scroll.body, self.theme)
         self._list.pack(fill="x")
         self.choices, self.presets, self.times = {}, {}, {}
-        shown = offers(self._context.form.config, source)
         for offer in shown:
             self._add(self._list, offer)
         self._estimate(shown)
