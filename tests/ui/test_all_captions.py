@@ -103,6 +103,19 @@ def test_what_is_still_being_written_is_not_of_the_folder_that_is_opened_next(fo
     assert desk.model.set.texts == {}
 
 
+def test_what_was_changed_in_the_last_folder_is_not_undone_in_the_next_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ui.features.captions.all_captions._MAX_AT_ONCE", 2)
+    desk, other = Desk(folder), tmp_path / "other"
+    other.mkdir()
+    desk.model.write(phrase_changes("first", "zog", desk.model.texts))  # too many to wait for
+    desk.model.open(Source(other, "y"))
+    desk.at_rest()
+    assert (folder / "c.txt").read_text() == "zog"
+    assert not desk.model.can_undo
+
+
 def test_edits_are_written_in_their_order_and_taken_back_to_the_last_byte(folder: Path) -> None:
     desk = Desk(folder)
     model, before = desk.model, {file.name: file.read_bytes() for file in folder.glob("*.txt")}

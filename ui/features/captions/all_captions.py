@@ -23,14 +23,20 @@ CHOICES: Mapping[Choice, str] = {
     "without": "Without these words",
     "empty": "Without a caption",
 }
+Undo = tuple[Written, ...]
 _MAX_AT_ONCE = 200  # files that are written while the window waits
 
 
 class _Writing:
-    """Changes to write, once: by the background, or by whoever cannot wait for it."""
+    """Changes to write, once: by the background, or by whoever cannot wait for it.
 
-    def __init__(self, work: Callable[[], Outcome], size: int, is_undo: bool, lock: threading.Lock) -> None:
-        self.size, self.is_undo = size, is_undo
+    `undo` is the history of the folder to which they belong: another one may be open when they are written.
+    """
+
+    def __init__(
+        self, work: Callable[[], Outcome], size: int, is_undo: bool, undo: list[Undo], lock: threading.Lock
+    ) -> None:
+        self.size, self.is_undo, self.undo = size, is_undo, undo
         self._work, self._lock, self._is_done = work, lock, False
 
     def work(self) -> Outcome | None:
@@ -56,7 +62,7 @@ class AllCaptions:
         self.changed: Signal[[]] = Signal()
         self.written: Signal[[]] = Signal()  # files
         self._background = background
-        self._undo: list[tuple[Written, ...]] = []
+        self._undo: list[Undo] = []
         self._waiting: list[_Writing] = []
         self._lock = threading.Lock()
         self._image_of: dict[Path, Path] = {}
@@ -124,7 +130,7 @@ class AllCaptions:
                 self._finish(job, job.work())
 
     def _start(self, work: Callable[[], Outcome], size: int, *, is_undo: bool) -> None:
-        self._waiting.append(_Writing(work, size, is_undo, self._lock))
+        self._waiting.append(_Writing(work, size, is_undo, self._undo, self._lock))
         if size > _MAX_AT_ONCE:
             self.message = f"Writing {count(size, 'caption')}…"
             self.changed()
@@ -147,7 +153,7 @@ class AllCaptions:
         if outcome is None:  # it was flushed
             return
         if outcome.written and not job.is_undo:
-            self._undo.append(outcome.written)
+            job.undo.append(outcome.written)
         names = "".join(f" {path.name} was left alone: {why}." for path, why in outcome.left[:3])
         self.message = f"{'Restored' if job.is_undo else 'Changed'} {count(len(outcome.written), 'caption')}.{names}"
         self._note({item.path: parse_caption_file(item.after or b"").text for item in outcome.written})
