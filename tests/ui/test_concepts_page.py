@@ -459,13 +459,31 @@ def test_what_comes_before_an_editor_without_its_concept_closes_does_nothing(
     folder = next(row for row in editor.form_view.rows() if row.record.path == "concepts.0.path")
     window.asked.answers["ask_folder"] = tmp_path
     form.edit("concepts", ())
+    assert not viewer.winfo_exists(), "a click on it would be an internal error"
     editor._go(1)
+    general.open_image(0)
+    assert general._viewer is None
     general._keep_references(frozenset())
     statistics._follow()
     next(w for w in walk(folder.control.frame) if isinstance(w, Button)).invoke()
     assert form.config.concepts == ()
     window.wait_until(lambda: not editor.winfo_exists(), "the end of the editor")
-    assert not viewer.winfo_exists(), "its Exclude would be for a concept of the next config"
+
+
+def test_the_large_image_closes_when_its_place_gets_another_folder(
+    window: Window, concepts: Any, tmp_path: Path
+) -> None:
+    """Exclude would be for the other one."""
+    editor, form = concepts.edit(0), window.app.form
+    general = editor.tabs["General"]
+    window.wait_until(lambda: general._images, "the images")
+    general.open_image(0)
+    viewer = general._viewer
+    form.edit("concepts.0.excluded", "a")
+    assert viewer.winfo_exists()
+    form.edit("concepts.0.path", str(tmp_path))
+    assert not viewer.winfo_exists()
+    editor.close()
 
 
 def test_an_editor_whose_concept_goes_closes_once_and_leaves_nothing_to_draw(window: Window, concepts: Any) -> None:

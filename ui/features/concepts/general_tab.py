@@ -60,6 +60,8 @@ class GeneralTab:
         self._looked_for: Scan | None = None  # the scan whose losses were looked for
         self._looking: Job | None = None
         self._viewer: ImageViewer | None = None
+        self._viewed = ""  # the folder of its images
+        self._unwatch = editing.context.form.changed.subscribe(self._close_foreign_viewer)
         self._edited: Concept | None = None  # the concept, if its images have reference images by their names
         self._without: frozenset[str] | None = None  # the images without one, once they are known
         self._searched: tuple[Scan, Concept] | None = None  # in which they were looked for
@@ -103,20 +105,33 @@ class GeneralTab:
         """Close the large image, which excludes images of this concept, and cancel the searches; the grid cancels its
         work itself.
         """
-        if self._viewer is not None:
-            self._viewer.close()
+        self._unwatch()
+        self._close_viewer()
         for job in (self._looking, self._searching):
             if job is not None:
                 job.cancel()
 
     def open_image(self, index: int) -> None:
         """Show an image large, in place of the last one."""
-        if self._viewer is not None:
-            self._viewer.close()
+        self._close_viewer()
+        if not self._editing.is_there:
+            return
+        self._viewed = self._editing.concept.path
         context, images = self._editing.context, self._images
         tiles = LazyTiles(images, lambda image: Tile(image.path, partial(self._name_and_caption, image)))
         actions = lambda number: self._actions(images[number])  # noqa: E731
         self._viewer = ImageViewer(context.root, context.theme, context.pump, tiles, index, actions=actions)
+
+    def _close_viewer(self) -> None:
+        if self._viewer is not None:
+            self._viewer.close()
+            self._viewer = None
+
+    def _close_foreign_viewer(self) -> None:
+        """Close the large image at once, if the config has another concept at this place: Exclude would be for that."""
+        editing = self._editing
+        if self._viewer is not None and (not editing.is_there or editing.concept.path != self._viewed):
+            self._close_viewer()
 
     def _actions(self, image: SourceImage) -> tuple[tuple[str, Callable[[], object]], ...]:
         """Return the commands for an image, by label."""
@@ -129,6 +144,8 @@ class GeneralTab:
         )
 
     def _open_menu(self, index: int, event: tk.Event[Any]) -> None:
+        if not self._editing.is_there:
+            return
         menu = make_menu(self.grid_view, self._editing.context.theme)
         for label, command in self._actions(self._images[index]):
             menu.add_command(label=label, command=command)
