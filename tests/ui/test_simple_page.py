@@ -199,6 +199,7 @@ def test_from_a_folder_to_a_length_without_leaving_the_page(
 def test_presets_that_come_later_do_not_move_what_is_below(window: Window) -> None:
     """The button for the folder slid away from under the pointer when they came."""
     page: Any = window.open_page("simple")
+    page.on_hide()  # it would show what it finds itself
     window.settle()
     card = page.cards["Base model"]
 
@@ -209,8 +210,14 @@ def test_presets_that_come_later_do_not_move_what_is_below(window: Window) -> No
 
     looking_for_them = height_with(Here(DESKTOP))
     found = height_with(Here(DESKTOP, (offer(), replace(offer(), preset=Preset("#other", "o", Path("other.json"))))))
-    assert abs(found - looking_for_them) <= window.app.context.theme.px(18)  # a line of text
+    line_px = window.app.context.theme.px(18)
+    assert abs(found - looking_for_them) <= line_px
     assert height_with(Here(DESKTOP, ())) < found
+    for machine in (DESKTOP, CARD):  # fewer than may come
+        looking_for_them = height_with(Here(machine))
+        assert abs(height_with(Here(machine, (offer(),))) - looking_for_them) <= line_px, machine
+    settled = height_with(Here(DESKTOP, (replace(offer(), family="Other"),)))
+    assert settled < looking_for_them, "after the next change there is no gap"
 
 
 def test_images_that_are_added_to_the_demo_are_trained_alone(window: Window, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from ui.forms.model import Source
 
 _MAX_CAPTION_CHARS = 90
 _MAX_PROMPTS = 3  # that are named
+_MAX_OFFERS, _OFFERS_ON_PROCESSOR = 3, 2
 _GB = 1e9
 _TOY = "Until you choose one, the demo's model trains: a toy for 64 px, which shows how it goes."
 
@@ -67,8 +68,8 @@ def _no_choices(_progress: Progress) -> tuple[Choice, ...]:
 class Step:
     """A step: its name, its state as a sentence, the buttons that change it (their label and action), and its fields.
 
-    Where it is not done, `choices` are offered; `awaits_choices` while they are looked for. `is_wrong` if the state is
-    a warning.
+    Where it is not done, `choices` are offered; `awaits_choices` is how many may come while they are looked for.
+    `is_wrong` if the state is a warning.
     """
 
     title: str
@@ -78,7 +79,7 @@ class Step:
     fields: tuple[str, ...] = ()
     choices: Callable[[Progress], tuple[Choice, ...]] = _no_choices
     is_wrong: Callable[[Progress], bool] = lambda _progress: False
-    awaits_choices: Callable[[Progress], bool] = lambda _progress: False
+    awaits_choices: Callable[[Progress], int] = lambda _progress: 0
 
 
 def is_demo(source: Source) -> bool:
@@ -126,8 +127,11 @@ def _preset_choices(progress: Progress) -> tuple[Choice, ...]:
     return tuple(Choice(o.preset.name, describe_offer(o, progress.num_images), o.preset) for o in found or ())
 
 
-def _awaits_presets(progress: Progress) -> bool:
-    return progress.here is None or progress.here.offers is None
+def _awaits_presets(progress: Progress) -> int:
+    here = progress.here
+    if here is not None and here.offers is not None:
+        return 0
+    return _MAX_OFFERS if here is None or here.has_gpu else _OFFERS_ON_PROCESSOR
 
 
 # -- the images and their captions

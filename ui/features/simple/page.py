@@ -31,7 +31,7 @@ _ASK_SENTENCE = (
 )
 _QUIET_SECONDS = 0.3
 _IN_FIRST_COLUMN = 3  # steps
-_ROOM_FOR_CHOICES = 92  # pixels: the usual two of this computer
+_ROOM_FOR_CHOICE = 46  # design pixels, with two lines of text
 _SHOWN = (*FIELDS, "concepts", "sampling.prompts", "model.family", "general.notes")
 
 
@@ -49,6 +49,7 @@ class StepCard(GroupCard):
         self.step = step
         self.buttons: dict[str, Button] = {}
         self._drawn: tuple[object, ...] = ()
+        self._reserved_px = 0  # while choices are looked for
         theme, px = context.theme, context.theme.px
         header = Panel(self.card, theme, "card")
         header.pack(fill="x", padx=px(PAD), pady=(px(12), 0), before=self.card.body)
@@ -82,9 +83,11 @@ class StepCard(GroupCard):
         if choices != self._drawn:
             self._drawn = choices
             self._draw_choices(choices, choose)
-        if not choices and not is_done and self.step.awaits_choices(progress):
-            # What is below must not move under the pointer when they come.
-            self._choices.configure(height=self._context.theme.px(_ROOM_FOR_CHOICES))
+            self._reserved_px = 0
+        if not choices and not is_done and (number_awaited := self.step.awaits_choices(progress)):
+            # What is below must not move under the pointer when they come, also fewer than that.
+            self._reserved_px = self._context.theme.px(_ROOM_FOR_CHOICE * number_awaited)
+            self._choices.configure(height=self._reserved_px)
             self._choices.pack(fill="x", pady=(self._context.theme.px(4), 0))
         elif not choices:
             self._choices.pack_forget()
@@ -102,6 +105,10 @@ class StepCard(GroupCard):
             label.grid(row=row, column=1, sticky="ew", padx=(px(12), 0), pady=(0, px(GAP)))
             self.buttons[choice.label] = button
         if choices:
+            strut = Panel(self._choices, theme, "card", width=1, height=self._reserved_px)
+            strut.grid(row=0, column=2, rowspan=len(choices) + 1)
+            self._choices.rowconfigure("all", weight=0)
+            self._choices.rowconfigure(len(choices), weight=1)
             self._choices.pack(fill="x", pady=(px(4), 0))
 
 
