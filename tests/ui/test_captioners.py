@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import sysconfig
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from launcher import requirements
+from launcher.environment import Environment
 from modules.annotators import registry
 from modules.annotators.registry import CAPTIONERS, captioner_for
 from modules.data.concept import Concept
 from modules.system.factories import Package
+from modules.system.paths import PROGRAM_ROOT
+from tests.builders.wheels import write_wheel
 from tests.ui.conftest import Window
 from tests.ui.fake_child import Spawner
 from trainer.job_events import JobFinished, JobLines, JobProgress, JobStopped
@@ -71,7 +80,7 @@ def test_a_missing_package_is_installed_by_one_button(
     assert len(spawn.children) == 1
     assert install.stop_button.cget("state") == "normal"
     spawn.last.report(JobLines(("Collecting onnxruntime",)), JobProgress("downloading package 1: onnxruntime", 0, 1))
-    window.wait_until(lambda: install.status.cget("text").startswith("downloading"), "the progress")
+    window.wait_until(lambda: install.status.cget("text").startswith("Downloading"), "the progress")
     assert install.log.get("1.0", "end").strip() == "Collecting onnxruntime"
     install.stop_button.invoke()
     assert json.loads(spawn.last.sent[-1]) == {"command": "Stop"}
@@ -85,6 +94,48 @@ def test_a_missing_package_is_installed_by_one_button(
     spawn.last.end()
     window.wait_until(lambda: not captions.missing.winfo_manager(), "the installed package")
     assert install.status.cget("text") == "Installed onnxruntime."
+    install.close()
+    assert captions.status.cget("text") == "Installed onnxruntime. Start is the next step."
+    captions.close()
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is not None, reason="onnxruntime is installed here")
+def test_the_button_installs_from_a_folder_of_wheels(
+    window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the real launcher and the real pip, into an environment that shares the packages of this one."""
+    prefix, wheels = tmp_path / "environment", tmp_path / "wheels"
+    subprocess.run([sys.executable, "-I", "-m", "venv", "--without-pip", prefix], check=True)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(prefix), "platbase": str(prefix)}))
+    (site / "shared.pth").write_text(sysconfig.get_path("purelib"))
+    wheels.mkdir()
+    version = requirements.tested_versions(PROGRAM_ROOT)["onnxruntime"]
+    write_wheel(wheels, "onnxruntime", version, requires=("numpy>=1.21",))
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(wheels), "CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setattr(sys, "executable", str(Environment("venv", prefix).python))
+    monkeypatch.syspath_prepend(site)
+    captions = opened(window, tmp_path)
+    captions.form.set("model", TAGGER)
+    window.settle()
+    captions.install_button.invoke()
+    (install,) = (w for w in window.app.root.winfo_children() if isinstance(w, InstallWindow))
+    seen = set[str]()
+
+    def has_ended() -> bool:
+        seen.add(install.status.cget("text"))
+        return not install.runner.state.is_active
+
+    window.wait_until(has_ended, "the installation", patience_seconds=120)
+    assert install.runner.state.message == "Installed onnxruntime.", install.runner.state
+    window.wait_until(lambda: "Start is the next step" in captions.status.cget("text"), "the sentence")
+    assert not captions.missing.winfo_manager()
+    assert (site / "onnxruntime.py").is_file()
+    assert any("onnxruntime" in text and not text.startswith("Installed") for text in seen), seen
+    assert f"Successfully installed onnxruntime-{version}" in install.log.get("1.0", "end")
+    window.asked.answers["choose"] = None
+    captions.start()  # which asks before it downloads the model
+    window.wait_until(lambda: window.asked.asked("choose"), "the question")
     install.close()
     captions.close()
 

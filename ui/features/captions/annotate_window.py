@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,19 +77,19 @@ class AnnotateWindow(Window):
         Text(self, theme, str(self.source.folder), role="small", colour="muted", wrap_px=_SIZE[0] - 40).pack(
             anchor="w", padx=px(PAD), pady=(px(PAD), px(6))
         )
-        footer = Panel(self, theme)
-        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
-        self.log = JobLines(footer, theme, height=6, wrap="none")
-        self.log.pack(fill="x", pady=(0, px(8)))
-        self.bar = ThinBar(footer, theme, on="window")
-        self.bar.pack(fill="x")
-        self.status = WrappedText(footer, theme, colour="label")
-        self.status.pack(fill="x", pady=px(8))
+        footer = self.add_footer(above_px=0)
         self.start_button = Button(footer, theme, "Start", self.start, style="primary", width=110)
-        self.start_button.pack(side="right")
+        self.start_button.pack(side="right", padx=GAP)
         self.stop_button = Button(footer, theme, "Stop", self.stop, width=90)
-        self.stop_button.pack(side="right", padx=GAP)
+        self.stop_button.pack(side="right")
         self.stop_button.set_enabled(False)
+        progress = Panel(self, theme)
+        progress.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(8), 0))
+        self.log = JobLines(progress, theme, height=6, wrap="none")  # shown once it has lines
+        self.bar = ThinBar(progress, theme, on="window")
+        self.bar.pack(fill="x")
+        self.status = WrappedText(progress, theme, colour="label")
+        self.status.pack(fill="x", pady=px(8))
         scroll = ScrollFrame(self, theme)
         scroll.pack(fill="both", expand=True, padx=(px(PAD), 0))
         self.help = WrappedText(scroll.body, theme, role="small", colour="muted")
@@ -141,7 +141,7 @@ class AnnotateWindow(Window):
             lines.append(f"Files: {spec.files.description}.{f' Licence: {spec.licence}.' if spec.licence else ''}")
         self.help.set_text("\n".join(lines))
         are = "is" if len(missing) == 1 else "are"
-        self.missing_text.set_text(f"{' and '.join(missing)} {are} not installed.")
+        self.missing_text.set_text(f"This model needs {' and '.join(missing)}, which {are} not installed.")
         if missing:
             self.missing.pack(fill="x", pady=(0, self.theme.px(8)), after=self.help)
         else:
@@ -154,11 +154,14 @@ class AnnotateWindow(Window):
     def install(self) -> None:
         """Install the packages that the chosen model lacks."""
         if missing := self._missing():
-            self._context.links.install_packages(missing, self._follow_installation)
+            self._context.links.install_packages(missing, partial(self._follow_installation, missing))
 
-    def _follow_installation(self) -> None:
-        if self.winfo_exists():
-            self._show_model()
+    def _follow_installation(self, wanted: Sequence[str]) -> None:
+        if not self.winfo_exists():
+            return
+        self._show_model()
+        if not set(wanted) & set(self._missing()):
+            self._show_status(f"Installed {' and '.join(wanted)}. Start is the next step.", "good")
 
     # -- running
 
@@ -218,6 +221,8 @@ class AnnotateWindow(Window):
         self.bar.set(state.share)
         self._show_status(state.status, "label" if state.failure is None else "error")
         self.log.show(state.lines)
+        if state.lines and not self.log.winfo_manager():
+            self.log.pack(fill="x", pady=(0, self.theme.px(8)), before=self.bar)
         self.start_button.set_enabled(not state.is_active)
         self.stop_button.set_enabled(state.stage == "running")
         if not state.is_active:
