@@ -81,8 +81,8 @@ def test_the_name_of_a_result_and_the_place_of_a_dropped_file() -> None:
 def test_the_states_of_a_job() -> None:
     state = JobState("running", "Resize")
     state = apply_event(state, JobProgress("layers", 5, 10, 62.0))
-    assert (state.share, state.status) == (0.5, "layers: 5 of 10, 0:01:02 left")
-    assert apply_event(state, JobProgress("reading", 0, 1)).status == "reading"
+    assert (state.share, state.status) == (0.5, "Layers: 5 of 10, 0:01:02 left")
+    assert apply_event(state, JobProgress("reading", 0, 1)).status == "Reading"
     done = apply_event(state, JobFinished("Resized.", ("/o/x",), ("A note.",)))
     assert (done.stage, done.status, done.paths) == ("finished", "Resized.", (Path("/o/x"),))
     assert apply_event(done, JobEnded(0, "")) is done

@@ -298,7 +298,7 @@ def test_stars_and_backups_of_a_run_are_there_again(
     assert (job.name, settings.model_dump() | wanted) == ("export", settings.model_dump())
     notices = ready.app.context.notices
     spawn.last.report(JobProgress("loading the model", 0, 1))
-    ready.wait_until(lambda: "loading the model" in notices.items[0].text, "the progress")
+    ready.wait_until(lambda: "Loading the model" in notices.items[0].text, "the progress")
     notices.dismiss(notices.items[0])  # its button is Stop
     assert '"Stop"' in spawn.last.sent[-1]
     spawn.last.report(JobStopped())

@@ -60,7 +60,7 @@ class JobState:
             case "idle":
                 return ""
             case "running":
-                return ": ".join(filter(None, (self.what, self.detail)))
+                return ": ".join(filter(None, (self.what[:1].upper() + self.what[1:], self.detail)))
             case "stopping":
                 return "Stopping..."
             case _:
