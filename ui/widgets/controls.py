@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ui.widgets.canvas import rounded_corners
 from ui.widgets.ctk import ctk, release_master
 from ui.widgets.main_button import Rank
+from ui.widgets.menu import EDGE
 from ui.widgets.theme import CONTROL_HEIGHT, Theme
 
 ButtonStyle = Literal["primary", "plain", "ghost", "danger"]
@@ -285,6 +286,7 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
         for index, label in enumerate(self._choices.values()):
             padding = " " * max(0, (width - font.measure(label)) // space - 8)
             self.menu.entryconfigure(index, label=f"  {label}{padding}")
+        self.menu.configure(**EDGE)  # here, as customtkinter makes it flat with each change of the mode
         super()._open_dropdown_menu()
 
     def _show_ring(self, colour: tuple[str, str] | None) -> None:

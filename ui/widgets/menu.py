@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ui.widgets.theme import Theme
 
+EDGE: Mapping[str, Any] = {"relief": "ridge", "borderwidth": 2}
+"""A line around menus, which otherwise merge with the fields below them, of the same colour."""
 _EDGE_PX = 8
 
 
@@ -69,7 +72,6 @@ def _menu(master: tk.Misc, theme: Theme) -> tk.Menu:
         activebackground=colour("selection"),
         activeforeground=colour("text"),
         disabledforeground=colour("faint"),
-        relief="flat",
-        borderwidth=theme.px(4),
+        **EDGE,
         activeborderwidth=0,
     )
