@@ -18,7 +18,7 @@ from ui.forms.form_with_list import FormWithList, ListSpec, Row
 from ui.forms.setting_pages import PageSpec
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
-from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.table import Column
 from ui.widgets.theme import GAP, PAD
 
@@ -141,7 +141,8 @@ class MethodCard:
         context, px = self._context, self._context.theme.px
         column = Panel(self.columns, context.theme, "card")
         column.grid(row=0, column=number, sticky="new", padx=(px(PAD * 1.5) if number else 0, 0))
-        Text(column, context.theme, title, role="small", colour="accent", on="card").pack(anchor="w", pady=(0, px(2)))
+        heading = WrappedText(column, context.theme, title, role="small", colour="accent", on="card")
+        heading.pack(fill="x", pady=(0, px(2)))
         for text in entries:
             paragraph = WrappedText(column, context.theme, text, colour="label", on="card", role="small")
             paragraph.pack(fill="x", pady=(px(3), 0))
