@@ -28,11 +28,8 @@ from ui.widgets.panel import Text
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.theme import Mode, Theme
 
-SCREENS: tuple[tuple[str, int, Mode], ...] = (
-    ("1366x768", 100, "dark"),
-    ("1280x800", 150, "light"),
-    ("1920x1080", 100, "light"),
-)
+SIZES = (("1366x768", 100), ("1280x800", 150), ("1920x1080", 100))
+MODES: tuple[Mode, ...] = ("light", "dark")
 _ROUNDING_PX = 2
 OFFERS = (
     Offer("NVIDIA GeForce RTX 4090", "RTX 4090", 24, 0.69, "high"),
@@ -174,7 +171,8 @@ def on_screen(
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("size", "percent", "mode"), SCREENS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("size", "percent"), SIZES)
 def test_nothing_is_cut_off_covered_or_raw(
     on_screen: Callable[[str, int, Mode], Window],
     monkeypatch: pytest.MonkeyPatch,
