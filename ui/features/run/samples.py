@@ -15,7 +15,7 @@ from ui.features.run.step_model import save_step_model
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
 
-_NO_SAMPLES = "Samples appear here. Their prompts and intervals are set under Sampling & validation."
+_NO_SAMPLES = "Samples of your prompts appear here while the run trains."
 
 
 class RunSamples(SampleGrid):
