@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.adapters.ranks import ALL_ALIKE, factorization
 from modules.adapters.settings import network_args
@@ -34,8 +34,7 @@ class Lokr(RankedSettings):
     name: Literal["lokr"] = "lokr"
     factor: Annotated[
         int,
-        Ge(-1),
-        Le(1024),
+        *Interval(ge=-1, le=1024),
         Setting(
             "Factor",
             "The size of the first, small matrix: the smaller it is, the larger the file. -1 makes both matrices as "

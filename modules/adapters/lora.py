@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Gt, Le
+from annotated_types import Interval
 
 from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import network_args
@@ -36,8 +36,7 @@ class Lora(RankedSettings):
     ] = "zero"
     lora_plus_ratio: Annotated[
         float,
-        Gt(0),
-        Le(1024),
+        *Interval(gt=0, le=1024),
         advanced_setting(
             "LoRA+ ratio",
             "The learning rate of the matrix that begins as zero (B, or up), divided by that of the others (Hayou et "
@@ -46,8 +45,7 @@ class Lora(RankedSettings):
     ] = 1.0
     max_norm: Annotated[
         float | None,
-        Gt(0),
-        Le(1000),
+        *Interval(gt=0, le=1000),
         advanced_setting(
             "Max norm",
             "After each step, layers whose change of the model (B A, times alpha by rank) has a larger norm are scaled "

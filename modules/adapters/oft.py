@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Interval
 
 from modules.adapters.ranks import factorization
 from modules.adapters.settings import AdapterSection, Bundle, WeightType
@@ -40,8 +40,7 @@ class Oft(AdapterSection):
     name: Literal["oft"] = "oft"
     block_size: Annotated[
         int,
-        Ge(2),
-        Le(4096),
+        *Interval(ge=2, le=4096),
         Setting(
             "Block size",
             "How many channels are rotated together; the file grows with it. A layer gets another size where programs "
@@ -59,8 +58,7 @@ class Oft(AdapterSection):
     ] = "outputs"
     constraint: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "COFT constraint",
             "Keeps the rotations close to none: the norm of what generates a layer's rotations is at most this number "
@@ -84,8 +82,7 @@ class Oft(AdapterSection):
     ] = False
     dropout: Annotated[
         float,
-        Ge(0),
-        Lt(1),
+        *Interval(ge=0, lt=1),
         advanced_setting("Dropout", "The probability that a block is not rotated in a step.", group="Regularization"),
     ] = 0.0
     dtype: WeightType = "float32"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Lt
+from annotated_types import Interval
 
 from modules.settings.field import Section, When, advanced_setting
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
@@ -54,16 +54,14 @@ class AdapterSection(Section):
     ] = False
     dropout: Annotated[
         float,
-        Ge(0),
-        Lt(1),
+        *Interval(ge=0, lt=1),
         advanced_setting(
             "Dropout", "The probability of dropping each of the adapter's inputs.", group="Regularization"
         ),
     ] = 0.0
     module_dropout: Annotated[
         float,
-        Ge(0),
-        Lt(1),
+        *Interval(ge=0, lt=1),
         advanced_setting(
             "Module dropout",
             "The probability of leaving out the whole adapter of a layer in a step.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Interval
 
 from modules.adapters.settings import AdapterSection, Bundle, WeightType
 from modules.settings.field import Setting, When, advanced_setting
@@ -15,20 +15,17 @@ class RankedSettings(AdapterSection):
 
     rank: Annotated[
         int,
-        Ge(1),
-        Le(1024),
+        *Interval(ge=1, le=1024),
         Setting("Rank", "How much the LoRA can hold; 8 to 32 for most subjects. The file grows with it."),
     ] = 16
     alpha: Annotated[
         float,
-        Gt(0),
-        Le(4096),
+        *Interval(gt=0, le=4096),
         Setting("Alpha", "The strength of the LoRA is alpha divided by rank; equal values give strength 1."),
     ] = 16.0
     conv_rank: Annotated[
         int | None,
-        Ge(1),
-        Le(1024),
+        *Interval(ge=1, le=1024),
         advanced_setting(
             "Convolution rank",
             "The rank of convolutions with a kernel larger than 1x1 (LoCon's own rank).",
@@ -37,8 +34,7 @@ class RankedSettings(AdapterSection):
     ] = None
     conv_alpha: Annotated[
         float | None,
-        Gt(0),
-        Le(4096),
+        *Interval(gt=0, le=4096),
         advanced_setting(
             "Convolution alpha",
             "The alpha of convolutions with a kernel larger than 1x1.",
@@ -69,8 +65,7 @@ class RankedSettings(AdapterSection):
     ] = ""
     rank_dropout: Annotated[
         float,
-        Ge(0),
-        Lt(1),
+        *Interval(ge=0, lt=1),
         advanced_setting(
             "Rank dropout",
             "The probability of dropping each rank of a layer's adapter, for each image of its own. Adapters whose "

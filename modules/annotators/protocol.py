@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, Protocol
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Interval
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -44,14 +44,12 @@ class CaptionSettings(Section):
     ] = "detailed"
     threshold: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         Setting("Threshold", "Least probability of a tag.", applies_when=_captioner_uses("threshold")),
     ] = 0.35
     character_threshold: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         Setting(
             "Character threshold",
             "Least probability of the name of a character.",
@@ -94,8 +92,7 @@ class MaskSettings(Section):
     ] = "white"
     tolerance: Annotated[
         int,
-        Ge(0),
-        Le(255),
+        *Interval(ge=0, le=255),
         Setting(
             "Tolerance",
             "Largest difference from the colour in any of red, green and blue.",
@@ -104,8 +101,7 @@ class MaskSettings(Section):
     ] = 20
     threshold: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         Setting("Threshold", "Least probability of a white pixel.", applies_when=_masker_uses("threshold")),
     ] = 0.3
 

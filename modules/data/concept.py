@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.data.captions.settings import CAPTION_AUGMENTATION, CaptionChanges
 from modules.data.captions.sources import CaptionOrigin
@@ -162,8 +162,7 @@ class Concept(Section):
     ] = "repeats"
     repeats: Annotated[
         float,
-        Ge(0),
-        Le(10000),
+        *Interval(ge=0, le=10000),
         Setting(
             "Repeats",
             "How often each image is used per epoch. 2 uses all twice; 0.5 uses half of them, another half each epoch. "
@@ -175,8 +174,7 @@ class Concept(Section):
     ] = 1.0
     samples_per_epoch: Annotated[
         int,
-        Ge(0),
-        Le(100_000_000),
+        *Interval(ge=0, le=100_000_000),
         Setting(
             "Samples per epoch",
             "How many samples of the concept an epoch has, regardless of its number of images. The images take turns, "
@@ -188,14 +186,12 @@ class Concept(Section):
     ] = 1
     loss_weight: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         advanced_setting("Loss weight", "How much these images count compared to other concepts.", group=_BALANCING),
     ] = 1.0
     image_variations: Annotated[
         int,
-        Ge(1),
-        Le(10000),
+        *Interval(ge=1, le=10000),
         advanced_setting(
             "Image variations",
             "How many random augmentations of each image are cached; each use at a resolution takes the next one. "
@@ -205,8 +201,7 @@ class Concept(Section):
     ] = 1
     text_variations: Annotated[
         int,
-        Ge(1),
-        Le(10000),
+        *Interval(ge=1, le=10000),
         advanced_setting(
             "Text variations",
             "How many random augmentations of each caption are cached; each use of the image takes the next one. "
@@ -217,8 +212,7 @@ class Concept(Section):
     ] = 1
     seed: Annotated[
         int | None,
-        Ge(-(2**31)),
-        Le(2**31 - 1),
+        *Interval(ge=-(2**31), le=2**31 - 1),
         advanced_setting(
             "Augmentation seed",
             "The seed of the random augmentations of its images and captions, and of the order in which its images "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.objectives.rollout_fields import known_size
 from modules.objectives.spec import RolloutFacts
@@ -31,8 +31,7 @@ def old_policy_decay(kind: OldPolicy, step: int) -> float:
 
 TimestepsPerImage = Annotated[
     int,
-    Ge(1),
-    Le(64),
+    *Interval(ge=1, le=64),
     Setting(
         "Timesteps per image",
         "At how many random timesteps an optimizer step trains on each image. More give a steadier gradient and "
@@ -41,8 +40,7 @@ TimestepsPerImage = Annotated[
 ]
 UpdatesPerRollout = Annotated[
     int,
-    Ge(1),
-    Le(64),
+    *Interval(ge=1, le=64),
     Setting(
         "Steps per rollout",
         "How many optimizer steps train on the same images, each at other timesteps and with other noise.",

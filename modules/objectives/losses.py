@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Interval, Le
 from pydantic import create_model
 
 from modules.diffusion.process_spec import ProcessSpec
@@ -114,8 +114,7 @@ class LogCoshSettings(LossSettings):
 
     strength: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         _strength("Log-cosh", "The weight of the log-cosh loss: quadratic for small errors, linear for large ones."),
     ] = 0.0
 
@@ -219,8 +218,7 @@ class HuberSettings(DeltaSettings):
 
     strength: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         _strength("Huber", "The weight of the Huber loss: quadratic below delta, linear above."),
     ] = 0.0
 
@@ -242,8 +240,7 @@ class SmoothL1Settings(DeltaSettings):
 
     strength: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         _strength(
             "Smooth L1",
             "The weight of the smooth L1 loss: the Huber loss divided by delta, so that large errors count the same "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Interval, Le
 
 from modules.diffusion.process_spec import ProcessSpec
 from modules.objectives.spec import MethodSpec
@@ -18,14 +18,12 @@ from modules.system.problem import Problem, shown
 
 DenoisingSteps = Annotated[
     int,
-    Ge(2),
-    Le(1000),
+    *Interval(ge=2, le=1000),
     Setting("Denoising steps", "Number of steps to sample an image. Fewer are faster to sample and to train on."),
 ]
 Guidance = Annotated[
     float,
-    Ge(0),
-    Le(100),
+    *Interval(ge=0, le=100),
     Setting(
         "Guidance",
         "Guidance scale: how closely the sampled images follow their prompts. The same in training; 1 or less is no "
@@ -34,8 +32,7 @@ Guidance = Annotated[
 ]
 GroupSize = Annotated[
     int,
-    Ge(2),
-    Le(256),
+    *Interval(ge=2, le=256),
     Setting(
         "Group size",
         "How many images of each prompt are compared with each other. Small groups are unstable; published: 12 to 24. "
@@ -57,16 +54,14 @@ SampleSize = Annotated[
 ]
 Eta = Annotated[
     float,
-    Gt(0),
-    Le(1),
+    *Interval(gt=0, le=1),
     advanced_setting(
         "Eta", "How much fresh noise each denoising step adds: 1 is DDPM. The model learns from it, so it cannot be 0."
     ),
 ]
 ClipRange = Annotated[
     float,
-    Gt(0),
-    Le(0.5),
+    *Interval(gt=0, le=0.5),
     advanced_setting(
         "Clip range",
         "How far the probability of a denoising step may move before it is not trained further. It only takes effect "
@@ -89,8 +84,7 @@ FlowSteps = Annotated[
 ]
 FlowEta = Annotated[
     float,
-    Gt(0),
-    Le(1),
+    *Interval(gt=0, le=1),
     advanced_setting(
         "Eta of flow steps",
         "How much fresh noise each denoising step of a flow model adds. Published: 0.7. It has no effect on DDPM "
@@ -117,8 +111,7 @@ TrustRegion = Annotated[
 ]
 DivergenceLimit = Annotated[
     float,
-    Gt(0),
-    Le(1),
+    *Interval(gt=0, le=1),
     advanced_setting(
         "Divergence limit",
         "Beyond this divergence from the model that sampled, a denoising step is not moved further away. Published: "
@@ -128,14 +121,12 @@ DivergenceLimit = Annotated[
 ]
 AdvantageClip = Annotated[
     float,
-    Gt(0),
-    Le(100),
+    *Interval(gt=0, le=100),
     advanced_setting("Advantage clip", "The maximum advantage of an image, in standard deviations of the reward."),
 ]
 InnerEpochs = Annotated[
     int,
-    Ge(1),
-    Le(32),
+    *Interval(ge=1, le=32),
     advanced_setting(
         "Steps per rollout", "How many optimizer steps train on the same sampled images. With guidance, 1 is advised."
     ),
@@ -146,8 +137,7 @@ TIMESTEP_SHARE = Setting(
 )
 KlWeight = Annotated[
     float,
-    Ge(0),
-    Le(100),
+    *Interval(ge=0, le=100),
     Setting(
         "KL weight",
         "Keeps the model close to the one before training. 0 switches it off and saves a forward pass; a fine-tune "

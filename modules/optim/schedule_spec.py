@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Interval, Le
 
 from modules.settings.field import Section, Setting, advanced_setting
 from modules.system.problem import Problem
@@ -17,8 +17,7 @@ MinFactor = Annotated[
 ]
 Cycles = Annotated[
     float,
-    Gt(0),
-    Le(10_000),
+    *Interval(gt=0, le=10_000),
     Setting("Cycles", "How often the schedule runs through its curve within the run."),
 ]
 
@@ -29,16 +28,14 @@ class ScheduleSettings(Section):
     name: str
     warmup_steps: Annotated[
         int,
-        Ge(0),
-        Le(1_000_000),
+        *Interval(ge=0, le=1_000_000),
         Setting(
             "Warmup steps", "The learning rate rises from zero to its full value over this many steps.", unit="steps"
         ),
     ] = 0
     warmup_share: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Warmup ratio", "The warm-up as a fraction of the whole run. Used when the number of warm-up steps is 0."
         ),

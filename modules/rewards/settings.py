@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Interval, Le
 
 from modules.formats.published_files import FileRequest, file_request
 from modules.rewards.registry import REWARDS, reward_help, reward_labels, rewards_using
@@ -73,8 +73,7 @@ class Scorer(Section):
     ] = "#ff0000"
     jpeg_quality: Annotated[
         int,
-        Ge(1),
-        Le(95),
+        *Interval(ge=1, le=95),
         advanced_setting(
             "JPEG quality",
             "The quality at which images are compressed to measure their file size.",
@@ -112,8 +111,7 @@ class Scorer(Section):
     )
     highest_score: Annotated[
         float,
-        Gt(0),
-        Le(1000),
+        *Interval(gt=0, le=1000),
         Setting(
             "Highest score",
             "The scale of the scores, from 0 to this number. Answers beyond it count as no score.",
@@ -122,8 +120,7 @@ class Scorer(Section):
     ] = 10.0
     timeout_seconds: Annotated[
         float,
-        Ge(0.1),
-        Le(3600),
+        *Interval(ge=0.1, le=3600),
         advanced_setting(
             "Time limit",
             "The time within which a server has to answer a request, or a custom function to score a batch of images.",
@@ -134,8 +131,7 @@ class Scorer(Section):
     ] = 60.0
     retry_minutes: Annotated[
         float,
-        Ge(0),
-        Le(1440),
+        *Interval(ge=0, le=1440),
         advanced_setting(
             "Retry for",
             "How long a run waits for a server that stops answering. If it answers again, the run continues; if "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Interval
 
 from modules.adapters.registry import adapter_labels
 from modules.families.kinds.identify import identify
@@ -69,8 +69,7 @@ ConvRank = Annotated[
 ]
 Energy = Annotated[
     float | None,
-    Gt(0),
-    Le(1),
+    *Interval(gt=0, le=1),
     Setting(
         "Energy to keep",
         "As many ranks per layer as hold this share of its squared singular values, such as 0.95; at most the rank.",

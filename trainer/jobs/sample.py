@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.adapters.registry import adapter_labels
 from modules.config.codec import decode, encode
@@ -55,8 +55,7 @@ class SampleChoices(Section):
     ] = ()
     num_images: Annotated[
         int,
-        Ge(1),
-        Le(1000),
+        *Interval(ge=1, le=1000),
         Setting("Images", "How many, each with the next seed; of a grid as many grids."),
         Argument("--images"),
     ] = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le, MinLen
+from annotated_types import Interval, MinLen
 
 from modules.families.registry import families_with
 from modules.settings.conditions import READS_REFERENCES, USES_DENOISER
@@ -29,8 +29,7 @@ class Data(Section):
     ] = (512,)
     fixed_width_px: Annotated[
         int,
-        Ge(0),
-        Le(8192),
+        *Interval(ge=0, le=8192),
         advanced_setting(
             "Fixed width",
             "Together with a fixed height: one size for all images, whatever their aspect ratio; 0 for none.",
@@ -39,8 +38,7 @@ class Data(Section):
     ] = 0
     fixed_height_px: Annotated[
         int,
-        Ge(0),
-        Le(8192),
+        *Interval(ge=0, le=8192),
         advanced_setting(
             "Fixed height",
             "Together with a fixed width: one size for all images, whatever their aspect ratio; 0 for none.",
@@ -56,8 +54,7 @@ class Data(Section):
     ] = True
     bucket_step_px: Annotated[
         int,
-        Ge(8),
-        Le(256),
+        *Interval(ge=8, le=256),
         advanced_setting(
             "Bucket step",
             "Bucket widths and heights are multiples of this.",
@@ -77,8 +74,7 @@ class Data(Section):
     ] = "free"
     max_aspect_ratio: Annotated[
         float,
-        Ge(1),
-        Le(8),
+        *Interval(ge=1, le=8),
         advanced_setting(
             "Max aspect ratio",
             "The longer side may be at most this many times the shorter one; other images are cropped to it.",
@@ -108,8 +104,7 @@ class Data(Section):
     ] = "image"
     min_side_px: Annotated[
         int,
-        Ge(0),
-        Le(8192),
+        *Interval(ge=0, le=8192),
         advanced_setting(
             "Minimum size",
             "Leaves out images whose shorter side is below this; the check lists them. 0 keeps all.",
@@ -128,8 +123,7 @@ class Data(Section):
     ] = "keep"
     caption_dropout: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         Setting(
             "Caption dropout",
             "The probability that an image is trained with an empty caption; a little (0.05 to 0.1) helps guidance.",
@@ -139,8 +133,7 @@ class Data(Section):
     ] = 0.0
     caption_dropout_2: Annotated[
         float | None,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Caption dropout 2",
             "The probability of an empty caption for the second text encoder alone, drawn on its own; Caption dropout "
@@ -152,8 +145,7 @@ class Data(Section):
     ] = None
     caption_dropout_3: Annotated[
         float | None,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Caption dropout 3",
             "The probability of an empty caption for the third text encoder alone, drawn on its own. Images that a "
@@ -217,8 +209,7 @@ class Data(Section):
     ] = False
     loader_threads: Annotated[
         int,
-        Ge(1),
-        Le(64),
+        *Interval(ge=1, le=64),
         advanced_setting(
             "Loader threads", "How many images are loaded in parallel.", group="Caches", changeable_on_resume=True
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
@@ -38,8 +38,7 @@ class EmbeddingSettings(Section):
     ] = "tokens"
     token_count: Annotated[
         int | None,
-        Ge(1),
-        Le(1000),
+        *Interval(ge=1, le=1000),
         Setting(
             "Token count",
             "How many vectors the embedding has. More hold more detail and leave less room in the prompt.",
@@ -53,8 +52,7 @@ class EmbeddingSettings(Section):
     train: Annotated[bool, Setting("Train", "Whether the embedding is trained, or only used.")] = True
     learning_rate: Annotated[
         float | None,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         advanced_setting(
             "Learning rate",
             "This embedding's own learning rate.",
@@ -101,8 +99,7 @@ class Embeddings(Section):
     ] = ()
     learning_rate: Annotated[
         float | None,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         advanced_setting(
             "Embedding learning rate",
             "The learning rate of all embeddings.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le, MultipleOf
+from annotated_types import Ge, Interval, Le, MultipleOf
 
 from modules.sampling.registry import few_step_labels, sampler_help, sampler_labels
 from modules.settings.conditions import READS_REFERENCES, USES_DENOISER
@@ -25,8 +25,7 @@ class Validation(Section):
     ] = Every()
     num_timesteps: Annotated[
         int,
-        Ge(1),
-        Le(100),
+        *Interval(ge=1, le=100),
         advanced_setting(
             "Validation timesteps",
             "At how many fixed timesteps each image is evaluated. More give a steadier loss.",
@@ -54,8 +53,7 @@ class Validation(Section):
     ] = "last"
     early_stopping_patience: Annotated[
         int,
-        Ge(0),
-        Le(10_000),
+        *Interval(ge=0, le=10_000),
         Setting(
             "Early stopping patience",
             "The run saves and ends after this many validations in a row without a new best. 0 never stops early.",
@@ -78,8 +76,7 @@ class SamplePrompt(Section):
     height_px: Annotated[int, Ge(8), Le(8192), MultipleOf(8), Setting("Height", "Of the image.", unit="px")] = 512
     seed: Annotated[
         int,
-        Ge(0),
-        Le(2**63 - 1),
+        *Interval(ge=0, le=2**63 - 1),
         Setting("Seed", "The same seed gives the same image from the same weights."),
     ] = 42
     random_seed: Annotated[
@@ -90,8 +87,7 @@ class SamplePrompt(Section):
     ] = 25
     guidance: Annotated[
         float,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         Setting("Guidance", "Guidance scale: how closely the image follows the prompt; 1 switches it off."),
     ] = 7.5
     sampler: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.settings.field import Section, Setting, When, advanced_setting
 
@@ -44,8 +44,7 @@ class General(Section):
     ] = ""
     seed: Annotated[
         int,
-        Ge(0),
-        Le(2**32 - 1),
+        *Interval(ge=0, le=2**32 - 1),
         Setting(
             "Seed",
             "All randomness of the run derives from this number. The same seed, data and settings give the "
@@ -74,8 +73,7 @@ class General(Section):
     ] = False
     tensorboard_port: Annotated[
         int,
-        Ge(1),
-        Le(65535),
+        *Interval(ge=1, le=65535),
         advanced_setting(
             "TensorBoard port",
             "The port of TensorBoard's server on this machine. If it is taken, another free one is used.",
@@ -129,8 +127,7 @@ class General(Section):
     ] = "cpu"
     num_threads: Annotated[
         int,
-        Ge(0),
-        Le(256),
+        *Interval(ge=0, le=256),
         advanced_setting(
             "CPU threads",
             "How many CPU threads PyTorch may use. With 0 a short measurement decides, once per machine. A run keeps "
@@ -227,8 +224,7 @@ class MultiGpu(Section):
     ] = True
     async_reduce_buffer_mb: Annotated[
         int,
-        Ge(1),
-        Le(65536),
+        *Interval(ge=1, le=65536),
         advanced_setting(
             "Async reduce buffer",
             "How much may be in transfer at a time.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
-from annotated_types import Gt, Le
+from annotated_types import Interval
 
 from modules.diffusion.weightings import WEIGHTINGS, weightings_for
 from modules.families.registry import predictions_in_use
@@ -40,8 +40,7 @@ class Loss(Section):
     ] = "none"
     gamma: Annotated[
         float,
-        Gt(0),
-        Le(100),
+        *Interval(gt=0, le=100),
         Setting(
             "Gamma",
             " ".join(f"{spec.label}: {spec.gamma_help}." for spec in WEIGHTINGS.values() if spec.gamma_help),
@@ -58,8 +57,7 @@ class Loss(Section):
     ] = False
     learned_weighting_rate: Annotated[
         float,
-        Gt(0),
-        Le(1),
+        *Interval(gt=0, le=1),
         advanced_setting(
             "Learned weighting rate",
             "The learning rate of the learned weights.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.settings.field import Section, When, advanced_setting
 
@@ -26,8 +26,7 @@ class Masks(Section):
     ] = False
     unmasked_weight: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Unmasked weight",
             "The loss weight of the area outside the mask: the lowest weight that any place of an image has.",
@@ -36,8 +35,7 @@ class Masks(Section):
     ] = 0.1
     unmasked_probability: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Unmasked probability",
             "With masked training, the probability that a use of an image ignores its mask, drawn anew each time. An "
@@ -54,8 +52,7 @@ class Masks(Section):
     ] = False
     prior_preservation_weight: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         advanced_setting(
             "Masked prior preservation",
             "How strongly the model is kept at its original prediction outside the mask. Each step predicts twice. A "

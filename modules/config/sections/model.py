@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.families.registry import FAMILIES
 from modules.families.sd.spec import SdSettings
@@ -165,8 +165,7 @@ class Part(Section):
     ] = True
     learning_rate: Annotated[
         float | None,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         Setting(
             "Learning rate",
             "This part's own learning rate.",
@@ -217,8 +216,7 @@ class Part(Section):
     ] = False
     offload_fraction: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Layer offload fraction",
             "The fraction of the part's layers kept on the offload device and fetched one by one while the part "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Interval
 
 from modules.diffusion.timesteps.distributions import (
     DEFAULT_DISTRIBUTION,
@@ -35,8 +35,7 @@ class Noise(Section):
 
     offset_weight: Annotated[
         float,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         advanced_setting(
             "Offset noise",
             "Adds one random value per channel to the noise, so that very dark and very bright images can be "
@@ -62,8 +61,7 @@ class Noise(Section):
     ] = False
     offset_adaptive_scale: Annotated[
         float,
-        Ge(-100),
-        Le(100),
+        *Interval(ge=-100, le=100),
         advanced_setting(
             "Adaptive offset scale",
             "Adds this times the absolute mean of each latent channel to the weight of the offset noise, so that dark "
@@ -72,8 +70,7 @@ class Noise(Section):
     ] = 0.0
     perturbation_weight: Annotated[
         float,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         advanced_setting(
             "Perturbation noise",
             "Adds a second sample of noise with this weight to the noisy latents and to the target, which only raises "
@@ -82,8 +79,7 @@ class Noise(Section):
     ] = 0.0
     input_perturbation: Annotated[
         float,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         advanced_setting(
             "Input perturbation",
             "Adds a second sample of noise with this weight to the noisy latents, but not to the target, so that the "
@@ -100,8 +96,7 @@ class Noise(Section):
     ] = False
     pyramid_iterations: Annotated[
         int,
-        Ge(0),
-        Le(16),
+        *Interval(ge=0, le=16),
         advanced_setting(
             "Pyramid noise levels",
             "Adds coarser and coarser noise in this many levels, so that the model learns large areas of light and "
@@ -110,8 +105,7 @@ class Noise(Section):
     ] = 0
     pyramid_discount: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Pyramid noise discount",
             "How strong each level is compared with the level before. 0.1 to 0.3 is usual.",
@@ -120,16 +114,14 @@ class Noise(Section):
     ] = 0.3
     min_strength: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Min noising strength", "Timesteps below this fraction of the range are not trained.", group="Timesteps"
         ),
     ] = 0.0
     max_strength: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Max noising strength", "Timesteps above this fraction of the range are not trained.", group="Timesteps"
         ),
@@ -146,8 +138,7 @@ class Noise(Section):
     ] = DEFAULT_DISTRIBUTION
     noising_weight: Annotated[
         float,
-        Ge(-1000),
-        Le(1000),
+        *Interval(ge=-1000, le=1000),
         advanced_setting(
             "Noising weight",
             "The distribution's first parameter: steepness, spread, or alpha of Beta.",
@@ -157,8 +148,7 @@ class Noise(Section):
     ] = 0.0
     noising_bias: Annotated[
         float,
-        Ge(-1000),
-        Le(1000),
+        *Interval(ge=-1000, le=1000),
         advanced_setting(
             "Noising bias",
             "Shifts the distribution: above 0 to more noise, below 0 to less; beta of Beta.",
@@ -168,8 +158,7 @@ class Noise(Section):
     ] = 0.0
     shift: Annotated[
         float,
-        Gt(0),
-        Le(100),
+        *Interval(gt=0, le=100),
         advanced_setting(
             "Shift",
             "Shifts all timesteps to more noise (above 1) or less (below 1), as for large images.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
@@ -134,8 +134,7 @@ class Backup(Section):
     ] = Every(n=30, unit="minute")
     keep: Annotated[
         int,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         Setting(
             "Rolling backups",
             "Older backups of the same run are removed; 0 keeps all.",

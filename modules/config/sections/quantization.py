@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.quantization.registry import Residual
 from modules.settings.conditions import USES_DENOISER
@@ -55,8 +55,7 @@ class Quantization(Section):
     ] = "none"
     svd_rank: Annotated[
         int,
-        Ge(1),
-        Le(1024),
+        *Interval(ge=1, le=1024),
         advanced_setting(
             "SVD rank",
             "The rank of the low-rank product.",

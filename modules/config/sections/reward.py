@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Interval
 
 from modules.objectives.registry import policy_methods, reward_methods
 from modules.rewards.settings import Scorer
@@ -35,8 +35,7 @@ class Reward(Section):
     ] = Every(n=20, unit="step")
     num_images: Annotated[
         int,
-        Ge(1),
-        Le(1000),
+        *Interval(ge=1, le=1000),
         advanced_setting(
             "Images per measurement",
             "How many images are sampled for a measurement. More give a more stable score and take longer.",
@@ -46,8 +45,7 @@ class Reward(Section):
     ] = 8
     early_stopping_patience: Annotated[
         int,
-        Ge(0),
-        Le(10_000),
+        *Interval(ge=0, le=10_000),
         Setting(
             "Early stopping patience",
             "The run saves and ends after this many measurements in a row without a new best, by the held-out reward "
@@ -81,8 +79,7 @@ class Reward(Section):
     ] = "last"
     stop_at_reward: Annotated[
         float | None,
-        Ge(-1000),
-        Le(1000),
+        *Interval(ge=-1000, le=1000),
         Setting(
             "Stop at reward",
             "The run saves and ends when the measured reward of the trained reward models (their weighted sum) "
@@ -95,8 +92,7 @@ class Reward(Section):
     ] = None
     min_diversity: Annotated[
         float | None,
-        Gt(0),
-        Lt(1),
+        *Interval(gt=0, lt=1),
         Setting(
             "Min diversity",
             "The run saves and ends when the images of a prompt differ less than this share of how much they differed "
@@ -111,8 +107,7 @@ class Reward(Section):
     ] = None
     max_kl: Annotated[
         float | None,
-        Gt(0),
-        Le(1_000_000),
+        *Interval(gt=0, le=1_000_000),
         Setting(
             "Max KL",
             "The run saves and ends when the model has moved this far away from the reference model (KL per denoising "
@@ -125,8 +120,7 @@ class Reward(Section):
     ] = None
     guard_steps: Annotated[
         int,
-        Ge(1),
-        Le(10_000),
+        *Interval(ge=1, le=10_000),
         advanced_setting(
             "Steps averaged",
             "The diversity and the KL of rollouts are averaged over this many steps before they are compared with "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Interval
 
 from modules.config.sections.loss import Loss
 from modules.config.sections.noise import Noise
@@ -52,8 +52,7 @@ class Ema(Section):
     ] = "off"
     decay: Annotated[
         float,
-        Ge(0),
-        Le(0.99999),
+        *Interval(ge=0, le=0.99999),
         Setting(
             "EMA decay",
             "How slowly the average follows: 0.999 averages over about a thousand steps.",
@@ -63,8 +62,7 @@ class Ema(Section):
     ] = 0.999
     update_every_steps: Annotated[
         int,
-        Ge(1),
-        Le(1000),
+        *Interval(ge=1, le=1000),
         advanced_setting(
             "EMA update every",
             "How often the average is updated.",
@@ -140,8 +138,7 @@ class Training(Section):
     ] = False
     epochs: Annotated[
         int,
-        Ge(1),
-        Le(1_000_000),
+        *Interval(ge=1, le=1_000_000),
         Setting(
             "Epochs",
             "How often the run goes through all images.",
@@ -151,8 +148,7 @@ class Training(Section):
     ] = 10
     batch_size: Annotated[
         int,
-        Ge(1),
-        Le(4096),
+        *Interval(ge=1, le=4096),
         Setting(
             "Batch size",
             "How many images the model trains on at once. With accumulation, a step has several of these batches.",
@@ -162,8 +158,7 @@ class Training(Section):
     ] = 1
     accumulation_steps: Annotated[
         int,
-        Ge(1),
-        Le(4096),
+        *Interval(ge=1, le=4096),
         Setting(
             "Accumulation steps",
             "Accumulates the gradients of this many batches per step: a larger batch without its memory.",
@@ -173,8 +168,7 @@ class Training(Section):
     ] = 1
     learning_rate: Annotated[
         float,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         Setting("Learning rate", "The step size of the optimizer.", group="Learning rate", changeable_on_resume=True),
     ] = 1e-4
     learning_rate_scaler: Annotated[
@@ -209,8 +203,7 @@ class Training(Section):
     ] = DEFAULT_SCHEDULE.settings.with_defaults()
     clip_grad_norm: Annotated[
         float | None,
-        Gt(0),
-        Le(10_000),
+        *Interval(gt=0, le=10_000),
         advanced_setting(
             "Clip grad norm",
             "Scales gradients down to this norm when they are larger. With a fused backward pass, each weight's "
@@ -221,8 +214,7 @@ class Training(Section):
     ] = 1.0
     max_consecutive_skipped_steps: Annotated[
         int,
-        Ge(0),
-        Le(10_000),
+        *Interval(ge=0, le=10_000),
         advanced_setting(
             "Max consecutive skipped steps",
             "A step with a NaN or infinite loss or gradient is skipped. More than this many in a row end the run.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, When, advanced_setting
@@ -72,8 +72,7 @@ class CaptionChanges(Section):
     tag_delimiter: Annotated[str, advanced_setting("Tag delimiter", "What separates two tags.")] = ","
     keep_tags_count: Annotated[
         int,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         advanced_setting(
             "Keep tags count", "How many tags at the start of a caption are neither shuffled nor dropped.", unit="tags"
         ),
@@ -108,8 +107,7 @@ class CaptionChanges(Section):
     ] = "full"
     tag_dropout_probability: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Tag dropout probability",
             "The probability that tags are dropped.",
@@ -159,8 +157,7 @@ class CaptionChanges(Section):
     ] = "capslock, title, first, random"
     capitalization_probability: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting(
             "Capitalization probability",
             "The probability that a tag is changed.",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.data.buckets import Size
 from modules.data.inputs import PIXEL_INPAINTING, REFERENCES
@@ -44,14 +44,12 @@ class FluxSettings(FamilySettings):
     name: Literal["flux"] = "flux"
     guidance: Annotated[
         float,
-        Ge(0.0),
-        Le(100.0),
+        *Interval(ge=0.0, le=100.0),
         replace(TRAINING_GUIDANCE, help=f"{TRAINING_GUIDANCE.help} FLUX.1 schnell has no such input."),
     ] = 1.0
     text_tokens: Annotated[
         int | None,
-        Ge(1),
-        Le(MAX_TOKENS),
+        *Interval(ge=1, le=MAX_TOKENS),
         advanced_setting(
             "T5 tokens",
             "The number of tokens that T5 reads of each prompt; shorter prompts are padded to it, and the model "

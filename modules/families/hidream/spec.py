@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
@@ -30,8 +30,7 @@ class HiDreamSettings(FamilySettings):
     name: Literal["hidream"] = "hidream"
     text_tokens: Annotated[
         int,
-        Ge(8),
-        Le(MAX_TOKENS),
+        *Interval(ge=8, le=MAX_TOKENS),
         advanced_setting(
             "Tokens",
             "The number of tokens that each text encoder reads of a prompt. T5 and Llama pad shorter prompts to it, "

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.diffusion.process_spec import FlowConvention, LogitNormalGrid, RootShift, flow_matching
 from modules.families.model_class import ModelClass
@@ -32,8 +32,7 @@ class Ideogram4Settings(FamilySettings):
     name: Literal["ideogram4"] = "ideogram4"
     text_tokens: Annotated[
         int | None,
-        Ge(64),
-        Le(MAX_TOKENS),
+        *Interval(ge=64, le=MAX_TOKENS),
         advanced_setting(
             "Text tokens",
             "The most tokens that are read of a prompt, with the 8 of the template. The model gets 53,248 values for "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.families.settings import FamilySettings
 from modules.settings.field import advanced_setting
@@ -34,8 +34,7 @@ class LatentDiffusionSettings(FamilySettings):
     ] = "auto"
     clip_skip: Annotated[
         int,
-        Ge(0),
-        Le(11),
+        *Interval(ge=0, le=11),
         advanced_setting(
             "Clip skip",
             "How many of the text encoder's last layers are skipped, counted from 0 as in OneTrainer: 0 for most "

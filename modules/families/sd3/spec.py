@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
@@ -40,8 +40,7 @@ class Sd3Settings(FamilySettings):
     name: Literal["sd3"] = "sd3"
     text_tokens: Annotated[
         int,
-        Ge(1),
-        Le(MAX_TOKENS),
+        *Interval(ge=1, le=MAX_TOKENS),
         advanced_setting(
             "T5 tokens",
             "The number of tokens that T5 reads of each prompt; shorter prompts are padded to it, and the model "
@@ -52,8 +51,7 @@ class Sd3Settings(FamilySettings):
     ] = USUAL_TOKENS
     clip_skip: Annotated[
         int,
-        Ge(0),
-        Le(10),
+        *Interval(ge=0, le=10),
         advanced_setting(
             "Clip skip",
             "How many of the last layers of CLIP-L are skipped, besides the one that the model always skips.",
@@ -62,8 +60,7 @@ class Sd3Settings(FamilySettings):
     ] = 0
     clip_skip_2: Annotated[
         int | None,
-        Ge(0),
-        Le(30),
+        *Interval(ge=0, le=30),
         advanced_setting(
             "Clip skip 2",
             "Clip skip of the second text encoder, CLIP-G.",

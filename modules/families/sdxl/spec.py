@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.data.inputs import INPAINTING
 from modules.families.parts.diffusion_settings import LatentDiffusionSettings, last_layers
@@ -27,8 +27,7 @@ class SdxlSettings(LatentDiffusionSettings):
     name: Literal["sdxl"] = "sdxl"
     clip_skip_2: Annotated[
         int | None,
-        Ge(0),
-        Le(31),
+        *Interval(ge=0, le=31),
         advanced_setting(
             "Clip skip 2",
             "Clip skip of the second text encoder.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Interval, Le
 
 from modules.objectives.rollout_fields import HeldOutReward
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
@@ -21,8 +21,7 @@ class AlignProp(Section):
     name: Literal["alignprop"] = "alignprop"
     probability: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         Setting(
             "Reward step probability",
             "The probability that a step trains on the reward. All other steps use the denoising loss, which keeps the "
@@ -57,8 +56,7 @@ class AlignProp(Section):
     ] = "sampled"
     min_timestep: Annotated[
         int,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         advanced_setting(
             "Lowest timestep",
             "The step that is trained is at this timestep or above: late steps only change details.",
@@ -67,8 +65,7 @@ class AlignProp(Section):
     ] = 300
     max_timestep: Annotated[
         int,
-        Ge(1),
-        Le(1000),
+        *Interval(ge=1, le=1000),
         advanced_setting(
             "Highest timestep",
             "The step that is trained is at this timestep or below. Published: not above 990.",
@@ -77,8 +74,7 @@ class AlignProp(Section):
     ] = 990
     backprop_steps: Annotated[
         int,
-        Ge(1),
-        Le(1000),
+        *Interval(ge=1, le=1000),
         Setting(
             "Backprop steps (K)",
             "How many of the last denoising steps the gradient passes through. The maximum if the number is random.",
@@ -87,8 +83,7 @@ class AlignProp(Section):
     ] = 5
     backprop_steps_min: Annotated[
         int,
-        Ge(1),
-        Le(1000),
+        *Interval(ge=1, le=1000),
         Setting(
             "Min backprop steps",
             "The minimum of the random number of steps.",
@@ -97,8 +92,7 @@ class AlignProp(Section):
     ] = 1
     guidance: Annotated[
         float,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         Setting("Guidance", "Guidance scale: how closely the sampled images follow their captions."),
     ] = 7.0
     loss: Annotated[
@@ -112,8 +106,7 @@ class AlignProp(Section):
     ] = "mean"
     target_reward: Annotated[
         float,
-        Ge(-1000),
-        Le(1000),
+        *Interval(ge=-1000, le=1000),
         Setting("Target reward", "On the scale of the reward models.", applies_when=When("loss", ("target", "hinge"))),
     ] = 10.0
     positive_words: Annotated[
@@ -133,8 +126,7 @@ class AlignProp(Section):
     ] = ""
     weight: Annotated[
         float,
-        Gt(0),
-        Le(1000),
+        *Interval(gt=0, le=1000),
         Setting("Reward loss weight", "The weight of the reward loss relative to the denoising loss."),
     ] = 1.0
     held_out_reward: HeldOutReward = "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt, Interval, Le
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodStart, RolloutFacts
@@ -19,8 +19,7 @@ class Ddpo(Section):
     name: Literal["ddpo"] = "ddpo"
     samples_per_prompt: Annotated[
         int,
-        Ge(1),
-        Le(256),
+        *Interval(ge=1, le=256),
         Setting(
             "Images per prompt",
             "How many images are sampled for each prompt. An optimizer step trains on all images of an accumulation "
@@ -42,8 +41,7 @@ class Ddpo(Section):
     ] = "prompt"
     tracker_size: Annotated[
         int,
-        Ge(2),
-        Le(10_000),
+        *Interval(ge=2, le=10_000),
         advanced_setting(
             "Rewards kept per prompt",
             "How many of the latest rewards of each prompt are compared.",
@@ -52,8 +50,7 @@ class Ddpo(Section):
     ] = 32
     tracker_min_count: Annotated[
         int,
-        Ge(2),
-        Le(10_000),
+        *Interval(ge=2, le=10_000),
         advanced_setting(
             "Min rewards per prompt",
             "A prompt with fewer rewards than this is compared with all images of the rollout.",

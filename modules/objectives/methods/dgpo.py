@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Interval
 
 from modules.objectives import forward_fields
 from modules.objectives import rollout_fields as fields
@@ -24,8 +24,7 @@ class Dgpo(Section):
     steps: fields.DenoisingSteps = 10
     guidance: Annotated[
         float,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         Setting(
             "Guidance",
             "Guidance scale of the sampled images; the loss has none. Published: 4.5. 1 or less turns it off, which is "
@@ -48,8 +47,7 @@ class Dgpo(Section):
     ] = "original"
     beta: Annotated[
         float,
-        Gt(0),
-        Le(1_000_000),
+        *Interval(gt=0, le=1_000_000),
         Setting(
             "Beta",
             "How soon a group counts less because the model already prefers its better images: a larger beta is "
@@ -58,8 +56,7 @@ class Dgpo(Section):
     ] = 100.0
     clip_range: Annotated[
         float,
-        Gt(0),
-        Le(0.5),
+        *Interval(gt=0, le=0.5),
         advanced_setting(
             "Clip range",
             "How far the denoising loss of an image may move from that of the sampling model before it is not trained "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Interval
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart
@@ -35,8 +35,7 @@ class Dpo(Section):
     ] = "sigmoid"
     beta: Annotated[
         float,
-        Gt(0),
-        Le(1_000_000),
+        *Interval(gt=0, le=1_000_000),
         Setting(
             "Beta",
             "How strongly the model is held at the original one: a larger beta stays closer to it. Published values "
@@ -58,8 +57,7 @@ class Dpo(Section):
     ] = "fresh"
     label_smoothing: Annotated[
         float,
-        Ge(0),
-        Le(0.5),
+        *Interval(ge=0, le=0.5),
         advanced_setting(
             "Label smoothing",
             "The assumed share of pairs that are labelled the wrong way round. 0.1 helps with noisy choices.",
@@ -68,8 +66,7 @@ class Dpo(Section):
     ] = 0.0
     sft_weight: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         advanced_setting(
             "SFT weight",
             "The weight of the denoising loss on the chosen images, which is added. It keeps the quality of the chosen "
@@ -79,8 +76,7 @@ class Dpo(Section):
     ] = 0.0
     mapo_beta: Annotated[
         float,
-        Gt(0),
-        Le(1000),
+        *Interval(gt=0, le=1000),
         Setting(
             "MaPO beta",
             "The weight of the preference, compared to the denoising loss on the chosen images.",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt, Interval, Le
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodStart, RolloutFacts
@@ -21,8 +21,7 @@ class Grpo(Section):
     group_size: fields.GroupSize = 8
     best_of: Annotated[
         int,
-        Ge(0),
-        Le(256),
+        *Interval(ge=0, le=256),
         advanced_setting(
             "Train on best and worst",
             "Train only on this many images of each group, half of them the best and half the worst, which saves time. "
@@ -56,8 +55,7 @@ class Grpo(Section):
     ] = 0.6
     window_size: Annotated[
         int,
-        Ge(1),
-        Le(1000),
+        *Interval(ge=1, le=1000),
         Setting(
             "Window size",
             "How many consecutive denoising steps are trained.",
@@ -67,8 +65,7 @@ class Grpo(Section):
     ] = 4
     window_every: Annotated[
         int,
-        Ge(1),
-        Le(100_000),
+        *Interval(ge=1, le=100_000),
         Setting(
             "Move the window every",
             "After this many optimizer steps the window moves to the next denoising step, and from the last ones back "

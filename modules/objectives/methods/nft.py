@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Interval
 
 from modules.objectives import forward_fields
 from modules.objectives import rollout_fields as fields
@@ -39,8 +39,7 @@ class Nft(Section):
     steps: fields.DenoisingSteps = 10
     guidance: Annotated[
         float,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         Setting(
             "Guidance",
             "Guidance scale of the sampled images. Published without guidance, which the model then learns to do "
@@ -54,8 +53,7 @@ class Nft(Section):
     old_policy: forward_fields.FollowingPolicy = "linear"
     beta: Annotated[
         float,
-        Gt(0),
-        Le(10),
+        *Interval(gt=0, le=10),
         Setting(
             "Beta",
             "How firmly the model is held at the sampling one: a smaller beta learns faster and is less stable. "
@@ -65,8 +63,7 @@ class Nft(Section):
     ] = 1.0
     clip_range: Annotated[
         float,
-        Gt(0),
-        Le(0.5),
+        *Interval(gt=0, le=0.5),
         advanced_setting(
             "Clip range",
             "How far the denoising loss of an image may move from that of the sampling model before it is not trained "
@@ -76,8 +73,7 @@ class Nft(Section):
     ] = 1e-5
     sampling_kl_weight: Annotated[
         float,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         advanced_setting(
             "KL weight, sampling model",
             "Keeps the model close to the one that samples, an average of its former weights. Published: 0.1.",

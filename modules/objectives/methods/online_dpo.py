@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Interval
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
@@ -39,8 +39,7 @@ class OnlineDpo(Section):
     ] = "reward"
     candidates: Annotated[
         int,
-        Ge(2),
-        Le(256),
+        *Interval(ge=2, le=256),
         Setting(
             "Candidates",
             "How many images of each prompt are sampled, or of a denoising step's next latents, of which the best and "
@@ -50,8 +49,7 @@ class OnlineDpo(Section):
     ] = 8
     shown_candidates: Annotated[
         int,
-        Ge(2),
-        Le(4),
+        *Interval(ge=2, le=4),
         Setting(
             "Candidates shown",
             "How many images of each prompt a person sees at once.",
@@ -71,8 +69,7 @@ class OnlineDpo(Section):
     steps: fields.DenoisingSteps = 20
     guidance: Annotated[
         float,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         Setting(
             "Guidance",
             "Guidance scale: how closely the sampled images follow their prompts. The loss on pairs of images has no "
@@ -97,8 +94,7 @@ class OnlineDpo(Section):
     ] = "sigmoid"
     beta: Annotated[
         float,
-        Gt(0),
-        Le(1_000_000),
+        *Interval(gt=0, le=1_000_000),
         Setting(
             "Beta",
             "How strongly the model is held at the reference: a larger beta stays closer to it. Published values are "
@@ -120,8 +116,7 @@ class OnlineDpo(Section):
     ] = "fresh"
     label_smoothing: Annotated[
         float,
-        Ge(0),
-        Le(0.5),
+        *Interval(ge=0, le=0.5),
         advanced_setting(
             "Label smoothing",
             "The assumed share of pairs that are chosen the wrong way round.",
@@ -130,8 +125,7 @@ class OnlineDpo(Section):
     ] = 0.0
     sft_weight: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         advanced_setting(
             "SFT weight",
             "The weight of the denoising loss on the chosen images, which is added. It keeps their quality from "
@@ -141,8 +135,7 @@ class OnlineDpo(Section):
     ] = 0.0
     timestep_share: Annotated[
         float,
-        Gt(0),
-        Le(1),
+        *Interval(gt=0, le=1),
         Setting(
             "Timestep share",
             "The share of the denoising steps below the highest timestep that are compared and trained, chosen at "
@@ -152,8 +145,7 @@ class OnlineDpo(Section):
     ] = 0.5
     max_timestep: Annotated[
         int,
-        Ge(1),
-        Le(1000),
+        *Interval(ge=1, le=1000),
         advanced_setting(
             "Highest timestep",
             "Only denoising steps up to this timestep are compared: before, the images are too blurred to be scored. "
@@ -163,8 +155,7 @@ class OnlineDpo(Section):
     ] = 750
     step_beta: Annotated[
         float,
-        Gt(0),
-        Le(1_000_000),
+        *Interval(gt=0, le=1_000_000),
         Setting(
             "Beta of steps",
             "How strongly the model is held at the reference. Published: 10.",
@@ -173,8 +164,7 @@ class OnlineDpo(Section):
     ] = 10.0
     ratio_clip: Annotated[
         float,
-        Gt(0),
-        Le(0.99),
+        *Interval(gt=0, le=0.99),
         advanced_setting(
             "Ratio clip",
             "How far the probability ratio of the model and the reference may move before it is not trained further. "
@@ -184,8 +174,7 @@ class OnlineDpo(Section):
     ] = 0.1
     updates_per_rollout: Annotated[
         int,
-        Ge(1),
-        Le(64),
+        *Interval(ge=1, le=64),
         Setting(
             "Steps per rollout",
             "How many optimizer steps train on the same pairs, each with other noise.",
@@ -193,8 +182,7 @@ class OnlineDpo(Section):
     ] = 4
     pairs_per_update: Annotated[
         int,
-        Ge(0),
-        Le(100_000),
+        *Interval(ge=0, le=100_000),
         advanced_setting(
             "Pairs per step", "How many of a rollout's pairs an optimizer step trains on, in turn. 0 is all of them."
         ),
@@ -210,8 +198,7 @@ class OnlineDpo(Section):
     ] = "original"
     refresh_every: Annotated[
         int,
-        Ge(1),
-        Le(100_000),
+        *Interval(ge=1, le=100_000),
         Setting(
             "Refresh every",
             "After this many optimizer steps the reference becomes the model as it is then.",

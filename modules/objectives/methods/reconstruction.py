@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.objectives.spec import MethodGuide, MethodSpec
 from modules.settings.field import Section, Setting, When, advanced_setting
@@ -34,14 +34,12 @@ class Reconstruction(Section):
     ] = True
     mse_strength: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         Setting("MSE strength", "The weight of the squared error of the pixels.", applies_when=_VAE),
     ] = 1.0
     mae_strength: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         Setting(
             "MAE strength",
             "The weight of the absolute error of the pixels. Sharper than the squared error alone.",
@@ -50,8 +48,7 @@ class Reconstruction(Section):
     ] = 0.0
     perceptual_strength: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         Setting(
             "Perceptual strength",
             "The weight of the perceptual distance LPIPS, which compares the features that a VGG16 sees in the images: "
@@ -82,8 +79,7 @@ class Reconstruction(Section):
     ] = ""
     kl_strength: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         advanced_setting(
             "KL strength",
             "The weight of the KL divergence of the latents from a standard normal distribution, as a mean over their "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Interval, Le
 
 from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, averages
 from modules.optim.terms.arguments import CAPTURABLE, DIFFERENTIABLE, PAGED, RemovedSetting, by_name
@@ -139,8 +139,7 @@ class Aida(OptimizerSettings):
     beta2: Beta2 = 0.999
     k: Annotated[
         int,
-        Ge(0),
-        Le(100),
+        *Interval(ge=0, le=100),
         advanced_setting("Projections (k)", "How often the average and the gradient are projected onto each other."),
     ] = 2
     xi: Annotated[
@@ -181,8 +180,7 @@ class Yogi(OptimizerSettings):
     adam_debias: AdamDebias = False
     initial_accumulator: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        *Interval(ge=0, le=1000),
         advanced_setting(
             "Initial accumulator",
             "The start value of both running averages: a larger value makes the first steps smaller.",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Interval, Lt
 
 from modules.optim.spec import (
     FINDS_ITS_RATE,
@@ -58,8 +58,7 @@ class DAdaptAdan(OptimizerSettings):
     beta1: Beta1 = 0.98
     beta2: Annotated[
         float,
-        Ge(0),
-        Lt(1),
+        *Interval(ge=0, lt=1),
         advanced_setting("Beta 2", "Decay of the running average of the gradients' change."),
     ] = 0.92
     beta3: Annotated[
@@ -85,8 +84,7 @@ class DAdaptAdaGrad(OptimizerSettings):
     weight_decay: WeightDecay = 0.0
     eps: Annotated[
         float,
-        Ge(0),
-        Le(1),
+        *Interval(ge=0, le=1),
         advanced_setting("Epsilon", "Keeps the division by small gradients finite; 0 turns it off."),
     ] = 0.0
     d0: FirstDistance = 1e-6

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Interval, Lt
 
 from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.arguments import by_name
@@ -27,8 +27,7 @@ from modules.system.problem import Problem
 _SIZES = (64, 128, 256, 512, 1024, 2048, 4096)  # of bitsandbytes' kernels
 BlockSize = Annotated[
     int,
-    Ge(1),
-    Le(1_000_000),
+    *Interval(ge=1, le=1_000_000),
     advanced_setting(
         "Block size", "How many values of the 8-bit state share a scale: a power of 2, 64 to 4096.", unit="weights"
     ),
@@ -44,14 +43,12 @@ class Adafactor(OptimizerSettings):
     clip_threshold: ClipThreshold = 1.0
     beta2_decay: Annotated[
         float,
-        Ge(-1),
-        Le(0),
+        *Interval(ge=-1, le=0),
         advanced_setting("Decay rate", "How fast the decay of the squared-gradient average approaches 1."),
     ] = -0.8
     beta1: Annotated[
         float | None,
-        Ge(0),
-        Lt(1),
+        *Interval(ge=0, lt=1),
         advanced_setting(
             "Beta 1",
             "Decay of a running average of updates, which takes as much memory as the weights.",

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Lt
+from annotated_types import Interval
 
 from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.advanced import ADV_OPTM, COMPILE, SIMPLIFIED_ADEMAMIX
@@ -71,8 +71,7 @@ class MuonAdv(AdvancedMuon):
     name: Literal["muon_adv"] = "muon_adv"
     beta2_normuon: Annotated[
         float,
-        Ge(0),
-        Lt(1),
+        *Interval(ge=0, lt=1),
         advanced_setting(
             "NorMuon: beta 2",
             "Decay of the running average of the rows' squared norms.",

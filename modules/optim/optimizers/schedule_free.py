@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.optim.spec import (
     FINDS_ITS_RATE,
@@ -146,8 +146,7 @@ class ProdigyPlusScheduleFree(OptimizerSettings):
     ] = True
     schedulefree_c: Annotated[
         float,
-        Ge(0),
-        Le(10_000),
+        *Interval(ge=0, le=10_000),
         advanced_setting(
             "Schedule-free C",
             "A larger value makes the average forget early steps sooner; 0 averages as in the paper.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Interval
 
 from modules.optim.schedule_spec import Cycles, MinFactor, Position, ScheduleSettings, ScheduleSpec
 from modules.settings.field import Setting, advanced_setting
@@ -118,8 +118,7 @@ class Polynomial(ScheduleSettings):
     min_factor: MinFactor = 0.0
     power: Annotated[
         float,
-        Gt(0),
-        Le(100),
+        *Interval(gt=0, le=100),
         Setting("Power", "1 is a straight line; with a higher power the learning rate falls earlier."),
     ] = 1.0
 
@@ -138,8 +137,7 @@ class InverseSqrt(ScheduleSettings):
     min_factor: MinFactor = 0.0
     timescale_steps: Annotated[
         int,
-        Ge(0),
-        Le(10_000_000),
+        *Interval(ge=0, le=10_000_000),
         Setting(
             "Timescale",
             "After three times this many steps the learning rate is half. 0: the length of the warm-up, or 10,000 "
@@ -180,8 +178,7 @@ class WarmupStableDecay(ScheduleSettings):
     min_factor: MinFactor = 0.0
     decay_share: Annotated[
         float,
-        Gt(0),
-        Le(1),
+        *Interval(gt=0, le=1),
         Setting("Decay ratio", "The last fraction of the run after the warm-up, in which the learning rate falls."),
     ] = 0.2
     decay_shape: Annotated[

@@ -5,38 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Interval, Lt
 
 from modules.settings.field import Setting, When, advanced_setting
 
 Beta1 = Annotated[
     float,
-    Ge(0),
-    Lt(1),
+    *Interval(ge=0, lt=1),
     advanced_setting("Beta 1", "Decay of the running average of gradients: 0.9 averages about 10 steps."),
 ]
 Beta2 = Annotated[
     float,
-    Ge(0),
-    Lt(1),
+    *Interval(ge=0, lt=1),
     advanced_setting("Beta 2", "Decay of the running average of squared gradients: 0.999 averages about 1,000 steps."),
 ]
 Epsilon = Annotated[
     float,
-    Gt(0),
-    Le(1),
+    *Interval(gt=0, le=1),
     advanced_setting("Epsilon", "Keeps the division by small gradients finite; rarely changed."),
 ]
 Epsilon2 = Annotated[
     float,
-    Gt(0),
-    Le(1),
+    *Interval(gt=0, le=1),
     advanced_setting("Epsilon 2", "A second small number: the minimum scale of weights or updates."),
 ]
 WeightDecay = Annotated[
     float,
-    Ge(0),
-    Le(10),
+    *Interval(ge=0, le=10),
     Setting("Weight decay", "Pulls weights towards zero at each step.", changeable_on_resume=True),
 ]
 MOMENTUM = Setting(
@@ -45,8 +40,7 @@ MOMENTUM = Setting(
 Momentum = Annotated[float, Ge(0), Lt(1), MOMENTUM]
 Dampening = Annotated[
     float,
-    Ge(0),
-    Le(1),
+    *Interval(ge=0, le=1),
     advanced_setting("Dampening", "The fraction of each new gradient that is left out of the momentum."),
 ]
 Nesterov = Annotated[
@@ -59,8 +53,7 @@ AMSGRAD = advanced_setting(
 AmsGrad = Annotated[bool, AMSGRAD]
 ClipThreshold = Annotated[
     float,
-    Ge(1),
-    Le(100),
+    *Interval(ge=1, le=100),
     advanced_setting("Clip threshold", "Scales updates with a larger RMS down to this value."),
 ]
 BiasCorrection = Annotated[
@@ -107,44 +100,38 @@ FixedDecay = Annotated[
 ]
 EmaAlpha = Annotated[
     float,
-    Ge(0),
-    Le(1000),
+    *Interval(ge=0, le=1000),
     advanced_setting("Alpha", "The weight of the slow average of gradients relative to the fast one; 5 is usual."),
 ]
 
 # Optimizers that estimate their learning rate.
 FirstDistance = Annotated[
     float,
-    Gt(0),
-    Le(1),
+    *Interval(gt=0, le=1),
     advanced_setting("Initial estimate (d0)", "The first estimate of the learning rate; rarely changed."),
 ]
 DistanceFactor = Annotated[
     float,
-    Gt(0),
-    Le(1000),
+    *Interval(gt=0, le=1000),
     Setting("D coefficient (d_coef)", "Scales the estimated learning rate: 0.5 is gentler, 2 is stronger."),
 ]
 GrowthRate = Annotated[
     float | None,
-    Ge(1),
-    Le(1e9),
+    *Interval(ge=1, le=1e9),
     advanced_setting(
         "Growth rate", "The largest factor by which the estimate may grow per step.", empty_means="no limit"
     ),
 ]
 SliceEvery = Annotated[
     int,
-    Ge(1),
-    Le(10_000),
+    *Interval(ge=1, le=10_000),
     advanced_setting(
         "Slice p", "The estimate uses every n-th weight: less memory, hardly less exact. 11 is usual.", unit="weights"
     ),
 ]
 SearchSteps = Annotated[
     int,
-    Ge(0),
-    Le(1_000_000),
+    *Interval(ge=0, le=1_000_000),
     advanced_setting(
         "Prodigy steps", "Stops estimating the learning rate after this many steps; 0 never stops.", unit="steps"
     ),
@@ -155,7 +142,6 @@ LimitDistance = Annotated[
 ]
 SlowBeta = Annotated[
     float | None,
-    Ge(0),
-    Lt(1),
+    *Interval(ge=0, lt=1),
     advanced_setting("Beta 3", "Decay of the averages behind the estimate.", empty_means="the square root of beta 2"),
 ]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Protocol
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Interval, Le
 
 from modules.optim.spec import OptimizerSettings, Shape
 from modules.optim.terms.advanced import CautiousDecay, FactoredState, OrthogonalGradient, average_bytes, even_factors
@@ -46,8 +46,7 @@ AdamRate = Annotated[
 ]
 TextRate1 = Annotated[
     float | None,
-    Ge(0),
-    Le(100),
+    *Interval(ge=0, le=100),
     advanced_setting(
         "Adam learning rate, text encoder",
         "Learning rate of the Adam for the text encoder.",
@@ -57,8 +56,7 @@ TextRate1 = Annotated[
 ]
 TextRate2 = Annotated[
     float | None,
-    Ge(0),
-    Le(100),
+    *Interval(ge=0, le=100),
     advanced_setting(
         "Adam learning rate, text encoder 2",
         "Learning rate of the Adam for the second text encoder.",
@@ -73,8 +71,7 @@ class AuxiliaryAdam(Section):
 
     beta1: Annotated[
         float | None,
-        Ge(0),
-        Lt(1),
+        *Interval(ge=0, lt=1),
         advanced_setting(
             "Adam: beta 1",
             "Decay of the Adam's running average of gradients.",
@@ -83,8 +80,7 @@ class AuxiliaryAdam(Section):
     ] = None
     beta2: Annotated[
         float | None,
-        Ge(0),
-        Lt(1),
+        *Interval(ge=0, lt=1),
         advanced_setting(
             "Adam: beta 2",
             "Decay of the Adam's running average of squared gradients.",
@@ -93,8 +89,7 @@ class AuxiliaryAdam(Section):
     ] = None
     eps: Annotated[
         float | None,
-        Gt(0),
-        Le(1),
+        *Interval(gt=0, le=1),
         advanced_setting(
             "Adam: epsilon",
             "Keeps the Adam's division by small gradients finite.",
@@ -103,8 +98,7 @@ class AuxiliaryAdam(Section):
     ] = None
     weight_decay: Annotated[
         float | None,
-        Ge(0),
-        Le(10),
+        *Interval(ge=0, le=10),
         advanced_setting(
             "Adam: weight decay",
             "How strongly the Adam pulls weights towards zero at each step.",
@@ -186,8 +180,7 @@ class AdvancedMuon(OptimizerSettings):
     ] = False
     ns_steps: Annotated[
         int,
-        Ge(1),
-        Le(100),
+        *Interval(ge=1, le=100),
         advanced_setting(
             "Newton-Schulz steps", "Iterations that orthogonalize the update; 5 is usual.", unit="iterations"
         ),
@@ -198,8 +191,7 @@ class AdvancedMuon(OptimizerSettings):
     ] = False
     ortho_rank: Annotated[
         int,
-        Ge(1),
-        Le(65_536),
+        *Interval(ge=1, le=65_536),
         advanced_setting(
             "Orthogonalization rank", "The rank of that part.", applies_when=When("low_rank_ortho", (True,))
         ),

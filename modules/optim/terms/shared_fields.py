@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.general import MOMENTUM, Beta1, Beta2, Epsilon, FusedBackPass, WeightDecay
@@ -37,8 +37,7 @@ StateBits = Annotated[
 ]
 LargestUpdate = Annotated[
     float,
-    Ge(0),
-    Le(1000),
+    *Interval(ge=0, le=1000),
     advanced_setting(
         "Max update",
         "The largest update of a weight tensor, as a fraction of its norm; 0 sets no limit. Tensors with 8-bit state "
@@ -106,8 +105,7 @@ PYTORCH_OPTIMIZER = Package("pytorch_optimizer", distribution="pytorch-optimizer
 
 SlowMeanBeta = Annotated[
     float,
-    Ge(0),
-    Lt(1),
+    *Interval(ge=0, lt=1),
     advanced_setting("Beta 3", "Decay of the slow average of gradients: 0.9999 averages about 10,000 steps."),
 ]
 Rectify = Annotated[
@@ -124,8 +122,7 @@ PlainWhileUnsure = Annotated[
 ]
 NormMean = Annotated[
     float,
-    Ge(0),
-    Le(1),
+    *Interval(ge=0, le=1),
     advanced_setting(
         "AdaNorm decay (r)", "Decay of the average of gradient norms.", applies_when=When("adanorm", (True,))
     ),
@@ -134,32 +131,28 @@ AdaNorm = Annotated[bool, advanced_setting("AdaNorm", "Scales unusually small gr
 AdamDebias = Annotated[bool, advanced_setting("Adam debias", "Corrects the bias of the squared-gradient average only.")]
 AveragePower = Annotated[
     float,
-    Ge(0),
-    Le(100),
+    *Interval(ge=0, le=100),
     advanced_setting(
         "Averaging power (r)", "How much more later steps weigh in the average; 0 weighs all steps equally."
     ),
 ]
 RatePower = Annotated[
     float,
-    Ge(0),
-    Le(100),
+    *Interval(ge=0, le=100),
     advanced_setting(
         "Weight LR power", "The power of the learning rate that weighs each step of the warm-up in the average."
     ),
 ]
 RateDecay = Annotated[
     float,
-    Ge(0),
-    Le(10),
+    *Interval(ge=0, le=10),
     advanced_setting(
         "Learning rate decay", "Lowers the learning rate a little with every step.", applies_when=IN_32_BITS
     ),
 ]
 FirstSum = Annotated[
     float,
-    Ge(0),
-    Le(1000),
+    *Interval(ge=0, le=1000),
     advanced_setting(
         "Initial accumulator value",
         "The start value of the sum of squared gradients: a larger value makes the first steps smaller.",
@@ -181,7 +174,6 @@ PositiveMomentum = Annotated[
 ]
 PositiveBeta1 = Annotated[
     float,
-    Gt(0),
-    Lt(1),
+    *Interval(gt=0, lt=1),
     advanced_setting("Beta 1", "Where gradients are computed, between the newest weights (0) and their average (1)."),
 ]

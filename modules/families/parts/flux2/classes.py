@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from annotated_types import Ge, Le
+from annotated_types import Interval
 
 from modules.data.references import ReferenceSizes
 from modules.diffusion.process_spec import FlowConvention, StepsShift, TokenShift
@@ -74,8 +74,7 @@ class Flux2Settings(FamilySettings):
 
     text_tokens: Annotated[
         int | None,
-        Ge(64),
-        Le(MAX_TOKENS),
+        *Interval(ge=64, le=MAX_TOKENS),
         advanced_setting(
             "Text tokens",
             "The number of tokens that the text encoder reads of each prompt, with those of the template; shorter "
