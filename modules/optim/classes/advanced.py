@@ -19,51 +19,44 @@ from modules.system.seeds import derive_seed
 Groups = list[dict[str, Any]]
 
 
-class AdamWAdv(adv_optm.AdamW_adv):  # type: ignore[misc]
-    """AdamW with the options of the library."""
+def _with_state_at_first_step(kind: type[Any]) -> type[Any]:
+    class WithStateAtFirstStep(kind):  # type: ignore[misc]
+        """An optimizer of the library, with the library's options, whose constructor creates no state."""
 
-    def __init__(self, groups: Groups, **options: Any) -> None:
-        super().__init__(groups, stochastic_rounding=False, **options)
-        if self.kourkoutas_beta:
-            self.kourkoutas_helper = DynamicBeta2(self.state)
+        def __init__(self, groups: Groups, **options: Any) -> None:
+            super().__init__(groups, stochastic_rounding=False, **options)
+            if getattr(self, "kourkoutas_beta", False):
+                self.kourkoutas_helper = DynamicBeta2(self.state)
 
-    def init_step(self) -> None:
-        """Create no state yet."""
-        _note_precision(self.param_groups)
+        def init_step(self) -> None:
+            """Create no state yet."""
+            _note_precision(self.param_groups)
 
-
-class AdoptAdv(adv_optm.Adopt_adv):  # type: ignore[misc]
-    """ADOPT with the options of the library."""
-
-    def __init__(self, groups: Groups, **options: Any) -> None:
-        super().__init__(groups, stochastic_rounding=False, **options)
-        if self.kourkoutas_beta:
-            self.kourkoutas_helper = DynamicBeta2(self.state)
-
-    def init_step(self) -> None:
-        """Create no state yet."""
-        _note_precision(self.param_groups)
+    return WithStateAtFirstStep
 
 
-class LionAdv(adv_optm.Lion_adv):  # type: ignore[misc]
-    """Lion with the options of the library."""
-
-    def __init__(self, groups: Groups, **options: Any) -> None:
-        super().__init__(groups, stochastic_rounding=False, **options)
-
-    def init_step(self) -> None:
-        """Create no state yet."""
+AdamWAdv = _with_state_at_first_step(adv_optm.AdamW_adv)
+AdoptAdv = _with_state_at_first_step(adv_optm.Adopt_adv)
+LionAdv = _with_state_at_first_step(adv_optm.Lion_adv)
+SignSgdAdv = _with_state_at_first_step(adv_optm.SignSGD_adv)
 
 
-class SignSgdAdv(adv_optm.SignSGD_adv):  # type: ignore[misc]
-    """SignSGD with the options of the library."""
+def _with_hidden_layers(kind: type[Any]) -> type[Any]:
+    class WithHiddenLayers(_with_state_at_first_step(kind)):  # type: ignore[misc]
+        """A Muon of the library; groups with `use_muon` off use its Adam."""
 
-    def __init__(self, groups: Groups, **options: Any) -> None:
-        super().__init__(groups, stochastic_rounding=False, **options)
+        def __init__(self, groups: Groups, **options: Any) -> None:
+            require_hidden_layers(groups)
+            super().__init__(groups, **options)
 
-    def init_step(self) -> None:
-        """Create no state yet."""
-        _note_precision(self.param_groups)
+        def _muon_step_parameter(self, p: nn.Parameter, grad: torch.Tensor, state: Any, group: Any, *rest: Any) -> None:
+            super()._muon_step_parameter(p, grad, state, group, *rest[:-1], _sketch(p, state, group))
+
+    return WithHiddenLayers
+
+
+MuonAdv = _with_hidden_layers(adv_optm.Muon_adv)
+AdaMuonAdv = _with_hidden_layers(adv_optm.AdaMuon_adv)
 
 
 class ProdigyAdv(adv_optm.Prodigy_adv):  # type: ignore[misc]
@@ -84,36 +77,6 @@ class ProdigyAdv(adv_optm.Prodigy_adv):  # type: ignore[misc]
         self.d_denom = self.d_numerator = torch.tensor(0.0, device=device)
         self.init_step()
         super().step()
-
-
-class MuonAdv(adv_optm.Muon_adv):  # type: ignore[misc]
-    """Muon with the options of the library; groups with `use_muon` off use its Adam."""
-
-    def __init__(self, groups: Groups, **options: Any) -> None:
-        require_hidden_layers(groups)
-        super().__init__(groups, stochastic_rounding=False, **options)
-
-    def init_step(self) -> None:
-        """Create no state yet."""
-        _note_precision(self.param_groups)
-
-    def _muon_step_parameter(self, p: nn.Parameter, grad: torch.Tensor, state: Any, group: Any, *rest: Any) -> None:
-        super()._muon_step_parameter(p, grad, state, group, *rest[:-1], _sketch(p, state, group))
-
-
-class AdaMuonAdv(adv_optm.AdaMuon_adv):  # type: ignore[misc]
-    """AdaMuon with the options of the library; groups with `use_muon` off use its Adam."""
-
-    def __init__(self, groups: Groups, **options: Any) -> None:
-        require_hidden_layers(groups)
-        super().__init__(groups, stochastic_rounding=False, **options)
-
-    def init_step(self) -> None:
-        """Create no state yet."""
-        _note_precision(self.param_groups)
-
-    def _muon_step_parameter(self, p: nn.Parameter, grad: torch.Tensor, state: Any, group: Any, *rest: Any) -> None:
-        super()._muon_step_parameter(p, grad, state, group, *rest[:-1], _sketch(p, state, group))
 
 
 class DynamicBeta2:
@@ -157,7 +120,7 @@ class DynamicBeta2:
 def _note_precision(groups: Groups) -> None:
     """Write what the library writes to a group with the first state: a resumed run has the state already."""
     for group in groups:
-        precision = group["state_precision"]
+        precision = group.get("state_precision", "auto")  # Lion has none
         group["actual_state_precision"] = "auto" if precision == "factored" else precision
 
 

@@ -18,44 +18,6 @@ from modules.optim.updates.slicing import SLICE_WEIGHTS
 Groups = list[dict[str, Any]]
 
 
-def adabelief(groups: Groups, **options: Any) -> torch.optim.Optimizer:
-    """Return AdaBelief (Zhuang et al. 2020, algorithm 2) over parameter groups."""
-    return _counting_by_weight(pytorch_optimizer.AdaBelief)(groups, **options)
-
-
-def ademamix(groups: Groups, *, min_8bit_size: int | None = None, **options: Any) -> torch.optim.Optimizer:
-    """Return AdEMAMix (Pagliardini et al. 2024, algorithm 1, without its warm-ups) over parameter groups.
-
-    Tensors of at least `min_8bit_size` elements have 8-bit state, from bitsandbytes; without it, none do.
-    """
-    if min_8bit_size is not None:
-        from bitsandbytes.optim.ademamix import AdEMAMix8bit
-
-        in_8_bits: Callable[..., torch.optim.Optimizer] = AdEMAMix8bit
-        return in_8_bits(groups, min_8bit_size=min_8bit_size, **options)
-    return _counting_by_weight(pytorch_optimizer.AdEMAMix)(groups, weight_decouple=True, **options)
-
-
-def adopt(groups: Groups, **options: Any) -> torch.optim.Optimizer:
-    """Return ADOPT (Taniguchi et al. 2024, algorithm 2) over parameter groups."""
-    return _counting_by_weight(pytorch_optimizer.ADOPT)(groups, **options)
-
-
-def aida(groups: Groups, **options: Any) -> torch.optim.Optimizer:
-    """Return Aida (Zhang et al. 2022, algorithm 1) over parameter groups."""
-    return _counting_by_weight(pytorch_optimizer.Aida)(groups, **options)
-
-
-def tiger(groups: Groups, **options: Any) -> torch.optim.Optimizer:
-    """Return Tiger (Su 2023) over parameter groups."""
-    return _counting_by_weight(pytorch_optimizer.Tiger)(groups, **options)
-
-
-def yogi(groups: Groups, **options: Any) -> torch.optim.Optimizer:
-    """Return Yogi (Zaheer et al. 2018, algorithm 2) over parameter groups."""
-    return _counting_by_weight(pytorch_optimizer.Yogi)(groups, **options)
-
-
 def _counting_by_weight(kind: type[Any]) -> Callable[..., torch.optim.Optimizer]:
     class CountingByWeight(kind):  # type: ignore[misc]
         """Steps weights that have the same count together, as a separate group with that count."""
@@ -78,6 +40,26 @@ def _counting_by_weight(kind: type[Any]) -> Callable[..., torch.optim.Optimizer]
                 self.param_groups = groups
 
     return CountingByWeight
+
+
+adabelief = _counting_by_weight(pytorch_optimizer.AdaBelief)  # Zhuang et al. 2020, algorithm 2
+adopt = _counting_by_weight(pytorch_optimizer.ADOPT)  # Taniguchi et al. 2024, algorithm 2
+aida = _counting_by_weight(pytorch_optimizer.Aida)  # Zhang et al. 2022, algorithm 1
+tiger = _counting_by_weight(pytorch_optimizer.Tiger)  # Su 2023
+yogi = _counting_by_weight(pytorch_optimizer.Yogi)  # Zaheer et al. 2018, algorithm 2
+
+
+def ademamix(groups: Groups, *, min_8bit_size: int | None = None, **options: Any) -> torch.optim.Optimizer:
+    """Return AdEMAMix (Pagliardini et al. 2024, algorithm 1, without its warm-ups) over parameter groups.
+
+    Tensors of at least `min_8bit_size` elements have 8-bit state, from bitsandbytes; without it, none do.
+    """
+    if min_8bit_size is not None:
+        from bitsandbytes.optim.ademamix import AdEMAMix8bit
+
+        in_8_bits: Callable[..., torch.optim.Optimizer] = AdEMAMix8bit
+        return in_8_bits(groups, min_8bit_size=min_8bit_size, **options)
+    return _counting_by_weight(pytorch_optimizer.AdEMAMix)(groups, weight_decouple=True, **options)
 
 
 def _batches(parameters: list[nn.Parameter], state: Any) -> Iterator[tuple[int, list[nn.Parameter]]]:
