@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from modules.optim.terms.arguments import RemovedSetting, by_name
+from modules.optim.terms.arguments import by_name
+from modules.optim.terms.removed import RemovedSetting
 from modules.settings.field import Section, records_of
 from modules.system.factories import Package
 from modules.system.problem import Problem

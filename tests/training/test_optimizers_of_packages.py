@@ -17,7 +17,7 @@ from modules.optim.build import build_optimizer
 from modules.optim.optimizers.adam import AdaBelief, AdEMAMix, Adopt, Aida, Yogi
 from modules.optim.optimizers.advanced import AdamWAdv, AdoptAdv, LionAdv, ProdigyAdv, SignSgdAdv
 from modules.optim.optimizers.factored import Came, Came8bit
-from modules.optim.optimizers.muon import AdaMuonAdv, Muon, MuonAdv
+from modules.optim.optimizers.muon import AdaMuonAdv, AuxiliaryAdam, Muon, MuonAdv
 from modules.optim.optimizers.signs import Tiger
 from modules.optim.param_groups import (
     TrainGroup,
@@ -30,7 +30,6 @@ from modules.optim.param_groups import (
 )
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings
-from modules.optim.terms.muon import AuxiliaryAdam
 from modules.optim.updates.master_weights import Rounding
 from modules.optim.updates.sliced_step import SlicedStep
 from modules.settings.field import records_of

@@ -18,8 +18,7 @@ from modules.data.captions.rules import faults_of
 from modules.data.captions.settings import CaptionChanges
 from modules.data.wildcards import expand
 from modules.families.parts import prompt_weights
-from modules.optim.optimizers.muon import Muon
-from modules.optim.terms.muon import filter_problems
+from modules.optim.optimizers.muon import Muon, filter_problems
 from modules.settings.layer_filter import LayerFilter, invalid_entry
 from modules.system import patterns
 from modules.system.errors import DarkroomError

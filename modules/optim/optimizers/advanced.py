@@ -14,6 +14,7 @@ from modules.optim.spec import (
     always,
     distance_times_rate,
 )
+from modules.optim.terms import fields
 from modules.optim.terms.advanced import (
     ADEMAMIX,
     ADV_OPTM,
@@ -27,22 +28,7 @@ from modules.optim.terms.advanced import (
     average_bytes,
     beta2_problems,
 )
-from modules.optim.terms.arguments import RemovedSetting
-from modules.optim.terms.general import (
-    Beta1,
-    Beta2,
-    DistanceFactor,
-    Epsilon,
-    FirstDistance,
-    FusedBackPass,
-    GrowthRate,
-    LimitDistance,
-    Momentum,
-    SearchSteps,
-    SliceEvery,
-    SlowBeta,
-    WeightDecay,
-)
+from modules.optim.terms.removed import RemovedSetting
 from modules.settings.field import advanced_setting
 
 _FUSED = RemovedSetting((False,), "the estimate of the learning rate needs all gradients at once.")
@@ -50,11 +36,11 @@ _CLIPPING = RemovedSetting((), "adv-optm no longer has it. Use Clip grad norm.")
 
 
 class _AdvancedAdam(OptimizerSettings):
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.99
-    eps: Epsilon = 1e-8
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.99
+    eps: fields.Epsilon = 1e-8
     cautious_wd: CautiousDecay = False
-    weight_decay: WeightDecay = 0.0
+    weight_decay: fields.WeightDecay = 0.0
     nnmf_factor: FactoredState = False
     use_atan2: Atan2 = False
     orthogonal_gradient: OrthogonalGradient = False
@@ -70,42 +56,42 @@ class AdamWAdv(_AdvancedAdam):
     """AdamW, advanced: with further options for its state and its momentum."""
 
     name: Literal["adamw_adv"] = "adamw_adv"
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class AdoptAdv(_AdvancedAdam):
     """ADOPT, advanced: with further options for its state and its momentum."""
 
     name: Literal["adopt_adv"] = "adopt_adv"
-    beta2: Beta2 = 0.9999
-    eps: Epsilon = 1e-6
+    beta2: fields.Beta2 = 0.9999
+    eps: fields.Epsilon = 1e-6
     use_atan2: Atan2 = True
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class ProdigyAdv(_AdvancedAdam):
     """Prodigy, advanced: estimates its learning rate; set it to 1."""
 
     name: Literal["prodigy_adv"] = "prodigy_adv"
-    beta3: SlowBeta = None
-    d0: FirstDistance = 1e-6
-    d_coef: DistanceFactor = 1.0
-    growth_rate: GrowthRate = None
-    slice_p: SliceEvery = 11
-    prodigy_steps: SearchSteps = 0
-    d_limiter: LimitDistance = False
+    beta3: fields.SlowBeta = None
+    d0: fields.FirstDistance = 1e-6
+    d_coef: fields.DistanceFactor = 1.0
+    growth_rate: fields.GrowthRate = None
+    slice_p: fields.SliceEvery = 11
+    prodigy_steps: fields.SearchSteps = 0
+    d_limiter: fields.LimitDistance = False
 
 
 class LionAdv(OptimizerSettings):
     """Lion, advanced: with further options for its state and its momentum."""
 
     name: Literal["lion_adv"] = "lion_adv"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.99
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.99
     cautious_wd: CautiousDecay = False
-    weight_decay: WeightDecay = 0.0
+    weight_decay: fields.WeightDecay = 0.0
     nnmf_factor: FactoredState = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: fields.FusedBackPass = False
     orthogonal_gradient: OrthogonalGradient = False
     auto_kappa_p: Annotated[
         bool,
@@ -120,11 +106,11 @@ class SignSgdAdv(OptimizerSettings):
     """SignSGD with momentum, advanced: every weight changes by the full learning rate."""
 
     name: Literal["signsgd_adv"] = "signsgd_adv"
-    momentum: Momentum = 0.95
+    momentum: fields.Momentum = 0.95
     cautious_wd: CautiousDecay = False
-    weight_decay: WeightDecay = 0.0
+    weight_decay: fields.WeightDecay = 0.0
     nnmf_factor: FactoredState = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: fields.FusedBackPass = False
     orthogonal_gradient: OrthogonalGradient = False
 
 

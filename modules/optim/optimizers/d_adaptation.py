@@ -18,21 +18,7 @@ from modules.optim.spec import (
     averages,
     distance_times_rate,
 )
-from modules.optim.terms.arguments import LOG_EVERY, SHARDED, by_name
-from modules.optim.terms.general import (
-    Beta1,
-    Beta2,
-    BiasCorrection,
-    DecoupledDecay,
-    DistanceFactor,
-    Epsilon,
-    FirstDistance,
-    GrowthRate,
-    Momentum,
-    SliceEvery,
-    SlowBeta,
-    WeightDecay,
-)
+from modules.optim.terms import fields, removed
 from modules.settings.field import advanced_setting
 from modules.system.factories import Package
 
@@ -41,21 +27,21 @@ class DAdaptAdam(OptimizerSettings):
     """Adam that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_adam"] = "dadapt_adam"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    eps: Epsilon = 1e-8
-    weight_decay: WeightDecay = 0.0
-    decouple: DecoupledDecay = False
-    use_bias_correction: BiasCorrection = False
-    d0: FirstDistance = 1e-6
-    growth_rate: GrowthRate = None
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.999
+    eps: fields.Epsilon = 1e-8
+    weight_decay: fields.WeightDecay = 0.0
+    decouple: fields.DecoupledDecay = False
+    use_bias_correction: fields.BiasCorrection = False
+    d0: fields.FirstDistance = 1e-6
+    growth_rate: fields.GrowthRate = None
 
 
 class DAdaptAdan(OptimizerSettings):
     """Adan (Xie et al. 2022) that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_adan"] = "dadapt_adan"
-    beta1: Beta1 = 0.98
+    beta1: fields.Beta1 = 0.98
     beta2: Annotated[
         float,
         *Interval(ge=0, lt=1),
@@ -64,51 +50,51 @@ class DAdaptAdan(OptimizerSettings):
     beta3: Annotated[
         float, Ge(0), Lt(1), advanced_setting("Beta 3", "Decay of the running average of squared gradients.")
     ] = 0.99
-    eps: Epsilon = 1e-8
-    weight_decay: WeightDecay = 0.02
+    eps: fields.Epsilon = 1e-8
+    weight_decay: fields.WeightDecay = 0.02
     no_prox: Annotated[
         bool,
         advanced_setting(
             "No prox", "Applies weight decay before the step, as AdamW does, not as a proximal step after it."
         ),
     ] = False
-    d0: FirstDistance = 1e-6
-    growth_rate: GrowthRate = None
+    d0: fields.FirstDistance = 1e-6
+    growth_rate: fields.GrowthRate = None
 
 
 class DAdaptAdaGrad(OptimizerSettings):
     """AdaGrad that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_ada_grad"] = "dadapt_ada_grad"
-    momentum: Momentum = 0.0
-    weight_decay: WeightDecay = 0.0
+    momentum: fields.Momentum = 0.0
+    weight_decay: fields.WeightDecay = 0.0
     eps: Annotated[
         float,
         *Interval(ge=0, le=1),
         advanced_setting("Epsilon", "Keeps the division by small gradients finite; 0 turns it off."),
     ] = 0.0
-    d0: FirstDistance = 1e-6
-    growth_rate: GrowthRate = None
+    d0: fields.FirstDistance = 1e-6
+    growth_rate: fields.GrowthRate = None
 
 
 class DAdaptLion(OptimizerSettings):
     """Lion that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_lion"] = "dadapt_lion"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    weight_decay: WeightDecay = 0.0
-    d0: FirstDistance = 1e-6
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.999
+    weight_decay: fields.WeightDecay = 0.0
+    d0: fields.FirstDistance = 1e-6
 
 
 class DAdaptSgd(OptimizerSettings):
     """SGD that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_sgd"] = "dadapt_sgd"
-    momentum: Momentum = 0.0
-    weight_decay: WeightDecay = 0.0
-    d0: FirstDistance = 1e-6
-    growth_rate: GrowthRate = None
+    momentum: fields.Momentum = 0.0
+    weight_decay: fields.WeightDecay = 0.0
+    d0: fields.FirstDistance = 1e-6
+    growth_rate: fields.GrowthRate = None
 
 
 def _spec(
@@ -119,14 +105,12 @@ def _spec(
     group_state: tuple[str, ...],
     *,
     effective_rate: EffectiveRate = distance_times_rate,
-    num_betas: int = 2,
     has_sharding: bool = True,
 ) -> OptimizerSpec[Any]:
     return OptimizerSpec(
         settings=settings,
         label=label,
         factory=factory,
-        arguments=by_name(num_betas=num_betas),
         rates=FINDS_ITS_RATE,
         state_bytes=averages(num_arrays),
         waits_per_weight=always,
@@ -135,14 +119,14 @@ def _spec(
         group_state=group_state,
         has_one_rate=True,
         effective_rate=effective_rate,
-        removed={"log_every": LOG_EVERY} | ({"fsdp_in_use": SHARDED} if has_sharding else {}),
+        removed={"log_every": removed.LOG_EVERY} | ({"fsdp_in_use": removed.SHARDED} if has_sharding else {}),
     )
 
 
 DADAPT_ADAM = _spec(DAdaptAdam, "D-Adapt Adam", "dadaptation:DAdaptAdam", 3, ("d", "k", "numerator_weighted"))
 
 DADAPT_ADAN = _spec(
-    DAdaptAdan, "D-Adapt Adan", "dadaptation:DAdaptAdan", 5, ("d", "k", "gsq_weighted"), num_betas=3, has_sharding=False
+    DAdaptAdan, "D-Adapt Adan", "dadaptation:DAdaptAdan", 5, ("d", "k", "gsq_weighted"), has_sharding=False
 )
 
 DADAPT_ADA_GRAD = _spec(
@@ -180,21 +164,21 @@ class Prodigy(OptimizerSettings):
     """Prodigy (Mishchenko and Defazio 2023): estimates its learning rate."""
 
     name: Literal["prodigy"] = "prodigy"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    beta3: SlowBeta = None
-    eps: Epsilon = 1e-8
-    weight_decay: WeightDecay = 0.0
-    decouple: DecoupledDecay = True
-    use_bias_correction: BiasCorrection = False
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.999
+    beta3: fields.SlowBeta = None
+    eps: fields.Epsilon = 1e-8
+    weight_decay: fields.WeightDecay = 0.0
+    decouple: fields.DecoupledDecay = True
+    use_bias_correction: fields.BiasCorrection = False
     safeguard_warmup: Annotated[
         bool,
         advanced_setting("Safeguard warmup", "Leaves the small learning rates of the warm-up out of the estimate."),
     ] = False
-    d0: FirstDistance = 1e-6
-    d_coef: DistanceFactor = 1.0
-    growth_rate: GrowthRate = None
-    slice_p: SliceEvery = 11
+    d0: fields.FirstDistance = 1e-6
+    d_coef: fields.DistanceFactor = 1.0
+    growth_rate: fields.GrowthRate = None
+    slice_p: fields.SliceEvery = 11
 
 
 def _state_bytes(settings: Prodigy, shape: Shape) -> float:
@@ -215,6 +199,6 @@ PRODIGY = OptimizerSpec(
     steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),
     has_one_rate=True,
-    removed={"fsdp_in_use": SHARDED},
+    removed={"fsdp_in_use": removed.SHARDED},
     effective_rate=distance_times_rate,
 )

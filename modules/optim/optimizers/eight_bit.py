@@ -5,37 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 from modules.optim.spec import LARGER_RATES, PLAIN_RATES, SIGN_RATES, OptimizerSettings, OptimizerSpec
-from modules.optim.terms.arguments import (
-    ALWAYS_8_BITS,
-    ALWAYS_BLOCKS,
-    NO_AMSGRAD,
-    NO_CENTERING,
-    NO_DAMPENING,
-    NO_FIRST_SUM,
-    NO_MOMENTUM,
-    NO_NESTEROV,
-    NO_RATE_DECAY,
-    PAGED,
-    PERCENTILE_CLIPPING,
-    by_name,
-)
-from modules.optim.terms.general import Beta1, Beta2, EmaAlpha, Epsilon, FusedBackPass, Momentum, WeightDecay
-from modules.optim.terms.shared_fields import (
-    BITSANDBYTES,
-    EightBitAdam,
-    PositiveSmoothing,
-    SlowMeanBeta,
-    Smallest8Bit,
-    bits_state,
-    bitsandbytes_spec,
-)
+from modules.optim.terms import fields, removed
+from modules.optim.terms.state_bits import BITSANDBYTES, EightBitAdam, bits_state, bitsandbytes_spec
 
 
 class AdamW8bit(EightBitAdam):
     """AdamW with 8-bit state (Dettmers et al. 2022)."""
 
     name: Literal["adamw_8bit"] = "adamw_8bit"
-    weight_decay: WeightDecay = 0.01
+    weight_decay: fields.WeightDecay = 0.01
 
 
 class Adam8bit(EightBitAdam):
@@ -48,60 +26,65 @@ class Lion8bit(OptimizerSettings):
     """Lion with 8-bit momentum."""
 
     name: Literal["lion_8bit"] = "lion_8bit"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    weight_decay: WeightDecay = 0.0
-    min_8bit_size: Smallest8Bit = 4096
-    fused_back_pass: FusedBackPass = False
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.999
+    weight_decay: fields.WeightDecay = 0.0
+    min_8bit_size: fields.Smallest8Bit = 4096
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class AdEMAMix8bit(OptimizerSettings):
     """AdEMAMix with 8-bit state."""
 
     name: Literal["ademamix_8bit"] = "ademamix_8bit"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    beta3: SlowMeanBeta = 0.9999
-    eps: Epsilon = 1e-8
-    alpha: EmaAlpha = 5.0
-    weight_decay: WeightDecay = 0.01
-    min_8bit_size: Smallest8Bit = 4096
-    fused_back_pass: FusedBackPass = False
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.999
+    beta3: fields.SlowMeanBeta = 0.9999
+    eps: fields.Epsilon = 1e-8
+    alpha: fields.EmaAlpha = 5.0
+    weight_decay: fields.WeightDecay = 0.01
+    min_8bit_size: fields.Smallest8Bit = 4096
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class Sgd8bit(OptimizerSettings):
     """SGD with 8-bit momentum."""
 
     name: Literal["sgd_8bit"] = "sgd_8bit"
-    momentum: Momentum = 0.0
-    weight_decay: WeightDecay = 0.0
-    min_8bit_size: Smallest8Bit = 4096
-    fused_back_pass: FusedBackPass = False
+    momentum: fields.Momentum = 0.0
+    weight_decay: fields.WeightDecay = 0.0
+    min_8bit_size: fields.Smallest8Bit = 4096
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class RmsProp8bit(OptimizerSettings):
     """RMSprop with 8-bit state."""
 
     name: Literal["rmsprop_8bit"] = "rmsprop_8bit"
-    alpha: PositiveSmoothing = 0.99
-    eps: Epsilon = 1e-8
-    weight_decay: WeightDecay = 0.0
-    min_8bit_size: Smallest8Bit = 4096
-    fused_back_pass: FusedBackPass = False
+    alpha: fields.PositiveSmoothing = 0.99
+    eps: fields.Epsilon = 1e-8
+    weight_decay: fields.WeightDecay = 0.0
+    min_8bit_size: fields.Smallest8Bit = 4096
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class Adagrad8bit(OptimizerSettings):
     """AdaGrad with 8-bit state."""
 
     name: Literal["adagrad_8bit"] = "adagrad_8bit"
-    weight_decay: WeightDecay = 0.0
-    eps: Epsilon = 1e-10
-    min_8bit_size: Smallest8Bit = 4096
-    fused_back_pass: FusedBackPass = False
+    weight_decay: fields.WeightDecay = 0.0
+    eps: fields.Epsilon = 1e-10
+    min_8bit_size: fields.Smallest8Bit = 4096
+    fused_back_pass: fields.FusedBackPass = False
 
 
-_ALWAYS = {"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS}
-_OF_ADAM = {"amsgrad": NO_AMSGRAD, "optim_bits": ALWAYS_8_BITS, **_ALWAYS, "is_paged": PAGED}
+_ALWAYS = {"percentile_clipping": removed.PERCENTILE_CLIPPING, "block_wise": removed.ALWAYS_BLOCKS}
+_OF_ADAM = {
+    "optim_bits": removed.ALWAYS_8_BITS,
+    "is_paged": removed.PAGED,
+    **removed.not_in_bitsandbytes(amsgrad=False),
+    **_ALWAYS,
+}
 
 
 ADAMW_8BIT = bitsandbytes_spec(AdamW8bit, "AdamW 8-bit", "AdamW8bit", bits_state(2), removed=_OF_ADAM)
@@ -109,7 +92,7 @@ ADAMW_8BIT = bitsandbytes_spec(AdamW8bit, "AdamW 8-bit", "AdamW8bit", bits_state
 ADAM_8BIT = bitsandbytes_spec(Adam8bit, "Adam 8-bit", "Adam8bit", bits_state(2), removed=_OF_ADAM)
 
 LION_8BIT = bitsandbytes_spec(
-    Lion8bit, "Lion 8-bit", "Lion8bit", bits_state(1), rates=SIGN_RATES, removed=_ALWAYS | {"is_paged": PAGED}
+    Lion8bit, "Lion 8-bit", "Lion8bit", bits_state(1), rates=SIGN_RATES, removed=_ALWAYS | {"is_paged": removed.PAGED}
 )
 
 # The fast and the slow average of gradients, and the average of their squares.
@@ -118,8 +101,7 @@ ADEMAMIX_8BIT = bitsandbytes_spec(
     "AdEMAMix 8-bit",
     "AdEMAMix8bit",
     bits_state(3),
-    arguments=by_name(num_betas=3),
-    removed={"is_paged": PAGED},
+    removed={"is_paged": removed.PAGED},
 )
 
 
@@ -138,7 +120,7 @@ SGD_8BIT = OptimizerSpec(
     waits_per_weight=_has_momentum,
     reads_memory_in_order=_has_momentum,
     packages=(BITSANDBYTES,),
-    removed={"dampening": NO_DAMPENING, "nesterov": NO_NESTEROV, **_ALWAYS},
+    removed=_ALWAYS | removed.not_in_bitsandbytes(dampening=0, nesterov=False),
 )
 
 RMSPROP_8BIT = bitsandbytes_spec(
@@ -146,7 +128,7 @@ RMSPROP_8BIT = bitsandbytes_spec(
     "RMSprop 8-bit",
     "RMSprop8bit",
     bits_state(1),
-    removed={"momentum": NO_MOMENTUM, "centered": NO_CENTERING, **_ALWAYS},
+    removed=_ALWAYS | removed.not_in_bitsandbytes(momentum=0, centered=False),
 )
 
 ADAGRAD_8BIT = bitsandbytes_spec(
@@ -156,9 +138,9 @@ ADAGRAD_8BIT = bitsandbytes_spec(
     bits_state(1),
     rates=LARGER_RATES,
     removed={
-        "lr_decay": NO_RATE_DECAY,
-        "initial_accumulator_value": NO_FIRST_SUM,
-        "optim_bits": ALWAYS_8_BITS,
+        "lr_decay": removed.NO_RATE_DECAY,
+        "optim_bits": removed.ALWAYS_8_BITS,
+        **removed.not_in_bitsandbytes(initial_accumulator_value=0),
         **_ALWAYS,
     },
 )

@@ -9,18 +9,9 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Interval, Lt
 
 from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape, always
+from modules.optim.terms import fields
 from modules.optim.terms.arguments import by_name
-from modules.optim.terms.general import (
-    Beta1,
-    Beta2,
-    Cautious,
-    ClipThreshold,
-    Epsilon,
-    Epsilon2,
-    FusedBackPass,
-    WeightDecay,
-)
-from modules.optim.terms.shared_fields import BITSANDBYTES, Smallest8Bit
+from modules.optim.terms.state_bits import BITSANDBYTES
 from modules.settings.field import When, advanced_setting
 from modules.system.problem import Problem
 
@@ -38,9 +29,9 @@ class Adafactor(OptimizerSettings):
     """Adafactor (Shazeer and Stern 2018): needs very little memory for its state."""
 
     name: Literal["adafactor"] = "adafactor"
-    eps: Epsilon = 1e-30
-    eps2: Epsilon2 = 1e-3
-    clip_threshold: ClipThreshold = 1.0
+    eps: fields.Epsilon = 1e-30
+    eps2: fields.Epsilon2 = 1e-3
+    clip_threshold: fields.ClipThreshold = 1.0
     beta2_decay: Annotated[
         float,
         *Interval(ge=-1, le=0),
@@ -55,7 +46,7 @@ class Adafactor(OptimizerSettings):
             empty_means="no running average",
         ),
     ] = None
-    weight_decay: WeightDecay = 0.0
+    weight_decay: fields.WeightDecay = 0.0
     scale_parameter: Annotated[
         bool,
         advanced_setting("Scale parameter", "Scales the learning rate by the RMS of each weight tensor."),
@@ -76,33 +67,33 @@ class Adafactor(OptimizerSettings):
             applies_when=When("relative_step", (True,)),
         ),
     ] = False
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class _CameSettings(OptimizerSettings):
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.999
     beta3: Annotated[
         float, Ge(0), Lt(1), advanced_setting("Beta 3", "Decay of the running average of the updates' instability.")
     ] = 0.9999
-    eps: Epsilon = 1e-30
-    eps2: Epsilon2 = 1e-16
-    weight_decay: WeightDecay = 0.01
-    fused_back_pass: FusedBackPass = False
+    eps: fields.Epsilon = 1e-30
+    eps2: fields.Epsilon2 = 1e-16
+    weight_decay: fields.WeightDecay = 0.01
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class Came(_CameSettings):
     """CAME (Luo et al. 2023): Adafactor with larger steps where updates are stable."""
 
     name: Literal["came"] = "came"
-    use_cautious: Cautious = False
+    use_cautious: fields.Cautious = False
 
 
 class Came8bit(_CameSettings):
     """CAME with an 8-bit average of updates."""
 
     name: Literal["came_8bit"] = "came_8bit"
-    min_8bit_size: Smallest8Bit = 16384
+    min_8bit_size: fields.Smallest8Bit = 16384
     quant_block_size: BlockSize = 2048
 
 
@@ -143,7 +134,6 @@ CAME = OptimizerSpec(
     label="CAME",
     factory="modules.optim.classes.factored:Came",
     library=DARKROOM,
-    arguments=by_name(num_betas=3),
     state_bytes=_came_state_bytes,
 )
 
@@ -160,7 +150,6 @@ CAME_8BIT = OptimizerSpec(
     label="CAME 8-bit",
     factory="modules.optim.classes.factored:Came",
     library=DARKROOM,
-    arguments=by_name(num_betas=3),
     state_bytes=_came_state_bytes,
     packages=(BITSANDBYTES,),
     reads_memory_in_order=always,

@@ -5,42 +5,23 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, OptimizerSpec, always
-from modules.optim.terms.arguments import (
-    ALWAYS_BLOCKS,
-    ALWAYS_CORRECTED,
-    ALWAYS_DECOUPLED,
-    NO_AMSGRAD,
-    NO_DAMPENING,
-    NO_LIMIT,
-    NO_NESTEROV,
-    PERCENTILE_CLIPPING,
-    by_name,
-)
-from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPass, WeightDecay
-from modules.optim.terms.shared_fields import (
-    EightBitAdam,
-    LargestUpdate,
-    PositiveMomentum,
-    Smallest8Bit,
-    Smallest8BitOf32,
-    StateBits,
-    bits_state,
-    bitsandbytes_spec,
-)
+from modules.optim.terms import fields, removed
+from modules.optim.terms.arguments import by_name
+from modules.optim.terms.state_bits import EightBitAdam, bits_state, bitsandbytes_spec
 
 
 class Lamb(OptimizerSettings):
     """LAMB (You et al. 2020): Adam for very large batches, with updates limited by the norm of each weight tensor."""
 
     name: Literal["lamb"] = "lamb"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.999
-    eps: Epsilon = 1e-8
-    weight_decay: WeightDecay = 0.0
-    optim_bits: StateBits = "32"
-    min_8bit_size: Smallest8BitOf32 = 4096
-    max_unorm: LargestUpdate = 1.0
-    fused_back_pass: FusedBackPass = False
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.999
+    eps: fields.Epsilon = 1e-8
+    weight_decay: fields.WeightDecay = 0.0
+    optim_bits: fields.StateBits = "32"
+    min_8bit_size: fields.Smallest8BitOf32 = 4096
+    max_unorm: fields.LargestUpdate = 1.0
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class Lamb8bit(EightBitAdam):
@@ -53,33 +34,35 @@ class Lars(OptimizerSettings):
     """LARS (You et al. 2017): SGD for very large batches, with updates limited by the norm of each weight tensor."""
 
     name: Literal["lars"] = "lars"
-    momentum: PositiveMomentum = 0.9
-    weight_decay: WeightDecay = 0.0
-    optim_bits: StateBits = "32"
-    min_8bit_size: Smallest8BitOf32 = 4096
-    max_unorm: LargestUpdate = 0.02
-    fused_back_pass: FusedBackPass = False
+    momentum: fields.PositiveMomentum = 0.9
+    weight_decay: fields.WeightDecay = 0.0
+    optim_bits: fields.StateBits = "32"
+    min_8bit_size: fields.Smallest8BitOf32 = 4096
+    max_unorm: fields.LargestUpdate = 0.02
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class Lars8bit(OptimizerSettings):
     """LARS with 8-bit momentum: the norm of a weight tensor limits its updates only where the state has 32 bits."""
 
     name: Literal["lars_8bit"] = "lars_8bit"
-    momentum: PositiveMomentum = 0.9
-    weight_decay: WeightDecay = 0.0
-    min_8bit_size: Smallest8Bit = 4096
-    max_unorm: LargestUpdate = 0.02
-    fused_back_pass: FusedBackPass = False
+    momentum: fields.PositiveMomentum = 0.9
+    weight_decay: fields.WeightDecay = 0.0
+    min_8bit_size: fields.Smallest8Bit = 4096
+    max_unorm: fields.LargestUpdate = 0.02
+    fused_back_pass: fields.FusedBackPass = False
 
 
 _LAMB_REMOVED = {
-    "bias_correction": ALWAYS_CORRECTED,
-    "amsgrad": NO_AMSGRAD,
-    "adam_w_mode": ALWAYS_DECOUPLED,
-    "percentile_clipping": PERCENTILE_CLIPPING,
-    "block_wise": ALWAYS_BLOCKS,
+    "bias_correction": removed.ALWAYS_CORRECTED,
+    "adam_w_mode": removed.ALWAYS_DECOUPLED,
+    "percentile_clipping": removed.PERCENTILE_CLIPPING,
+    "block_wise": removed.ALWAYS_BLOCKS,
+    **removed.not_in_bitsandbytes(amsgrad=False),
 }
-_LARS_REMOVED = {"dampening": NO_DAMPENING, "nesterov": NO_NESTEROV, "percentile_clipping": PERCENTILE_CLIPPING}
+_LARS_REMOVED = {"percentile_clipping": removed.PERCENTILE_CLIPPING} | removed.not_in_bitsandbytes(
+    dampening=0, nesterov=False
+)
 
 
 def _limits(settings: Any) -> bool:
@@ -101,7 +84,7 @@ LAMB_8BIT = _spec(
     2,
     rates=LARGER_RATES,
     leaves_zeros=always,
-    removed=_LAMB_REMOVED | {"max_unorm": NO_LIMIT},
+    removed=_LAMB_REMOVED | {"max_unorm": removed.NO_LIMIT},
 )
 
 _OF_LARS: dict[str, Any] = {

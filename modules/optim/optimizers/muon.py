@@ -1,39 +1,103 @@
-"""Muon (Jordan et al. 2024)."""
+"""Muon (Jordan et al. 2024), and the optimizers based on it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval
+from annotated_types import Ge, Interval, Le
 
 from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, always
-from modules.optim.terms.advanced import ADV_OPTM, COMPILE, SIMPLIFIED_ADEMAMIX
+from modules.optim.terms import advanced, fields
 from modules.optim.terms.arguments import by_name
-from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPass, Momentum, Nesterov, WeightDecay
-from modules.optim.terms.muon import (
-    AdamRate,
-    AdvancedMuon,
-    AuxiliaryAdam,
-    HiddenLayers,
-    LayersArePatterns,
-    TextRate1,
-    TextRate2,
-    WithAdam,
-    adam_arguments,
-    advanced_muon_state_bytes,
-    filter_problems,
-)
-from modules.settings.field import When, advanced_setting
+from modules.settings.field import Section, When, advanced_setting
+from modules.system.patterns import compiled_pattern, fault_of_pattern
+from modules.system.problem import Problem, shown
+
+# Parts of the names of hidden layers in every model so far: blocks of a UNet, numbered layers of a text encoder.
+HIDDEN_LAYERS = ("block", "layers.")
+
+_HAS_ADAM = When("muon_with_aux_adam", (True,))
+_of_adam = partial(advanced_setting, empty_means="the library's default")
+WithAdam = Annotated[
+    bool,
+    advanced_setting(
+        "Auxiliary Adam", "Uses Adam for weights that are not matrices and for layers that are not listed."
+    ),
+]
+HiddenLayers = Annotated[
+    str,
+    advanced_setting(
+        "Layers for Muon",
+        "Parts of the names of the layers that use Muon, separated by commas.",
+        applies_when=_HAS_ADAM,
+        empty_means="the layers inside of blocks",
+    ),
+]
+LayersArePatterns = Annotated[
+    bool,
+    advanced_setting(
+        "Use regular expressions", "Reads the layer names as regular expressions.", applies_when=_HAS_ADAM
+    ),
+]
+AdamRate = Annotated[
+    float, Ge(0), Le(100), advanced_setting("Adam learning rate", "Learning rate of the Adam.", applies_when=_HAS_ADAM)
+]
+TextRate1 = Annotated[
+    float | None,
+    *Interval(ge=0, le=100),
+    advanced_setting(
+        "Adam learning rate, text encoder",
+        "Learning rate of the Adam for the text encoder.",
+        applies_when=_HAS_ADAM,
+        empty_means="the Adam learning rate above",
+    ),
+]
+TextRate2 = Annotated[
+    float | None,
+    *Interval(ge=0, le=100),
+    advanced_setting(
+        "Adam learning rate, text encoder 2",
+        "Learning rate of the Adam for the second text encoder.",
+        applies_when=_HAS_ADAM,
+        empty_means="the Adam learning rate above",
+    ),
+]
+
+
+class AuxiliaryAdam(Section):
+    """The auxiliary Adam of Muon; empty fields use the library's defaults."""
+
+    beta1: Annotated[
+        float | None,
+        *Interval(ge=0, lt=1),
+        _of_adam("Adam: beta 1", "Decay of the Adam's running average of gradients."),
+    ] = None
+    beta2: Annotated[
+        float | None,
+        *Interval(ge=0, lt=1),
+        _of_adam("Adam: beta 2", "Decay of the Adam's running average of squared gradients."),
+    ] = None
+    eps: Annotated[
+        float | None,
+        *Interval(gt=0, le=1),
+        _of_adam("Adam: epsilon", "Keeps the Adam's division by small gradients finite."),
+    ] = None
+    weight_decay: Annotated[
+        float | None,
+        *Interval(ge=0, le=10),
+        _of_adam("Adam: weight decay", "How strongly the Adam pulls weights towards zero at each step."),
+    ] = None
 
 
 class Muon(OptimizerSettings):
     """Muon (Jordan et al. 2024) for matrices, with Adam for all other weights."""
 
     name: Literal["muon"] = "muon"
-    momentum: Momentum = 0.95
-    weight_decay: WeightDecay = 0.0
+    momentum: fields.Momentum = 0.95
+    weight_decay: fields.WeightDecay = 0.0
     muon_with_aux_adam: WithAdam = True
     muon_hidden_layers: HiddenLayers = ""
     muon_adam_regex: LayersArePatterns = False
@@ -41,7 +105,97 @@ class Muon(OptimizerSettings):
     muon_te1_adam_lr: TextRate1 = None
     muon_te2_adam_lr: TextRate2 = None
     muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
-    fused_back_pass: FusedBackPass = False
+    fused_back_pass: fields.FusedBackPass = False
+
+
+class AdvancedMuon(OptimizerSettings):
+    """The settings that Muon and AdaMuon of adv-optm share."""
+
+    beta1: fields.Beta1 = 0.9
+    cautious_wd: advanced.CautiousDecay = False
+    weight_decay: fields.WeightDecay = 0.0
+    accelerated_ns: Annotated[
+        bool, advanced_setting("Accelerated Newton-Schulz", "Orthogonalizes the update with optimized polynomials.")
+    ] = False
+    ns_steps: Annotated[
+        int,
+        *Interval(ge=1, le=100),
+        advanced_setting(
+            "Newton-Schulz steps", "Iterations that orthogonalize the update; 5 is usual.", unit="iterations"
+        ),
+    ] = 5
+    low_rank_ortho: Annotated[
+        bool,
+        advanced_setting("Low-rank orthogonalization", "Orthogonalizes only a low-rank part of the update: faster."),
+    ] = False
+    ortho_rank: Annotated[
+        int,
+        *Interval(ge=1, le=65_536),
+        advanced_setting(
+            "Orthogonalization rank", "The rank of that part.", applies_when=When("low_rank_ortho", (True,))
+        ),
+    ] = 128
+    rms_rescaling: Annotated[
+        bool, advanced_setting("RMS rescaling", "Scales the update so that learning rates of AdamW can be used.")
+    ] = True
+    nnmf_factor: advanced.FactoredState = False
+    fused_back_pass: fields.FusedBackPass = False
+    muon_with_aux_adam: WithAdam = True
+    muon_hidden_layers: HiddenLayers = ""
+    muon_adam_regex: LayersArePatterns = False
+    muon_adam_lr: AdamRate = 1e-6
+    muon_te1_adam_lr: TextRate1 = None
+    muon_te2_adam_lr: TextRate2 = None
+    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
+    nesterov: fields.Nesterov = True
+    normuon_variant: Annotated[bool, advanced_setting("NorMuon", "Normalizes the update row by row.")] = True
+    orthogonal_gradient: advanced.OrthogonalGradient = False
+    approx_mars: Annotated[
+        bool, advanced_setting("MARS correction", "Corrects each gradient by its change since the previous step.")
+    ] = False
+
+
+def hidden_entries(settings: Muon | AdvancedMuon) -> tuple[str, ...]:
+    """Return the entries of the filter for Muon's layers: parts of names, or regular expressions."""
+    given = tuple(entry for part in settings.muon_hidden_layers.split(",") if (entry := part.strip()))
+    return given or HIDDEN_LAYERS
+
+
+def is_hidden(name: str, settings: Muon | AdvancedMuon) -> bool:
+    """Return whether the filter matches the full name of a weight."""
+    entries = hidden_entries(settings)
+    if settings.muon_adam_regex and settings.muon_hidden_layers.strip():
+        return any(compiled_pattern(entry).is_in(name) for entry in entries)
+    return any(entry in name for entry in entries)
+
+
+def adam_rate(part: str, settings: Muon | AdvancedMuon) -> float:
+    """Return the learning rate of the auxiliary Adam for a part of the model."""
+    rate = {"text_encoder": settings.muon_te1_adam_lr, "text_encoder_2": settings.muon_te2_adam_lr}.get(part)
+    return settings.muon_adam_lr if rate is None else rate
+
+
+def filter_problems(settings: Muon | AdvancedMuon) -> Iterator[Problem]:
+    """Yield an error for each regular expression of the filter that is not valid."""
+    if not (settings.muon_with_aux_adam and settings.muon_adam_regex):
+        return
+    for entry in hidden_entries(settings):
+        if fault := fault_of_pattern(entry):
+            message = f"{shown(entry)} is not a valid regular expression: {fault}."
+            yield Problem("muon_hidden_layers", message, "error", "Correct it, or switch regular expressions off.")
+
+
+def adam_arguments(
+    settings: AuxiliaryAdam, *, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8
+) -> dict[str, Any]:
+    """Return the keyword arguments of the auxiliary Adam; empty fields have the library's defaults."""
+    beta1 = betas[0] if settings.beta1 is None else settings.beta1
+    beta2 = betas[1] if settings.beta2 is None else settings.beta2
+    return {
+        "adam_betas": (beta1, beta2),
+        "adam_eps": eps if settings.eps is None else settings.eps,
+        "adam_weight_decay": settings.weight_decay or 0.0,
+    }
 
 
 def _state_bytes(settings: Muon, shape: Shape) -> float:
@@ -60,9 +214,6 @@ MUON = OptimizerSpec(
     rates=LARGER_RATES,
     problems=filter_problems,
 )
-
-
-# Muon and AdaMuon of adv-optm.
 
 
 class MuonAdv(AdvancedMuon):
@@ -84,10 +235,10 @@ class AdaMuonAdv(AdvancedMuon):
     """AdaMuon, advanced: Muon with step sizes from the squared gradients, as in Adam."""
 
     name: Literal["adamuon_adv"] = "adamuon_adv"
-    beta1: Beta1 = 0.95
-    beta2: Beta2 = 0.95
-    eps: Epsilon = 1e-8
-    nesterov: Nesterov = False
+    beta1: fields.Beta1 = 0.95
+    beta2: fields.Beta2 = 0.95
+    eps: fields.Epsilon = 1e-8
+    nesterov: fields.Nesterov = False
     use_atan2: Annotated[
         bool,
         advanced_setting(
@@ -98,6 +249,23 @@ class AdaMuonAdv(AdvancedMuon):
     ] = False
 
 
+def advanced_muon_state_bytes(settings: AdvancedMuon, shape: Shape, *, has_squares: bool) -> float:
+    """Return the bytes of state of a matrix or kernel with Muon, and of a vector with the auxiliary Adam.
+
+    Matrices with Adam, such as the matrices of the first and the last layer, have 8 bytes per weight.
+    """
+    size = math.prod(shape)
+    if len(shape) < 2:
+        return (4.0 if adam_arguments(settings.muon_adam_config)["adam_betas"][0] == 0 else 8.0) * size
+    factored = settings.nnmf_factor
+    total = advanced.average_bytes(shape, factored=factored)
+    if settings.normuon_variant:
+        total += 4.0 * (advanced.even_factors(size)[0] if factored else shape[0])
+    elif has_squares:
+        total += advanced.average_bytes(shape, factored=factored, signed=False)
+    return total + (4.0 * size if settings.approx_mars else 0.0)
+
+
 def _spec(settings: type[Any], label: str, factory: str, *, has_squares: bool) -> OptimizerSpec[Any]:
     return OptimizerSpec(
         settings=settings,
@@ -106,10 +274,10 @@ def _spec(settings: type[Any], label: str, factory: str, *, has_squares: bool) -
         options_of="modules.optim.classes.muon:options_of",
         arguments=by_name(more=lambda s: adam_arguments(s.muon_adam_config)),
         state_bytes=partial(advanced_muon_state_bytes, has_squares=has_squares),
-        packages=(ADV_OPTM,),
+        packages=(advanced.ADV_OPTM,),
         reads_memory_in_order=always,
         problems=filter_problems,
-        removed=COMPILE | SIMPLIFIED_ADEMAMIX,
+        removed=advanced.COMPILE | advanced.SIMPLIFIED_ADEMAMIX,
     )
 
 

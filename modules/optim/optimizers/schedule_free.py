@@ -18,22 +18,8 @@ from modules.optim.spec import (
     averages,
     scheduled_rate,
 )
-from modules.optim.terms.arguments import ALL_AT_ONCE, FULL_GRADIENTS, by_name
-from modules.optim.terms.general import (
-    Beta1,
-    Beta2,
-    BiasCorrection,
-    Cautious,
-    DistanceFactor,
-    Epsilon,
-    FirstDistance,
-    Foreach,
-    LimitDistance,
-    SearchSteps,
-    SlowBeta,
-    WeightDecay,
-)
-from modules.optim.terms.shared_fields import AveragePower, PositiveBeta1, PositiveMomentum, RatePower
+from modules.optim.terms import fields, removed
+from modules.optim.terms.arguments import by_name
 from modules.settings.field import When, advanced_setting
 from modules.system.factories import Package
 from modules.system.problem import Problem
@@ -43,24 +29,24 @@ class ScheduleFreeAdamW(OptimizerSettings):
     """AdamW that averages its weights in place of a schedule (schedule-free)."""
 
     name: Literal["schedule_free_adamw"] = "schedule_free_adamw"
-    beta1: PositiveBeta1 = 0.9
-    beta2: Beta2 = 0.999
-    eps: Epsilon = 1e-8
-    weight_decay: WeightDecay = 0.01
-    r: AveragePower = 0.0
-    weight_lr_power: RatePower = 2.0
-    foreach: Foreach = False
+    beta1: fields.PositiveBeta1 = 0.9
+    beta2: fields.Beta2 = 0.999
+    eps: fields.Epsilon = 1e-8
+    weight_decay: fields.WeightDecay = 0.01
+    r: fields.AveragePower = 0.0
+    weight_lr_power: fields.RatePower = 2.0
+    foreach: fields.Foreach = False
 
 
 class ScheduleFreeSgd(OptimizerSettings):
     """SGD that averages its weights in place of a schedule (schedule-free)."""
 
     name: Literal["schedule_free_sgd"] = "schedule_free_sgd"
-    momentum: PositiveMomentum = 0.9
-    weight_decay: WeightDecay = 0.01
-    r: AveragePower = 0.0
-    weight_lr_power: RatePower = 2.0
-    foreach: Foreach = False
+    momentum: fields.PositiveMomentum = 0.9
+    weight_decay: fields.WeightDecay = 0.01
+    r: fields.AveragePower = 0.0
+    weight_lr_power: fields.RatePower = 2.0
+    foreach: fields.Foreach = False
 
 
 def _spec(settings: type[Any], label: str, factory: str, **facts: Any) -> OptimizerSpec[Any]:
@@ -93,21 +79,21 @@ class ProdigyPlusScheduleFree(OptimizerSettings):
     """Prodigy with schedule-free averaging and little memory."""
 
     name: Literal["prodigy_plus_schedule_free"] = "prodigy_plus_schedule_free"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.99
-    beta3: SlowBeta = None
-    weight_decay: WeightDecay = 0.0
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.99
+    beta3: fields.SlowBeta = None
+    weight_decay: fields.WeightDecay = 0.0
     weight_decay_by_lr: Annotated[
         bool, advanced_setting("Weight decay by LR", "Scales weight decay by the learning rate, as AdamW does.")
     ] = True
-    use_bias_correction: BiasCorrection = False
-    d0: FirstDistance = 1e-6
-    d_coef: DistanceFactor = 1.0
-    prodigy_steps: SearchSteps = 0
+    use_bias_correction: fields.BiasCorrection = False
+    d0: fields.FirstDistance = 1e-6
+    d_coef: fields.DistanceFactor = 1.0
+    prodigy_steps: fields.SearchSteps = 0
     use_speed: Annotated[
         bool, advanced_setting("Speed", "Estimates the learning rate with a simpler method that needs less memory.")
     ] = False
-    eps: Epsilon = 1e-8
+    eps: fields.Epsilon = 1e-8
     split_groups: Annotated[
         bool, advanced_setting("Split groups", "Estimates a learning rate for each part of the model.")
     ] = True
@@ -125,7 +111,7 @@ class ProdigyPlusScheduleFree(OptimizerSettings):
     use_stableadamw: Annotated[
         bool, advanced_setting("StableAdamW", "Scales unusually large updates of a tensor down.")
     ] = True
-    use_cautious: Cautious = False
+    use_cautious: fields.Cautious = False
     use_grams: Annotated[
         bool,
         advanced_setting(
@@ -137,7 +123,7 @@ class ProdigyPlusScheduleFree(OptimizerSettings):
     use_adopt: Annotated[
         bool, advanced_setting("ADOPT", "Divides by the squared gradients of earlier steps, without the current one.")
     ] = False
-    d_limiter: LimitDistance = True
+    d_limiter: fields.LimitDistance = True
     use_schedulefree: Annotated[
         bool,
         advanced_setting(
@@ -204,5 +190,5 @@ PRODIGY_PLUS_SCHEDULE_FREE = OptimizerSpec(
     has_evaluation_mode=lambda settings: settings.use_schedulefree,
     waits_per_weight=lambda settings: settings.use_speed,
     effective_rate=_effective_rate,
-    removed={"factored_fp32": FULL_GRADIENTS, "fused_back_pass": ALL_AT_ONCE},
+    removed={"factored_fp32": removed.FULL_GRADIENTS, "fused_back_pass": removed.ALL_AT_ONCE},
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from modules.optim.optimizers.adam import pytorch_optimizer_spec
 from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, averages
-from modules.optim.terms.arguments import TRITON, by_name
-from modules.optim.terms.general import Beta1, Beta2, DecoupledDecay, FixedDecay, FusedBackPass, WeightDecay
-from modules.optim.terms.shared_fields import PYTORCH_OPTIMIZER
+from modules.optim.terms import fields, removed
+from modules.optim.terms.arguments import by_name
 from modules.system.factories import Package
 
 
@@ -15,21 +15,21 @@ class Lion(OptimizerSettings):
     """Lion (Chen et al. 2023): uses only the momentum's sign, so every weight changes by the full learning rate."""
 
     name: Literal["lion"] = "lion"
-    beta1: Beta1 = 0.9
-    beta2: Beta2 = 0.99
-    weight_decay: WeightDecay = 0.0
-    fused_back_pass: FusedBackPass = False
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.99
+    weight_decay: fields.WeightDecay = 0.0
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class Tiger(OptimizerSettings):
     """Tiger (Su 2023): Lion with a single running average and the least memory of its kind."""
 
     name: Literal["tiger"] = "tiger"
-    beta1: Beta1 = 0.965
-    weight_decay: WeightDecay = 0.01
-    decoupled_decay: DecoupledDecay = True
-    fixed_decay: FixedDecay = False
-    fused_back_pass: FusedBackPass = False
+    beta1: fields.Beta1 = 0.965
+    weight_decay: fields.WeightDecay = 0.01
+    decoupled_decay: fields.DecoupledDecay = True
+    fixed_decay: fields.FixedDecay = False
+    fused_back_pass: fields.FusedBackPass = False
 
 
 LION = OptimizerSpec(
@@ -40,15 +40,9 @@ LION = OptimizerSpec(
     rates=SIGN_RATES,
     state_bytes=averages(1),
     packages=(Package("lion_pytorch"),),
-    removed={"use_triton": TRITON},
+    removed={"use_triton": removed.TRITON},
 )
 
-TIGER = OptimizerSpec(
-    settings=Tiger,
-    label="TIGER",
-    factory="modules.optim.classes.counting_by_weight:tiger",
-    arguments=by_name({"beta1": "beta"}),
-    rates=SIGN_RATES,
-    state_bytes=averages(1),
-    packages=(PYTORCH_OPTIMIZER,),
+TIGER = pytorch_optimizer_spec(
+    Tiger, "TIGER", arguments=by_name({"beta1": "beta"}), rates=SIGN_RATES, state_bytes=averages(1)
 )

@@ -7,29 +7,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, OptimizerSpec, Shape
-from modules.optim.terms.arguments import ALWAYS_BLOCKS, DIFFERENTIABLE, PERCENTILE_CLIPPING
-from modules.optim.terms.general import (
-    Dampening,
-    Epsilon,
-    Foreach,
-    FusedBackPass,
-    Maximize,
-    Momentum,
-    Nesterov,
-    WeightDecay,
-)
-from modules.optim.terms.shared_fields import (
-    Centered,
-    FirstSum,
-    MomentumIn32Bits,
-    PositiveSmoothing,
-    RateDecay,
-    Smallest8BitOf32,
-    StateBits,
-    bits_state,
-    in_8_bits,
-    packages_of_bits,
-)
+from modules.optim.terms import fields, removed
+from modules.optim.terms.state_bits import bits_state, in_8_bits, packages_of_bits
 from modules.system.problem import Problem
 
 
@@ -37,40 +16,40 @@ class Sgd(OptimizerSettings):
     """Stochastic gradient descent, with optional momentum."""
 
     name: Literal["sgd"] = "sgd"
-    momentum: Momentum = 0.0
-    dampening: Dampening = 0.0
-    weight_decay: WeightDecay = 0.0
-    nesterov: Nesterov = False
-    foreach: Foreach = False
-    maximize: Maximize = False
-    fused_back_pass: FusedBackPass = False
+    momentum: fields.Momentum = 0.0
+    dampening: fields.Dampening = 0.0
+    weight_decay: fields.WeightDecay = 0.0
+    nesterov: fields.Nesterov = False
+    foreach: fields.Foreach = False
+    maximize: fields.Maximize = False
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class RmsProp(OptimizerSettings):
     """RMSprop (Hinton 2012): divides gradients by the root of their average square."""
 
     name: Literal["rmsprop"] = "rmsprop"
-    alpha: PositiveSmoothing = 0.99
-    eps: Epsilon = 1e-8
-    weight_decay: WeightDecay = 0.0
-    momentum: MomentumIn32Bits = 0.0
-    centered: Centered = False
-    optim_bits: StateBits = "32"
-    min_8bit_size: Smallest8BitOf32 = 4096
-    fused_back_pass: FusedBackPass = False
+    alpha: fields.PositiveSmoothing = 0.99
+    eps: fields.Epsilon = 1e-8
+    weight_decay: fields.WeightDecay = 0.0
+    momentum: fields.MomentumIn32Bits = 0.0
+    centered: fields.Centered = False
+    optim_bits: fields.StateBits = "32"
+    min_8bit_size: fields.Smallest8BitOf32 = 4096
+    fused_back_pass: fields.FusedBackPass = False
 
 
 class Adagrad(OptimizerSettings):
     """AdaGrad (Duchi et al. 2011): the learning rate of each weight falls with its past gradients."""
 
     name: Literal["adagrad"] = "adagrad"
-    lr_decay: RateDecay = 0.0
-    weight_decay: WeightDecay = 0.0
-    initial_accumulator_value: FirstSum = 0.0
-    eps: Epsilon = 1e-10
-    optim_bits: StateBits = "32"
-    min_8bit_size: Smallest8BitOf32 = 4096
-    fused_back_pass: FusedBackPass = False
+    lr_decay: fields.RateDecay = 0.0
+    weight_decay: fields.WeightDecay = 0.0
+    initial_accumulator_value: fields.FirstSum = 0.0
+    eps: fields.Epsilon = 1e-10
+    optim_bits: fields.StateBits = "32"
+    min_8bit_size: fields.Smallest8BitOf32 = 4096
+    fused_back_pass: fields.FusedBackPass = False
 
 
 def _sgd_problems(settings: Sgd) -> Iterator[Problem]:
@@ -92,7 +71,7 @@ SGD = OptimizerSpec(
     is_elementwise=True,
     state_bytes=lambda settings, shape: (4.0 if settings.momentum else 0.0) * math.prod(shape),
     problems=_sgd_problems,
-    removed={"differentiable": DIFFERENTIABLE},
+    removed={"differentiable": removed.DIFFERENTIABLE},
 )
 
 
@@ -111,7 +90,7 @@ RMSPROP = OptimizerSpec(
     waits_per_weight=in_8_bits,
     reads_memory_in_order=in_8_bits,
     more_packages=packages_of_bits,
-    removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS},
+    removed={"percentile_clipping": removed.PERCENTILE_CLIPPING, "block_wise": removed.ALWAYS_BLOCKS},
 )
 
 ADAGRAD = OptimizerSpec(
@@ -124,5 +103,5 @@ ADAGRAD = OptimizerSpec(
     factory="modules.optim.classes.eight_bit:adagrad",
     library="torch",
     more_packages=packages_of_bits,
-    removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS},
+    removed={"percentile_clipping": removed.PERCENTILE_CLIPPING, "block_wise": removed.ALWAYS_BLOCKS},
 )

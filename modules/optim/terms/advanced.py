@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 from modules.optim.spec import Shape
-from modules.optim.terms.arguments import RemovedSetting
+from modules.optim.terms.removed import RemovedSetting
 from modules.settings.field import advanced_setting
 from modules.system.factories import Package
 from modules.system.problem import Problem

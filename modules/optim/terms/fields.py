@@ -1,0 +1,250 @@
+"""Fields that several optimizers share: each is declared here once and used by the optimizers that have it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Interval, Le, Lt
+
+from modules.settings.field import Setting, When, advanced_setting
+
+Beta1 = Annotated[
+    float,
+    *Interval(ge=0, lt=1),
+    advanced_setting("Beta 1", "Decay of the running average of gradients: 0.9 averages about 10 steps."),
+]
+Beta2 = Annotated[
+    float,
+    *Interval(ge=0, lt=1),
+    advanced_setting("Beta 2", "Decay of the running average of squared gradients: 0.999 averages about 1,000 steps."),
+]
+Epsilon = Annotated[
+    float,
+    *Interval(gt=0, le=1),
+    advanced_setting("Epsilon", "Keeps the division by small gradients finite; rarely changed."),
+]
+Epsilon2 = Annotated[
+    float,
+    *Interval(gt=0, le=1),
+    advanced_setting("Epsilon 2", "A second small number: the minimum scale of weights or updates."),
+]
+WeightDecay = Annotated[
+    float,
+    *Interval(ge=0, le=10),
+    Setting("Weight decay", "Pulls weights towards zero at each step.", changeable_on_resume=True),
+]
+MOMENTUM = Setting(
+    "Momentum", "Decay of the running sum of gradients: 0.9 averages about 10 steps, 0 turns momentum off."
+)
+Momentum = Annotated[float, Ge(0), Lt(1), MOMENTUM]
+Dampening = Annotated[
+    float,
+    *Interval(ge=0, le=1),
+    advanced_setting("Dampening", "The fraction of each new gradient that is left out of the momentum."),
+]
+Nesterov = Annotated[
+    bool,
+    advanced_setting("Nesterov momentum", "Looks ahead along the momentum. Needs a momentum above 0 and no dampening."),
+]
+AMSGRAD = advanced_setting(
+    "AMSGrad", "Divides by the maximum of the squared-gradient average so far (Reddi et al. 2018): steadier, slower."
+)
+AmsGrad = Annotated[bool, AMSGRAD]
+ClipThreshold = Annotated[
+    float,
+    *Interval(ge=1, le=100),
+    advanced_setting("Clip threshold", "Scales updates with a larger RMS down to this value."),
+]
+BiasCorrection = Annotated[
+    bool,
+    advanced_setting("Bias correction", "Corrects the running averages for starting at zero: larger first steps."),
+]
+
+# Options of torch's own optimizers.
+Maximize = Annotated[
+    bool,
+    advanced_setting("Maximize", "Maximizes the loss instead of minimizing it. Not for ordinary training."),
+]
+_FOREACH = advanced_setting("Foreach", "Updates all weights in a few large operations: faster on a GPU, more memory.")
+Foreach = Annotated[bool, _FOREACH]
+ForeachUnlessFused = Annotated[bool, replace(_FOREACH, applies_when=When("fused", (False,)))]
+Fused = Annotated[
+    bool,
+    advanced_setting("Fused", "Runs the whole update in one kernel: the fastest, with the least memory."),
+]
+FUSED_BACK_PASS = advanced_setting(
+    "Fused backward pass",
+    "Updates each weight as soon as its gradient is computed and frees the gradient: gradients take almost no memory. "
+    "Has no effect with gradient accumulation or float16; gradient clipping applies to each weight alone. A step with "
+    "a gradient that is not finite is skipped only from that weight on.",
+)
+FusedBackPass = Annotated[bool, FUSED_BACK_PASS]
+
+# Options that change the direction of an update.
+Cautious = Annotated[
+    bool,
+    advanced_setting(
+        "Cautious", "Skips the weights whose update points against the current gradient (Liang et al. 2024)."
+    ),
+]
+DecoupledDecay = Annotated[
+    bool,
+    advanced_setting(
+        "Decoupled weight decay", "Applies weight decay to the weights, as AdamW does, not to the gradients."
+    ),
+]
+FixedDecay = Annotated[
+    bool,
+    advanced_setting("Fixed decay", "The weight decay does not scale with the learning rate."),
+]
+EmaAlpha = Annotated[
+    float,
+    *Interval(ge=0, le=1000),
+    advanced_setting("Alpha", "The weight of the slow average of gradients relative to the fast one; 5 is usual."),
+]
+
+# Optimizers that estimate their learning rate.
+FirstDistance = Annotated[
+    float,
+    *Interval(gt=0, le=1),
+    advanced_setting("Initial estimate (d0)", "The first estimate of the learning rate; rarely changed."),
+]
+DistanceFactor = Annotated[
+    float,
+    *Interval(gt=0, le=1000),
+    Setting("D coefficient (d_coef)", "Scales the estimated learning rate: 0.5 is gentler, 2 is stronger."),
+]
+GrowthRate = Annotated[
+    float | None,
+    *Interval(ge=1, le=1e9),
+    advanced_setting(
+        "Growth rate", "The largest factor by which the estimate may grow per step.", empty_means="no limit"
+    ),
+]
+SliceEvery = Annotated[
+    int,
+    *Interval(ge=1, le=10_000),
+    advanced_setting(
+        "Slice p", "The estimate uses every n-th weight: less memory, hardly less exact. 11 is usual.", unit="weights"
+    ),
+]
+SearchSteps = Annotated[
+    int,
+    *Interval(ge=0, le=1_000_000),
+    advanced_setting(
+        "Prodigy steps", "Stops estimating the learning rate after this many steps; 0 never stops.", unit="steps"
+    ),
+]
+LimitDistance = Annotated[
+    bool,
+    advanced_setting("D limiter", "Limits how fast the estimated learning rate grows."),
+]
+SlowBeta = Annotated[
+    float | None,
+    *Interval(ge=0, lt=1),
+    advanced_setting("Beta 3", "Decay of the averages behind the estimate.", empty_means="the square root of beta 2"),
+]
+
+IN_8_BITS = When("optim_bits", ("8",))
+IN_32_BITS = When("optim_bits", ("32",))
+
+_SMALLEST = {
+    "label": "Min 8-bit size",
+    "help": "Tensors with fewer weights keep their state in 32 bits.",
+    "unit": "weights",
+}
+Smallest8Bit = Annotated[int, Ge(0), Le(1_000_000_000), advanced_setting(**_SMALLEST)]
+Smallest8BitOf32 = Annotated[int, Ge(0), Le(1_000_000_000), advanced_setting(**_SMALLEST, applies_when=IN_8_BITS)]
+StateBits = Annotated[
+    Literal["32", "8"],
+    advanced_setting(
+        "Optimizer state bits",
+        "The precision of the optimizer state: 8 bits need a quarter of the memory, and the package bitsandbytes.",
+        choice_labels={"32": "32 bits", "8": "8 bits"},
+    ),
+]
+LargestUpdate = Annotated[
+    float,
+    *Interval(ge=0, le=1000),
+    advanced_setting(
+        "Max update",
+        "The largest update of a weight tensor, as a fraction of its norm; 0 sets no limit. Tensors with 8-bit state "
+        "have none.",
+    ),
+]
+
+SlowMeanBeta = Annotated[
+    float,
+    *Interval(ge=0, lt=1),
+    advanced_setting("Beta 3", "Decay of the slow average of gradients: 0.9999 averages about 10,000 steps."),
+]
+Rectify = Annotated[
+    bool,
+    advanced_setting("Rectify", "Reduces the first steps while the variance estimate is unreliable (Liu et al. 2020)."),
+]
+PlainWhileUnsure = Annotated[
+    bool,
+    advanced_setting(
+        "Degenerate to SGD",
+        "Uses SGD steps while the variance estimate is unreliable; without it these steps are skipped.",
+        applies_when=When("rectify", (True,)),
+    ),
+]
+NormMean = Annotated[
+    float,
+    *Interval(ge=0, le=1),
+    advanced_setting(
+        "AdaNorm decay (r)", "Decay of the average of gradient norms.", applies_when=When("adanorm", (True,))
+    ),
+]
+AdaNorm = Annotated[bool, advanced_setting("AdaNorm", "Scales unusually small gradients up to their average norm.")]
+AdamDebias = Annotated[bool, advanced_setting("Adam debias", "Corrects the bias of the squared-gradient average only.")]
+AveragePower = Annotated[
+    float,
+    *Interval(ge=0, le=100),
+    advanced_setting(
+        "Averaging power (r)", "How much more later steps weigh in the average; 0 weighs all steps equally."
+    ),
+]
+RatePower = Annotated[
+    float,
+    *Interval(ge=0, le=100),
+    advanced_setting(
+        "Weight LR power", "The power of the learning rate that weighs each step of the warm-up in the average."
+    ),
+]
+RateDecay = Annotated[
+    float,
+    *Interval(ge=0, le=10),
+    advanced_setting(
+        "Learning rate decay", "Lowers the learning rate a little with every step.", applies_when=IN_32_BITS
+    ),
+]
+FirstSum = Annotated[
+    float,
+    *Interval(ge=0, le=1000),
+    advanced_setting(
+        "Initial accumulator value",
+        "The start value of the sum of squared gradients: a larger value makes the first steps smaller.",
+        applies_when=IN_32_BITS,
+    ),
+]
+MomentumIn32Bits = Annotated[float, Ge(0), Lt(1), replace(MOMENTUM, applies_when=IN_32_BITS)]
+Centered = Annotated[
+    bool,
+    advanced_setting(
+        "Centered", "Divides by the variance of the gradients instead of their mean square.", applies_when=IN_32_BITS
+    ),
+]
+PositiveSmoothing = Annotated[
+    float, Gt(0), Lt(1), advanced_setting("Alpha", "Decay of the running average of squared gradients.")
+]
+PositiveMomentum = Annotated[
+    float, Gt(0), Lt(1), Setting("Momentum", "Decay of the running sum of gradients: 0.9 averages about 10 steps.")
+]
+PositiveBeta1 = Annotated[
+    float,
+    *Interval(gt=0, lt=1),
+    advanced_setting("Beta 1", "Where gradients are computed, between the newest weights (0) and their average (1)."),
+]

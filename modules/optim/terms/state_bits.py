@@ -1,0 +1,69 @@
+"""State in 8 bits, of bitsandbytes: its size, and the parts of the records of the optimizers that have it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always
+from modules.optim.terms import fields
+from modules.system.factories import Package
+
+BITSANDBYTES = Package("bitsandbytes")
+_BLOCK = 256  # weights that share a scale
+
+
+class EightBitAdam(OptimizerSettings):
+    """The settings of Adam with 8-bit state, and of optimizers with the same ones."""
+
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.999
+    eps: fields.Epsilon = 1e-8
+    weight_decay: fields.WeightDecay = 0.0
+    min_8bit_size: fields.Smallest8Bit = 4096
+    fused_back_pass: fields.FusedBackPass = False
+
+
+def in_8_bits(settings: Any) -> bool:
+    """Return whether settings with `StateBits` choose 8 bits: the optimizer is then bitsandbytes'."""
+    return bool(settings.optim_bits == "8")
+
+
+def packages_of_bits(settings: Any) -> tuple[Package, ...]:
+    """Return the packages that settings with `StateBits` need."""
+    return (BITSANDBYTES,) if in_8_bits(settings) else ()
+
+
+def bits_state(num_arrays: int, *, has_norm: bool = False) -> Callable[[Any, Shape], float]:
+    """Return the `state_bytes` function of an optimizer with arrays of a weight's size in 32 or 8 bits.
+
+    Settings without `StateBits` have 8. Weights below the smallest size have 32; in 8 bits each block has a scale. The
+    tables of the 256 values of 8 bits are not included: all weights share them. `has_norm`: where updates are limited,
+    the state has the norm of the update, too.
+    """
+
+    def state_bytes(settings: Any, shape: Shape) -> float:
+        size = math.prod(shape)
+        norm = 4.0 if has_norm and getattr(settings, "max_unorm", True) else 0.0
+        if getattr(settings, "optim_bits", "8") == "32" or size < settings.min_8bit_size:
+            return 4.0 * num_arrays * size + norm
+        return num_arrays * (size + 4.0 * math.ceil(size / _BLOCK)) + norm
+
+    return state_bytes
+
+
+def bitsandbytes_spec(
+    settings: type[Any], label: str, name: str, state_bytes: Callable[[Any, Shape], float], **facts: Any
+) -> OptimizerSpec[Any]:
+    """Return the record of a class of bitsandbytes, whose steps all wait at each weight and read it in order."""
+    return OptimizerSpec(
+        settings=settings,
+        label=label,
+        factory=f"bitsandbytes:optim.{name}",
+        state_bytes=state_bytes,
+        waits_per_weight=always,
+        reads_memory_in_order=always,
+        packages=(BITSANDBYTES,),
+        **facts,
+    )
