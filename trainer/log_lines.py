@@ -8,19 +8,7 @@ from typing import Literal
 
 from modules.system.paths import as_config_path
 from modules.system.problem import count, describe_data
-from trainer.events import (
-    BackupSaved,
-    Event,
-    ModelSaved,
-    PhaseChanged,
-    RewardMeasured,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    SummarizedEvent,
-    ValidationFinished,
-    WarningRaised,
-)
+from trainer import events
 from trainer.wording import PHASE_LABELS, describe_validation, reward_line
 
 Tone = Literal["plain", "good", "warning", "error"]
@@ -35,49 +23,49 @@ class LogLine:
     tone: Tone = "plain"
 
 
-def line_of(event: Event, at_seconds: float) -> LogLine | None:
+def line_of(event: events.Event, at_seconds: float) -> LogLine | None:
     """Return the log line of an event; progress events have none."""
     described = _describe_event(event)
     return LogLine(at_seconds, *described) if described else None
 
 
-def _describe_event(event: Event) -> tuple[str, Tone] | None:
-    if isinstance(event, SummarizedEvent):
+def _describe_event(event: events.Event) -> tuple[str, Tone] | None:
+    if isinstance(event, events.SummarizedEvent):
         return event.summary, "plain"
     match event:
-        case RunStarted():
+        case events.RunStarted():
             return _describe_start(event), "plain"
-        case PhaseChanged(phase=phase, detail=detail):
+        case events.PhaseChanged(phase=phase, detail=detail):
             label = PHASE_LABELS.get(phase, phase)
             return f"{label}: {detail}" if detail else label, "plain"
-        case ValidationFinished():
+        case events.ValidationFinished():
             return f"Validation loss {describe_validation(event)}", "plain"
-        case RewardMeasured():
+        case events.RewardMeasured():
             return reward_line(event), "plain"
-        case BackupSaved():
+        case events.BackupSaved():
             return f"Backup at step {event.step:,}: {Path(event.path).name}", "plain"
-        case ModelSaved(is_final=True):
+        case events.ModelSaved(is_final=True):
             loading = f" ({event.loading_words})" if event.loading_words else ""
             return f"Final model saved: {as_config_path(Path(event.path))}{loading}", "good"
-        case ModelSaved():
+        case events.ModelSaved():
             return f"Saved at step {event.step:,}: {Path(event.path).name}", "plain"
         case _:
             return _describe_ending(event)
 
 
-def _describe_ending(event: Event) -> tuple[str, Tone] | None:
+def _describe_ending(event: events.Event) -> tuple[str, Tone] | None:
     match event:
-        case WarningRaised():
+        case events.WarningRaised():
             return f"{event.message} {event.advice}".strip(), "warning"
-        case RunFinished():
+        case events.RunFinished():
             return event.message, "good"
-        case RunFailed():
+        case events.RunFailed():
             return f"{event.message} {event.advice}".strip(), "error"
         case _:
             return None
 
 
-def _describe_start(event: RunStarted) -> str:
+def _describe_start(event: events.RunStarted) -> str:
     images = describe_data(event.num_images, event.num_prompts, event.num_pairs)
     start = f", resuming at step {event.first_step:,}" if event.first_step else ""
     weights = f"{event.num_trainable_parameters:,} trainable parameters"

@@ -19,20 +19,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.adapters import oft
 from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, attribute_of, layer_input
 from modules.adapters.kept_layers import apply_weight, kept_bias
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
-from modules.adapters.oft import (
-    NO_LIMIT,
-    OFT,
-    OFT_BLOCKS,
-    OFT_SCALED,
-    OFT_VECTORS,
-    RESCALE,
-    Oft,
-    factor_shapes,
-    side_of_vectors,
-)
 from modules.formats.adapter_layers import AdapterLayer
 from modules.system.devices import dtype_of
 
@@ -43,10 +33,10 @@ def as_in_lycoris(
     """Return factors as the rotation needs them. Scaled OFT, which OneTrainer marks by a tensor, has vectors that must
     be divided by 2 sqrt(n - 1) for blocks of n channels.
     """
-    plain = {name: factor for name, factor in factors.items() if name != OFT_SCALED}
-    if OFT_SCALED in factors and OFT_VECTORS in factors and factors[OFT_VECTORS].ndim == 2:
-        side = side_of_vectors(factors[OFT_VECTORS].shape[1])
-        plain[OFT_VECTORS] = factors[OFT_VECTORS].float() / (2 * math.sqrt(max(side - 1, 1)))
+    plain = {name: factor for name, factor in factors.items() if name != oft.OFT_SCALED}
+    if oft.OFT_SCALED in factors and oft.OFT_VECTORS in factors and factors[oft.OFT_VECTORS].ndim == 2:
+        side = oft.side_of_vectors(factors[oft.OFT_VECTORS].shape[1])
+        plain[oft.OFT_VECTORS] = factors[oft.OFT_VECTORS].float() / (2 * math.sqrt(max(side - 1, 1)))
     return plain
 
 
@@ -55,11 +45,11 @@ def generators(factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
     Raises RuntimeError or IndexError if the factors are not valid.
     """
-    if OFT_BLOCKS in factors:
-        blocks = factors[OFT_BLOCKS].float()
+    if oft.OFT_BLOCKS in factors:
+        blocks = factors[oft.OFT_BLOCKS].float()
         return blocks - blocks.transpose(-1, -2)
-    values = factors[OFT_VECTORS].float()
-    side = side_of_vectors(values.shape[1])
+    values = factors[oft.OFT_VECTORS].float()
+    side = oft.side_of_vectors(values.shape[1])
     rows, columns = torch.triu_indices(side, side, 1, device=values.device)
     upper = values.new_zeros(values.shape[0], side, side).index_put((_block_numbers(values), rows, columns), values)
     return upper - upper.transpose(-1, -2)
@@ -142,13 +132,13 @@ def oft_change(factors: Mapping[str, torch.Tensor], alpha: float | None, weight:
     number of outputs. Raises RuntimeError if the factors do not fit the weight.
     """
     matrix = weight.float().flatten(1)
-    if OFT_BLOCKS not in factors:
+    if oft.OFT_BLOCKS not in factors:
         turned = spread(cayley_series(generators(factors)), matrix.shape[1])
         return rotate(turned.transpose(-1, -2), matrix, -1).reshape(weight.shape)
     turned = spread(cayley(limit_norm(generators(factors), (alpha or 0.0) * matrix.shape[0])), matrix.shape[0])
     change = rotate(turned, matrix, 0)
-    if RESCALE in factors:
-        scales = factors[RESCALE].float().reshape(-1, 1)
+    if oft.RESCALE in factors:
+        scales = factors[oft.RESCALE].float().reshape(-1, 1)
         change = scales * change + (scales - 1) * matrix
     return change.reshape(weight.shape)
 
@@ -172,12 +162,12 @@ class RotationDelta(nn.Module):
         for name, factor in factors.items():
             self.register_parameter(self._attributes[name], nn.Parameter(factor))
         self.is_enabled = True
-        self._rotates_outputs = OFT_BLOCKS in factors
+        self._rotates_outputs = oft.OFT_BLOCKS in factors
         self._size = shape[0] if self._rotates_outputs else math.prod(shape[1:])
         self._limit = constraint * self._size
         self._scale = 1.0
         if is_scaled:
-            blocks, vectors = factors.get(OFT_BLOCKS), factors.get(OFT_VECTORS)
+            blocks, vectors = factors.get(oft.OFT_BLOCKS), factors.get(oft.OFT_VECTORS)
             num_values = vectors.shape[1] if vectors is not None else math.comb(blocks.shape[-1], 2)  # type: ignore[union-attr]
             self._scale = max(num_values, 1) ** -0.5
         self._dropout = dropout
@@ -201,7 +191,7 @@ class RotationDelta(nn.Module):
         to a value that is never reached.
         """
         in_file = dict(values)
-        name = OFT_BLOCKS if self._rotates_outputs else OFT_VECTORS
+        name = oft.OFT_BLOCKS if self._rotates_outputs else oft.OFT_VECTORS
         if self._scale != 1.0 or self._limit:
             in_file[name] = values[name].float() * self._scale
             norm = torch.linalg.vector_norm(self._spread(generators(in_file)))
@@ -211,11 +201,11 @@ class RotationDelta(nn.Module):
             return in_file, None
         in_file[name] = spread(in_file[name], self._size).contiguous()
         norm = torch.linalg.vector_norm(generators(in_file))
-        return in_file, max(NO_LIMIT, 2.0 ** math.ceil(math.log2(max(float(norm), 1.0))))
+        return in_file, max(oft.NO_LIMIT, 2.0 ** math.ceil(math.log2(max(float(norm), 1.0))))
 
     def load(self, layer: AdapterLayer) -> None:
         """Copy the factors of a layer in a file, in place, with the file's constraint multiplied into them."""
-        name = OFT_BLOCKS if self._rotates_outputs else OFT_VECTORS
+        name = oft.OFT_BLOCKS if self._rotates_outputs else oft.OFT_VECTORS
         limit = (layer.alpha or 0.0) * self._size if self._rotates_outputs else 0.0
         with torch.no_grad():
             for factor_name, factor in self.factors().items():
@@ -262,7 +252,7 @@ class RotationDelta(nn.Module):
             if bias is not None:
                 plain = plain - (bias[:, None, None] if is_convolution else bias).to(plain.dtype)
         change = rotate(self.rotations().to(plain.dtype), plain, 1 if is_convolution else -1)
-        scales = self.factors().get(RESCALE)
+        scales = self.factors().get(oft.RESCALE)
         if scales is None:
             return change
         along = scales.reshape(-1, 1, 1) if is_convolution else scales.reshape(-1)
@@ -281,15 +271,15 @@ class RotationDelta(nn.Module):
 
 
 def _begin_delta(
-    layer: AdaptedLayer, part: str, path: str, settings: Oft, stored: AdapterLayer | None
+    layer: AdaptedLayer, part: str, path: str, settings: oft.Oft, stored: AdapterLayer | None
 ) -> RotationDelta:
     """Return an OFT for a layer, not yet on it: the identity, with the shapes of a file if there is one."""
     weight, dtype = layer.weight, dtype_of(settings.dtype)
-    shapes = factor_shapes(settings, tuple(weight.shape)) if stored is None else stored.shapes
+    shapes = oft.factor_shapes(settings, tuple(weight.shape)) if stored is None else stored.shapes
     factors = {name: torch.empty(shape, dtype=dtype, device=weight.device) for name, shape in shapes.items()}
     return RotationDelta(
         weight.shape,
-        {name: factor.fill_(1.0 if name == RESCALE else 0.0) for name, factor in factors.items()},
+        {name: factor.fill_(1.0 if name == oft.RESCALE else 0.0) for name, factor in factors.items()},
         constraint=settings.constraint,
         is_scaled=settings.scaled,
         dropout=settings.dropout,
@@ -297,4 +287,4 @@ def _begin_delta(
     )
 
 
-OFT_KIND = DeltaKind(OFT.label, "oft", _begin_delta)
+OFT_KIND = DeltaKind(oft.OFT.label, "oft", _begin_delta)

@@ -6,21 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from modules.data import tables
 from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES
 from modules.data.folder_files import LeftOut, list_files, stem_of, suffix_of
 from modules.data.inputs import companion_suffixes
 from modules.data.links import LEADS_OUT
 from modules.data.shard_index import shard_index
-from modules.data.tables import (
-    ARROW_SUFFIX,
-    SPLITS_FILE,
-    STATE_FILE,
-    TABLE_SUFFIXES,
-    data_files,
-    row_name,
-    split_names,
-    table_facts,
-)
 from modules.system.problem import shown
 
 # All that Pillow decodes by itself, and HEIC. Not among them: EPS and PostScript, which are run as a program.
@@ -95,9 +86,9 @@ def archives_among(source: Path, files: Sequence[Path], skipped: list[SkippedEnt
     """Return the archives with images among the files of a folder without image files; `skipped` gets others."""
     archives = [p for p in files if is_archive(p.name)]
     skipped += [SkippedEntry(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
-    if not archives and (splits := split_names(source)):
+    if not archives and (splits := tables.split_names(source)):
         reason = f"a data set with the splits {', '.join(splits)}: choose the folder of one, or include subfolders"
-        skipped.append(SkippedEntry(source / SPLITS_FILE, reason))
+        skipped.append(SkippedEntry(source / tables.SPLITS_FILE, reason))
     return list(of_data_sets(archives, skipped))
 
 
@@ -156,13 +147,13 @@ def of_data_sets(archives: list[Path], skipped: list[SkippedEntry]) -> Iterator[
     named: dict[Path, tuple[str, ...]] = {}
     there = set(archives)
     for archive in archives:
-        is_arrow, folder = archive.suffix.lower() == ARROW_SUFFIX, archive.parent
+        is_arrow, folder = archive.suffix.lower() == tables.ARROW_SUFFIX, archive.parent
         if is_arrow and folder not in named:
-            named[folder] = data_files(folder)
+            named[folder] = tables.data_files(folder)
             missing = [n for n in named[folder] if folder / n not in there]
             if missing:
                 reason = f"names a file of the data set that is not there: {shown(missing[0])}"
-                skipped.append(SkippedEntry(folder / STATE_FILE, reason))
+                skipped.append(SkippedEntry(folder / tables.STATE_FILE, reason))
         if is_arrow and named[folder] and archive.name not in named[folder]:
             skipped.append(SkippedEntry(archive, _OTHER_ARROW))
         else:
@@ -182,8 +173,8 @@ def _inside(archive: Path, skipped: list[SkippedEntry]) -> Iterator[Path]:
     if is_hidden_archive(archive, skipped):
         return
     try:
-        if archive.suffix.lower() in TABLE_SUFFIXES:
-            yield from (archive / row_name(row) for row in range(num_rows_of(archive, skipped)))
+        if archive.suffix.lower() in tables.TABLE_SUFFIXES:
+            yield from (archive / tables.row_name(row) for row in range(num_rows_of(archive, skipped)))
         elif archive.suffix.lower() in SHARD_SUFFIXES:
             index = shard_index(archive)
             if index.problem:
@@ -199,7 +190,7 @@ def num_rows_of(table: Path, skipped: list[SkippedEntry]) -> int:
 
     Raises OSError.
     """
-    facts = table_facts(table)
+    facts = tables.table_facts(table)
     if not facts.image_column:
         skipped.append(SkippedEntry(table, f"has no column of images; its columns are {', '.join(facts.columns)}"))
     return facts.num_rows if facts.image_column else 0

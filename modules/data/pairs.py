@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modules.data import scan
 from modules.data.cache.image_index import ImageIndex
 from modules.data.captions.sources import CaptionOrigin, CaptionTexts
 from modules.data.folder_scan import WATCHED_EVERY
@@ -28,15 +29,6 @@ from modules.data.metadata import (
     read_rows,
     texts_of_row,
     usual_columns,
-)
-from modules.data.scan import (
-    Scan,
-    Watch,
-    captions_of,
-    fingerprint_of_folder,
-    ignore_progress,
-    inspect_image,
-    scan_folder,
 )
 from modules.data.source_image import SourceImage
 from modules.data.tables import ROW_SUFFIX, SPLITS_FILE, TABLE_SUFFIXES, read_texts, row_name, split_names, table_facts
@@ -266,17 +258,17 @@ def scan_source(
     captions: CaptionOrigin,
     holds_pairs: bool = False,
     index: ImageIndex | None = None,
-    watch: Watch = ignore_progress,
-) -> Scan:
+    watch: scan.Watch = scan.ignore_progress,
+) -> scan.Scan:
     """Return the contents of a concept's source: its images, or its pairs. The arguments are as in `scan_folder`."""
     if holds_pairs:
         return scan_pairs(source, captions=captions, index=index, watch=watch)
-    return scan_folder(source, include_subfolders=include_subfolders, captions=captions, index=index, watch=watch)
+    return scan.scan_folder(source, include_subfolders=include_subfolders, captions=captions, index=index, watch=watch)
 
 
 def scan_pairs(
-    source: Path, *, captions: CaptionOrigin, index: ImageIndex | None = None, watch: Watch = ignore_progress
-) -> Scan:
+    source: Path, *, captions: CaptionOrigin, index: ImageIndex | None = None, watch: scan.Watch = scan.ignore_progress
+) -> scan.Scan:
     """Return the chosen images of a source, each with its rejected one.
 
     The caption of a pair is its row's, otherwise its chosen image's. A pair of which an image cannot be
@@ -289,15 +281,15 @@ def scan_pairs(
     for number, pair in enumerate(listing.pairs):
         if number % WATCHED_EVERY == 0:
             watch(number, len(listing.pairs))
-        chosen = inspect_image(pair.chosen, partial(_captions, pair, captions, metadata), index, within=source)
-        rejected = inspect_image(pair.rejected, _no_captions, index, within=source)
+        chosen = scan.inspect_image(pair.chosen, partial(_captions, pair, captions, metadata), index, within=source)
+        rejected = scan.inspect_image(pair.rejected, _no_captions, index, within=source)
         for side in (chosen, rejected):
             if isinstance(side, SkippedEntry):
                 skipped.append(SkippedEntry(side.path, f"{side.reason}; its pair is left out"))
         if isinstance(chosen, SourceImage) and isinstance(rejected, SourceImage):
             images.append(replace(chosen, rejected=rejected))
     skipped += metadata.problems([path for pair in listing.pairs for path in (pair.chosen, pair.rejected)])
-    return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
+    return scan.Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 
 
 def fingerprint_of_source(
@@ -308,7 +300,7 @@ def fingerprint_of_source(
     Raises OSError for an unreadable source.
     """
     outside: Iterator[Path] = files_outside(source) if holds_pairs else iter(())
-    return fingerprint_of_folder(
+    return scan.fingerprint_of_folder(
         source, include_subfolders=include_subfolders or holds_pairs, other_files=(*other_files, *outside)
     )
 
@@ -317,7 +309,7 @@ def _captions(pair: PairFiles, origin: CaptionOrigin, metadata: MetadataCaptions
     """Return the captions of a pair, from the concept, its row, or its chosen image."""
     if pair.captions is not None and origin.source not in _SHARED:
         return CaptionTexts(pair.captions)
-    return captions_of(pair.chosen, origin, metadata)
+    return scan.captions_of(pair.chosen, origin, metadata)
 
 
 def _no_captions() -> CaptionTexts:

@@ -10,18 +10,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from json.encoder import encode_basestring_ascii
 
+from modules.data import order
 from modules.data.buckets import Size
 from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
 from modules.data.dataset import Dataset, concept_repeats_of
-from modules.data.order import (
-    PartialBatches,
-    generator_of_epoch,
-    groups_of_epoch,
-    period_of_epochs,
-    sample_indices_of_epoch,
-    shuffled_by_size,
-    sizes_of_epoch,
-)
 from modules.data.samples import AccumulationGroups, SampleIndex, Samples, SizeTable
 
 
@@ -41,7 +33,7 @@ class EpochPlans:
         accumulation_steps: int,
         run_seed: int,
         steps_per_group: int = 1,
-        partial_batches: PartialBatches = "keep",
+        partial_batches: order.PartialBatches = "keep",
     ) -> None:
         self.steps_per_group = steps_per_group
         self._dataset = dataset
@@ -58,7 +50,7 @@ class EpochPlans:
         """Return the accumulation groups of an epoch (counted from 0)."""
         number, groups = self._newest
         if groups is None or number != epoch:
-            groups = groups_of_epoch(
+            groups = order.groups_of_epoch(
                 self._sample_indices(epoch),
                 self.sizes,
                 batch_size=self._batch_size,
@@ -153,8 +145,8 @@ class EpochPlans:
 
     def _shuffle(self, epoch: int) -> dict[Size, Samples]:
         """Return the samples of an epoch by size in their order, as `groups_of_epoch` divides them into batches."""
-        draw = generator_of_epoch(self._run_seed, epoch)
-        return shuffled_by_size(self._sample_indices(epoch), self.sizes, draw)
+        draw = order.generator_of_epoch(self._run_seed, epoch)
+        return order.shuffled_by_size(self._sample_indices(epoch), self.sizes, draw)
 
     def _carried_into(self, epoch: int) -> dict[Size, list[SampleIndex]]:
         """Return the samples of each size that are left over from the epochs before, in their order."""
@@ -182,15 +174,15 @@ class EpochPlans:
         return known[epoch]
 
     def _samples(self, epoch: int) -> Counter[Size]:
-        return sizes_of_epoch(
+        return order.sizes_of_epoch(
             self._concept_repeats, self.sizes, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
 
     def _period(self) -> int:
-        return period_of_epochs(self._concept_repeats, num_resolutions=self._dataset.num_resolutions)
+        return order.period_of_epochs(self._concept_repeats, num_resolutions=self._dataset.num_resolutions)
 
     def _sample_indices(self, epoch: int) -> Samples:
-        return sample_indices_of_epoch(
+        return order.sample_indices_of_epoch(
             self._concept_repeats, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
 

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import compress
 from pathlib import Path
 
+from modules.data import listing
 from modules.data.archive_files import files_of_archive
 from modules.data.archives import ARCHIVE_SUFFIXES, FileStatus, status_of
 from modules.data.cache.image_index import ImageIndex
@@ -19,16 +20,6 @@ from modules.data.folder_files import FolderFiles, PackedFiles, list_files
 from modules.data.folder_scan import FolderScan, ImageFiles, images_among, shared_captions
 from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.links import LEADS_OUT, leads_out
-from modules.data.listing import (
-    SUFFIXES,
-    VIDEO,
-    VIDEO_SUFFIXES,
-    SkippedEntry,
-    archives_among,
-    archives_beside,
-    is_metadata,
-    skipping,
-)
 from modules.data.metadata import METADATA_SUFFIXES, MetadataCaptions
 from modules.data.source_image import SourceImage, too_long
 from modules.data.tables import ROW_SUFFIX
@@ -37,8 +28,8 @@ Watch = Callable[[int, int], None]
 """Called during a scan with the number of images that are done and of all; may raise to stop it."""
 
 _CAPTION_SUFFIXES = frozenset({".txt", ".caption"})
-READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
-_REPORTED_SUFFIXES = READ_SUFFIXES | VIDEO_SUFFIXES
+READ_SUFFIXES = listing.SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
+_REPORTED_SUFFIXES = READ_SUFFIXES | listing.VIDEO_SUFFIXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +37,7 @@ class Scan:
     """The contents of a source, sorted by path."""
 
     images: tuple[SourceImage, ...]
-    skipped: tuple[SkippedEntry, ...]
+    skipped: tuple[listing.SkippedEntry, ...]
     fingerprint: str = field(default="", compare=False)
     """A hash of the paths, sizes and dates of the files, from before they were opened."""
     excluded: tuple[SourceImage, ...] = ()
@@ -102,28 +93,28 @@ def scan_folder(
     an unreadable source.
     """
     metadata = MetadataCaptions(folder, file=captions.file, columns=captions.columns)
-    skipped: list[SkippedEntry] = []
+    skipped: list[listing.SkippedEntry] = []
     if folder.is_file():
         fingerprint = fingerprint_of_folder(folder, include_subfolders=False)
         if folder.suffix.lower() not in ARCHIVE_SUFFIXES:
             seen = inspect_image(folder, partial(captions_of, folder, captions, metadata), index, within=folder)
             images = (seen,) if isinstance(seen, SourceImage) else ()
-            skipped += [seen] if isinstance(seen, SkippedEntry) else metadata.problems([folder])
+            skipped += [seen] if isinstance(seen, listing.SkippedEntry) else metadata.problems([folder])
             return Scan(images, tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
         archives = [folder]
     else:
-        found = list_files(folder, include_subfolders=include_subfolders, leave_out=skipping(skipped))
+        found = list_files(folder, include_subfolders=include_subfolders, leave_out=listing.skipping(skipped))
         listed = [PackedFiles.of(files) for files in found]
         fingerprint = _fingerprint((part.unpacked() for part in listed), ())
-        images_of = [images_among(part.unpacked(), SUFFIXES, skipped).images for part in listed]
+        images_of = [images_among(part.unpacked(), listing.SUFFIXES, skipped).images for part in listed]
         if any(images_of):
             for part in listed:
-                skipped += archives_beside(_archives_in(part.unpacked()))
+                skipped += listing.archives_beside(_archives_in(part.unpacked()))
             parts = (ImageFiles(part.unpacked(), among) for part, among in zip(listed, images_of, strict=True))
             num_images = sum(map(len, images_of))
             return _scan_files(folder, parts, num_images, captions, metadata, index, watch, skipped, fingerprint)
         files = [part.files.folder / name for part in listed for name in part.unpacked().names]
-        archives = archives_among(folder, files, skipped)
+        archives = listing.archives_among(folder, files, skipped)
     inside = [a for archive in archives if (a := files_of_archive(archive, index, skipped)) is not None]
     parts = (part for archive in inside for part in archive.parts())
     num_images = sum(archive.num_images for archive in inside)
@@ -143,12 +134,12 @@ def _scan_files(
     metadata: MetadataCaptions,
     index: ImageIndex | None,
     watch: Watch,
-    skipped: list[SkippedEntry],
+    skipped: list[listing.SkippedEntry],
     fingerprint: str,
 ) -> Scan:
     """Return the scan of a folder of image files, or of archives."""
     shared = shared_captions(captions, folder)
-    names_images = captions.source == "metadata" or is_metadata(folder)
+    names_images = captions.source == "metadata" or listing.is_metadata(folder)
     paths: list[Path] = []  # only where a file may name images that are not there
 
     def captions_beside(path: Path) -> CaptionTexts:
@@ -212,24 +203,26 @@ def _size_and_date(path: Path) -> tuple[int, int]:
 
 def inspect_image(
     path: Path, captions: Callable[[], CaptionTexts], index: ImageIndex | None, *, within: Path
-) -> SourceImage | SkippedEntry:
+) -> SourceImage | listing.SkippedEntry:
     """Return an image with its size and its captions, or why it cannot be used. Only its header is read.
 
     `within` is the concept's source: an image there that is a link to another place is not used.
     """
     if path.is_relative_to(within) and leads_out(path, within):
-        return SkippedEntry(path, LEADS_OUT)
+        return listing.SkippedEntry(path, LEADS_OUT)
     try:
         status = status_of(path)
         if status.size_bytes == 0:
-            return SkippedEntry(path, "an empty file")
+            return listing.SkippedEntry(path, "an empty file")
         width_px, height_px, is_transparent = _header(path, status, index)
     except BrokenImageError as error:
-        return SkippedEntry(path, VIDEO if path.suffix.lower() in VIDEO_SUFFIXES else error.reason)
+        return listing.SkippedEntry(
+            path, listing.VIDEO if path.suffix.lower() in listing.VIDEO_SUFFIXES else error.reason
+        )
     except OSError as error:
-        return SkippedEntry(path, f"cannot be read ({error.strerror})")
+        return listing.SkippedEntry(path, f"cannot be read ({error.strerror})")
     if reason := too_long(width_px, height_px):
-        return SkippedEntry(path, reason)
+        return listing.SkippedEntry(path, reason)
     texts = captions()
     return SourceImage(
         path.parent,

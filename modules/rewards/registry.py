@@ -8,16 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.formats.published_files import PublishedFile
+from modules.rewards import measures
 from modules.rewards.address import parse_address
-from modules.rewards.measures import (
-    BRIGHTNESS,
-    COLOUR_TARGET,
-    COMPRESSIBILITY,
-    CONTRAST,
-    INCOMPRESSIBILITY,
-    SHARPNESS,
-    SYMMETRY,
-)
 from modules.rewards.spec import RewardSpec, not_empty
 from modules.rewards.user_code_file import split_reference
 from modules.system.factories import Package
@@ -258,13 +250,13 @@ VISION_MODEL = RewardSpec(
 REWARDS: Mapping[str, RewardSpec] = {
     spec.name: spec
     for spec in (
-        BRIGHTNESS,
-        COLOUR_TARGET,
-        CONTRAST,
-        SHARPNESS,
-        SYMMETRY,
-        COMPRESSIBILITY,
-        INCOMPRESSIBILITY,
+        measures.BRIGHTNESS,
+        measures.COLOUR_TARGET,
+        measures.CONTRAST,
+        measures.SHARPNESS,
+        measures.SYMMETRY,
+        measures.COMPRESSIBILITY,
+        measures.INCOMPRESSIBILITY,
         OCR,
         PICKSCORE,
         CLIP_SCORE,

@@ -16,17 +16,7 @@ from modules.system.factories import load_factory
 from modules.system.paths import from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished
-from trainer.jobs.spec import (
-    LORA,
-    LORA_FILE,
-    AdapterChoice,
-    Argument,
-    Dtype,
-    JobSpec,
-    ModelDtype,
-    Overwrite,
-    positional,
-)
+from trainer.jobs import spec
 
 _FORMS = {
     "single": "Single file",
@@ -60,12 +50,12 @@ def _presets() -> dict[str, str]:
 _LORA_OUT = Setting("Write to", "The .safetensors file to write.", path_kind="save")
 _MODEL_OUT = Setting("Write to", "A .safetensors file, or a folder for a model in diffusers layout.", path_kind="save")
 _RANK_HELP = "The largest rank that a layer may have. A smaller rank gives a smaller file and loses more."
-Rank = Annotated[int | None, Ge(1), Setting("Rank", _RANK_HELP, empty_means="no limit"), Argument(metavar="N")]
+Rank = Annotated[int | None, Ge(1), Setting("Rank", _RANK_HELP, empty_means="no limit"), spec.Argument(metavar="N")]
 ConvRank = Annotated[
     int | None,
     Ge(1),
     Setting("Convolution rank", "The largest rank of kernels over 1x1.", empty_means="same as the rank"),
-    Argument(metavar="N"),
+    spec.Argument(metavar="N"),
 ]
 Energy = Annotated[
     float | None,
@@ -75,14 +65,14 @@ Energy = Annotated[
         "As many ranks per layer as hold this share of its squared singular values, such as 0.95; at most the rank.",
         empty_means="by rank alone",
     ),
-    Argument(metavar="SHARE"),
+    spec.Argument(metavar="SHARE"),
 ]
 Adapters = Annotated[
-    tuple[AdapterChoice, ...],
+    tuple[spec.AdapterChoice, ...],
     Setting(
         "LoRAs", "Each file's change is multiplied by its strength (1 if none is given); a negative one subtracts."
     ),
-    positional(LORA_FILE),
+    spec.positional(spec.LORA_FILE),
 ]
 
 
@@ -92,9 +82,9 @@ class ConvertSettings(Section):
     source: Annotated[
         str,
         Setting("File or folder", "A model file, a diffusers folder or a LoRA.", path_kind="model"),
-        positional("IN"),
+        spec.positional("IN"),
     ] = ""
-    out: Annotated[str, _MODEL_OUT, positional("OUT")] = ""
+    out: Annotated[str, _MODEL_OUT, spec.positional("OUT")] = ""
     to: Annotated[
         str,
         *one_of(_forms),
@@ -103,9 +93,9 @@ class ConvertSettings(Section):
             "The output format. If it follows from the output's name, a LoRA gets its other form.",
         ),
     ] = ""
-    dtype: ModelDtype = ""
+    dtype: spec.ModelDtype = ""
     use_ema: Annotated[
-        bool, Setting("EMA weights", "Use the EMA weights if a checkpoint has both."), Argument("--ema")
+        bool, Setting("EMA weights", "Use the EMA weights if a checkpoint has both."), spec.Argument("--ema")
     ] = False
     to_inpainting: Annotated[
         bool,
@@ -114,7 +104,7 @@ class ConvertSettings(Section):
             "Turn a base model into an inpainting model that predicts the same, to be trained as one.",
         ),
     ] = False
-    overwrite: Overwrite = False
+    overwrite: spec.Overwrite = False
 
 
 class MergeSettings(Section):
@@ -123,43 +113,45 @@ class MergeSettings(Section):
     model: Annotated[
         str,
         Setting("Model", "The base model: a file or a diffusers folder.", path_kind="model"),
-        positional("MODEL"),
+        spec.positional("MODEL"),
     ] = ""
-    out: Annotated[str, _MODEL_OUT, positional("OUT")] = ""
+    out: Annotated[str, _MODEL_OUT, spec.positional("OUT")] = ""
     files: Adapters = ()
-    dtype: ModelDtype = ""
-    overwrite: Overwrite = False
+    dtype: spec.ModelDtype = ""
+    overwrite: spec.Overwrite = False
 
 
 class CombineSettings(Section):
     """The LoRAs that are added, and the rank of their sum."""
 
-    out: Annotated[str, _LORA_OUT, positional("OUT")] = ""
+    out: Annotated[str, _LORA_OUT, spec.positional("OUT")] = ""
     files: Adapters = ()
     rank: Annotated[
         int | None,
         Ge(1),
         Setting("Reduce to rank", _RANK_HELP, empty_means="exact"),
-        Argument(metavar="N"),
+        spec.Argument(metavar="N"),
     ] = None
     conv_rank: ConvRank = None
     energy: Energy = None
-    dtype: Dtype = ""
-    overwrite: Overwrite = False
+    dtype: spec.Dtype = ""
+    overwrite: spec.Overwrite = False
 
 
 class ResizeSettings(Section):
     """The LoRA and its new ranks."""
 
     source: Annotated[
-        str, Setting("LoRA", f"A {adapter_labels(needs_model=False)} file.", path_kind="model"), positional(LORA)
+        str,
+        Setting("LoRA", f"A {adapter_labels(needs_model=False)} file.", path_kind="model"),
+        spec.positional(spec.LORA),
     ] = ""
-    out: Annotated[str, _LORA_OUT, positional("OUT")] = ""
+    out: Annotated[str, _LORA_OUT, spec.positional("OUT")] = ""
     rank: Rank = None
     conv_rank: ConvRank = None
     energy: Energy = None
-    dtype: Dtype = ""
-    overwrite: Overwrite = False
+    dtype: spec.Dtype = ""
+    overwrite: spec.Overwrite = False
 
 
 class ExtractSettings(Section):
@@ -170,14 +162,14 @@ class ExtractSettings(Section):
         Setting(
             "Base model", "The model that the other was trained from: a file or a diffusers folder.", path_kind="model"
         ),
-        positional("BASE"),
+        spec.positional("BASE"),
     ] = ""
     tuned: Annotated[
         str,
         Setting("Trained model", "The model whose difference becomes the LoRA.", path_kind="model"),
-        positional("MODEL"),
+        spec.positional("MODEL"),
     ] = ""
-    out: Annotated[str, _LORA_OUT, positional("OUT")] = ""
+    out: Annotated[str, _LORA_OUT, spec.positional("OUT")] = ""
     rank: Rank = None
     conv_rank: ConvRank = None
     energy: Energy = None
@@ -187,14 +179,14 @@ class ExtractSettings(Section):
         *one_of(lambda: {name: name for name in ("float16", "bfloat16", "float32")}),
         Setting("Output dtype", "The dtype of the written weights."),
     ] = "float16"
-    overwrite: Overwrite = False
+    overwrite: spec.Overwrite = False
 
 
 class BlockSettings(Section):
     """The LoRA and the strengths of its blocks."""
 
-    source: Annotated[str, Setting("LoRA", "An adapter file.", path_kind="model"), positional(LORA)] = ""
-    out: Annotated[str, _LORA_OUT, positional("OUT")] = ""
+    source: Annotated[str, Setting("LoRA", "An adapter file.", path_kind="model"), spec.positional(spec.LORA)] = ""
+    out: Annotated[str, _LORA_OUT, spec.positional("OUT")] = ""
     strengths: Annotated[
         str,
         Setting(
@@ -203,11 +195,11 @@ class BlockSettings(Section):
             "LoRA block weight: 17 or 26 for SD, 12 or 20 for SDXL.",
             empty_means="down=1, mid=0.5, up=0",
         ),
-        Argument(metavar="STRENGTHS", is_positional=True),
+        spec.Argument(metavar="STRENGTHS", is_positional=True),
     ] = ""
     preset: Annotated[str, *one_of(_presets), Setting("Preset", "Common strengths, used where none are given.")] = ""
-    dtype: Dtype = ""
-    overwrite: Overwrite = False
+    dtype: spec.Dtype = ""
+    overwrite: spec.Overwrite = False
 
 
 def _require_rank(settings: ResizeSettings | ExtractSettings) -> None:
@@ -230,7 +222,7 @@ def convert(settings: ConvertSettings, job: Job) -> JobFinished:
     return result
 
 
-CONVERT = JobSpec(
+CONVERT = spec.JobSpec(
     "convert",
     "Convert",
     "Convert a model or a LoRA to another format or dtype.",
@@ -241,7 +233,7 @@ CONVERT = JobSpec(
     input="source",
     ending="-converted",
 )
-LORA_MERGE = JobSpec(
+LORA_MERGE = spec.JobSpec(
     "lora-merge",
     "Merge into a model",
     "Merge LoRAs into a model.",
@@ -252,7 +244,7 @@ LORA_MERGE = JobSpec(
     input="model",
     ending="-merged",
 )
-LORA_COMBINE = JobSpec(
+LORA_COMBINE = spec.JobSpec(
     "lora-combine",
     "Add and subtract",
     "Add and subtract LoRAs, exactly or reduced to a rank.",
@@ -263,7 +255,7 @@ LORA_COMBINE = JobSpec(
     input="files",
     ending="-combined.safetensors",
 )
-LORA_RESIZE = JobSpec(
+LORA_RESIZE = spec.JobSpec(
     "lora-resize",
     "Resize",
     "Change the ranks of a LoRA.",
@@ -275,7 +267,7 @@ LORA_RESIZE = JobSpec(
     input="source",
     ending="-resized.safetensors",
 )
-LORA_EXTRACT = JobSpec(
+LORA_EXTRACT = spec.JobSpec(
     "lora-extract",
     "Extract",
     "Write the difference of two models as a LoRA.",
@@ -287,7 +279,7 @@ LORA_EXTRACT = JobSpec(
     input="tuned",
     ending="-lora.safetensors",
 )
-LORA_BLOCKS = JobSpec(
+LORA_BLOCKS = spec.JobSpec(
     "lora-blocks",
     "Strengths per block",
     "Scale a LoRA by block.",

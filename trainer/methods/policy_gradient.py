@@ -29,15 +29,7 @@ from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK
 from modules.system.seeds import derive_seed
 from trainer.events import WarningRaised
-from trainer.methods.policy_batches import (
-    ClipCheck,
-    PolicyBatch,
-    PolicyRollout,
-    RatioCheck,
-    policy_batches,
-    step_weights,
-    trained_chunks,
-)
+from trainer.methods import policy_batches
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 from trainer.methods.rollout_images import sample_to_train
 from trainer.methods.rollouts import (
@@ -96,10 +88,10 @@ class PolicyGradient:
     is_trial: bool = False
     _comparison: Comparison = field(init=False)
     _state_before: dict[str, Any] = field(default_factory=dict, init=False)
-    _rollout: PolicyRollout | None = field(default=None, init=False)
+    _rollout: policy_batches.PolicyRollout | None = field(default=None, init=False)
     _steps: dict[tuple[int, Size], Sequence[GaussianStep]] = field(default_factory=dict, init=False)  # of the rollout
-    _ratio_check: RatioCheck = field(default_factory=RatioCheck, init=False)
-    _clip_check: ClipCheck = field(default_factory=ClipCheck, init=False)
+    _ratio_check: policy_batches.RatioCheck = field(default_factory=policy_batches.RatioCheck, init=False)
+    _clip_check: policy_batches.ClipCheck = field(default_factory=policy_batches.ClipCheck, init=False)
     _warned: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -114,7 +106,7 @@ class PolicyGradient:
                 advice="Increase the denoising steps.",
             )
 
-    def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[PolicyBatch]:
+    def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[policy_batches.PolicyBatch]:
         """Sample images for each accumulation group, and yield the micro-batches of every step that trains on them."""
         for group in accumulation_groups(loader):
             first_step = group[0].step
@@ -124,7 +116,7 @@ class PolicyGradient:
             self._steps = {}
             rank = ONLY_RANK if self.is_trial else context.ranks.rank
             for epoch in range(self.settings.inner_epochs):
-                yield from policy_batches(
+                yield from policy_batches.policy_batches(
                     self._rollout,
                     group,
                     self.sampling.size,
@@ -133,7 +125,7 @@ class PolicyGradient:
                     rank=rank,
                 )
 
-    def loss(self, batch: PolicyBatch, context: StepContext) -> StepLoss:
+    def loss(self, batch: policy_batches.PolicyBatch, context: StepContext) -> StepLoss:
         """Return the clipped surrogate of one denoising step, and the KL divergence from the reference."""
         settings, chunk = self.settings, batch.chunk
         steps = self._steps_of(batch, context)
@@ -159,7 +151,7 @@ class PolicyGradient:
         )
         self._check_ratio(batch, log_ratios_B, divergences_B, context)
         self._check_clipping(batch, surrogate.is_outside_B, context)
-        weight = step_weights(steps, equalize=settings.equalize_steps)[batch.number]
+        weight = policy_batches.step_weights(steps, equalize=settings.equalize_steps)[batch.number]
         losses_B = weight * surrogate.losses_B + settings.kl_weight * kl_B
         metrics: dict[str, float | torch.Tensor] = {
             **batch.metrics,
@@ -201,14 +193,14 @@ class PolicyGradient:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state."""
         self._comparison.load_state_dict(state.get("comparison", {}))
-        self._rollout = PolicyRollout.from_state(state) if "first_step" in state else None
+        self._rollout = policy_batches.PolicyRollout.from_state(state) if "first_step" in state else None
 
     def _loop(self, step: int) -> RolloutSettings:
         """Return the denoising loop of the rollout before an optimizer step."""
         loop = self.sampling.loop
         return replace(loop, stochastic_steps=self.settings.selection.stochastic_steps(loop.num_steps, step))
 
-    def _sample(self, group: Sequence[Batch], context: StepContext) -> PolicyRollout:
+    def _sample(self, group: Sequence[Batch], context: StepContext) -> policy_batches.PolicyRollout:
         """Sample and score images for an accumulation group; keep what its optimizer steps train on."""
         first_step = group[0].step
         loop = self._loop(first_step)
@@ -232,8 +224,8 @@ class PolicyGradient:
             **sampled.metrics(loop.num_steps),
             "equal_rewards": untrained_share(advantages, sampled.prompt_numbers),
         }
-        chunks = trained_chunks(sampled, advantages, best_of=self.settings.best_of)
-        rollout = PolicyRollout(first_step, tuple(chunks), selected, metrics)
+        chunks = policy_batches.trained_chunks(sampled, advantages, best_of=self.settings.best_of)
+        rollout = policy_batches.PolicyRollout(first_step, tuple(chunks), selected, metrics)
         if rollout.is_silent:
             self._warn_once(context, NOTHING_TO_LEARN)
         return rollout
@@ -260,7 +252,9 @@ class PolicyGradient:
             limit=self.settings.advantage_clip,
         )
 
-    def _mean(self, batch: PolicyBatch, latents_BCHW: torch.Tensor, context: StepContext) -> torch.Tensor:
+    def _mean(
+        self, batch: policy_batches.PolicyBatch, latents_BCHW: torch.Tensor, context: StepContext
+    ) -> torch.Tensor:
         """Return the mean of the next latents as the model has it now, computed exactly as it was sampled."""
         conditioning, empty = encode_prompts(batch.prompts.captions, context)
         predict = guided_prediction(
@@ -269,7 +263,7 @@ class PolicyGradient:
         step = self._steps_of(batch, context)[batch.number]
         return step.mean(predict(latents_BCHW, timestep_tensor(step, latents_BCHW.device)), latents_BCHW)
 
-    def _steps_of(self, batch: PolicyBatch, context: StepContext) -> Sequence[GaussianStep]:
+    def _steps_of(self, batch: policy_batches.PolicyBatch, context: StepContext) -> Sequence[GaussianStep]:
         """Return the denoising steps with which the images of a batch were sampled."""
         key = batch.step - batch.inner_epoch, batch.prompts.size
         if key not in self._steps:
@@ -278,7 +272,7 @@ class PolicyGradient:
 
     def _check_ratio(
         self,
-        batch: PolicyBatch,
+        batch: policy_batches.PolicyBatch,
         log_ratios_B: torch.Tensor,
         divergences_B: torch.Tensor | None,
         context: StepContext,
@@ -294,7 +288,9 @@ class PolicyGradient:
             clip_range = region.clip_range if region.has_clip_range else 1.0
             self._warn_once(context, self._ratio_check.finish(context, clip_range=clip_range))
 
-    def _check_clipping(self, batch: PolicyBatch, is_outside_B: torch.Tensor, context: StepContext) -> None:
+    def _check_clipping(
+        self, batch: policy_batches.PolicyBatch, is_outside_B: torch.Tensor, context: StepContext
+    ) -> None:
         """Warn at the end of a later step on a rollout whose ratios are all clipped; one without advantages has a
         warning of its own.
         """

@@ -14,16 +14,7 @@ from modules.adapters.ranks import unused_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.config.schema import Config
 from modules.config.usage import inpaints, inputs_of, num_references
-from modules.estimate.disk import (
-    DiskNeed,
-    backup_bytes,
-    file_system_of,
-    free_bytes,
-    latents_bytes,
-    num_backups,
-    result_bytes,
-    text_bytes,
-)
+from modules.estimate import disk
 from modules.estimate.run import MemoryEstimate, in_gb
 from modules.memory.part_plan import FLOAT32_BYTES
 from modules.settings.every import Every
@@ -139,7 +130,7 @@ def disk_problems(
     *,
     num_captions: int,
     total_steps: int,
-    free: FreeBytes = free_bytes,
+    free: FreeBytes = disk.free_bytes,
 ) -> Iterator[Problem]:
     """Yield an error if the result or the first backup cannot be written, a warning if the total is close to the limit.
 
@@ -215,14 +206,14 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def disk_need(budget: Budget, versions: Counts, *, num_captions: int) -> DiskNeed:
+def disk_need(budget: Budget, versions: Counts, *, num_captions: int) -> disk.DiskNeed:
     """Return the disk space a run needs: caches, one backup, the result."""
     config, run = budget.config, budget.run
     weights = {name: budget.passes.weights(name, plan) for name, plan in run.plans.items()}
     on_disk = config.data.cache_location == "disk"
     latents, text = _cache_bytes(budget, versions, num_captions) if on_disk else (0, 0)
-    return DiskNeed(
-        backup_bytes=backup_bytes(
+    return disk.DiskNeed(
+        backup_bytes=disk.backup_bytes(
             weights,
             run.plans,
             optimizer=run.optimizer,
@@ -230,7 +221,7 @@ def disk_need(budget: Budget, versions: Counts, *, num_captions: int) -> DiskNee
             has_average=run.average != "off",
             has_reference=run.sampled is not None and run.sampled.copies_weights,
         ),
-        result_bytes=result_bytes(
+        result_bytes=disk.result_bytes(
             weights,
             run.plans,
             is_whole_model=config.training.trains == "full",
@@ -248,12 +239,12 @@ def _cache_bytes(budget: Budget, versions: Counts, num_captions: int) -> tuple[i
     kept_bytes = ITEM_BYTES.get(config.data.cache_dtype, FLOAT32_BYTES)
     encoders = spec.names_of("vae") or spec.names_of("denoiser")  # without a VAE pixels have the denoiser's dtype
     item_bytes = min(run.plans[encoders[0]].weight_bytes, kept_bytes)
-    latents = latents_bytes(versions, spec.latents, item_bytes=item_bytes)
+    latents = disk.latents_bytes(versions, spec.latents, item_bytes=item_bytes)
     further = sum(i.delivery == "latents" and not i.reference for i in inputs_of(config))
     latents *= 1 + further + num_references(config)
     if config.masks.enabled or inpaints(config):
-        latents += latents_bytes(versions, replace(spec.latents, channels=1), item_bytes=FLOAT32_BYTES)
-    text = text_bytes(num_captions, num_elements=budget.passes.text_elements(), item_bytes=kept_bytes)
+        latents += disk.latents_bytes(versions, replace(spec.latents, channels=1), item_bytes=FLOAT32_BYTES)
+    text = disk.text_bytes(num_captions, num_elements=budget.passes.text_elements(), item_bytes=kept_bytes)
     return (
         latents if "encoding images" in run.on_device else 0,
         text if "encoding captions" in run.on_device else 0,
@@ -264,7 +255,7 @@ def _backs_up(config: Config) -> bool:
     return config.backup.at_end or not config.backup.every.is_never
 
 
-def _cannot_be_written(config: Config, need: DiskNeed, free: FreeBytes) -> Iterator[Problem]:
+def _cannot_be_written(config: Config, need: disk.DiskNeed, free: FreeBytes) -> Iterator[Problem]:
     for path, name, what, size in (
         ("output.destination", config.output.destination, "The result", need.result_bytes),
         ("general.workspace_dir", config.general.workspace_dir, "A backup", need.backup_bytes * _backs_up(config)),
@@ -285,10 +276,12 @@ def _keeps_best(config: Config) -> bool:
     return config.validation.keep_best and not config.validation.every.is_never and has_images
 
 
-def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) -> Iterator[Problem]:
+def _tight(config: Config, need: disk.DiskNeed, total_steps: int, free: FreeBytes) -> Iterator[Problem]:
     """Yield a warning for each file system that the whole run may fill."""
     epochs = config.training.epochs
-    backups = num_backups(config.backup.keep, _times(config.backup.every, total_steps, epochs) + config.backup.at_end)
+    backups = disk.num_backups(
+        config.backup.keep, _times(config.backup.every, total_steps, epochs) + config.backup.at_end
+    )
     saves = int(_times(config.backup.save_every, total_steps, epochs)) + _keeps_best(config)
     items = [
         ("general.cache_dir", config.general.cache_dir, "caches", need.cache_bytes),
@@ -303,7 +296,7 @@ def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) ->
     ]
     by_system: dict[int | None, list[tuple[str, str, str, int]]] = {}
     for item in items:
-        by_system.setdefault(file_system_of(from_root(item[1])), []).append(item)
+        by_system.setdefault(disk.file_system_of(from_root(item[1])), []).append(item)
     for group in by_system.values():
         largest = max(group, key=lambda t: t[3])
         available, total = free(from_root(largest[1])), sum(t[3] for t in group)

@@ -9,30 +9,11 @@ from dataclasses import replace
 from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSection, adapter_layers, decomposition_axis
+from modules.config import usage
 from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers
 from modules.config.sections.training import filtered_layers
-from modules.config.usage import (
-    copies_originals,
-    data_in_use,
-    fit_of_references,
-    guides_samples,
-    images_per_pass,
-    keeps_reference_copy,
-    learns_from,
-    method_of,
-    needs_autocast,
-    rollout_of,
-    scorers_of,
-    trained_embeddings,
-    trained_encoders,
-    trained_parts,
-    trains_on_pixels,
-    updates_in_backward,
-    uses_denoiser,
-    uses_perceptual_distance,
-)
 from modules.data.buckets import Size
 from modules.data.samples import shares_of_step
 from modules.data.tiles import LEAST_TILES, VAE_TILES, WHOLE, Tiling
@@ -90,7 +71,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     plans = {p.name: _part_plan(config, p, architecture.configs, quantized) for p in spec.parts}
     sizes = tuple(sizes)
     sizes_px = tuple(_as_image(spec.latents, size) for size in sizes)
-    reconstructs = trains_on_pixels(config)
+    reconstructs = usage.trains_on_pixels(config)
     world_size = max(current_rank().world_size, num_processes(config))
     step_batch, num_shares = shares_of_step(config.training.batch_size, config.training.accumulation_steps, world_size)
     samples = () if reconstructs else tuple(_samples(config, sizes_px))
@@ -99,26 +80,28 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         on_device=_on_device(config, has_samples=bool(samples)),
         sizes=sizes_px,
         batch_size=config.training.batch_size,
-        accumulates=num_shares > 1 or method_of(config).splits_batches,
+        accumulates=num_shares > 1 or usage.method_of(config).splits_batches,
         optimizer=config.training.optimizer,
         has_master_weights=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
-        encodes_in_training=not data_in_use(config).latent_cache and _reads_images(config) and not reconstructs,
+        encodes_in_training=not usage.data_in_use(config).latent_cache and _reads_images(config) and not reconstructs,
         samples=samples,
         scales_loss=config.training.precision == "float16",
-        is_fused=updates_in_backward(config),
+        is_fused=usage.updates_in_backward(config),
         sampled=_sampling_sizes(config, sizes_px),
-        images_per_pass=images_per_pass(config),
+        images_per_pass=usage.images_per_pass(config),
         reconstructs=reconstructs,
-        is_perceptual=uses_perceptual_distance(config),
-        has_originals=copies_originals(config),
+        is_perceptual=usage.uses_perceptual_distance(config),
+        has_originals=usage.copies_originals(config),
         step_batch=step_batch,
         sharded=frozenset(sharded_parts(config, world_size)),
         num_shards=world_size,
         summed_bytes=_summed_bytes(config) if world_size > 1 else None,
         sums_in_float32=config.multi_gpu.reduce_precision.startswith("float32"),
         training_adapter_bytes=training_adapter_bytes(config),
-        keeps_other_denoiser=bool(config.sampling.model.strip()) and uses_denoiser(config) and _never_offloads(config),
+        keeps_other_denoiser=bool(config.sampling.model.strip())
+        and usage.uses_denoiser(config)
+        and _never_offloads(config),
         tiles=WHOLE if config.model.circular_padding else VAE_TILES,
         sample_tiles=sample_tiles(config),
         references=_reference_sizes(config),
@@ -134,7 +117,7 @@ def _as_image(latents: LatentSpec, size: Size) -> tuple[int, int]:
 
 def _reference_sizes(config: Config) -> tuple[tuple[int, int], ...]:
     """Return the size that the pipeline gives reference images, if they have it: a square of its area."""
-    fit = fit_of_references(config)
+    fit = usage.fit_of_references(config)
     if fit is None or fit.follows_image:
         return ()
     side_px = math.isqrt(fit.sizes.area_px)
@@ -162,7 +145,7 @@ def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sa
     A part that guides them runs on a batch of its own.
     """
     doubles = not config.family.names_of("guidance")
-    rollout, is_measured = rollout_of(config), method_of(config).needs_reward_models
+    rollout, is_measured = usage.rollout_of(config), usage.method_of(config).needs_reward_models
     measures = is_measured and not config.reward.measure_every.is_never
     samples = not config.sampling.every.is_never or config.sampling.at_start or config.sampling.at_end
     prompts = [p for p in config.sampling.prompts if p.enabled]
@@ -174,7 +157,7 @@ def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sa
 
 def _sampling_sizes(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Sampled | None:
     """Return the memory facts of a method that samples images."""
-    rollout, in_use = rollout_of(config), scorers_of(config)
+    rollout, in_use = usage.rollout_of(config), usage.scorers_of(config)
     if rollout is None:
         return None
     scorers = in_use.all if in_use is not None else ()
@@ -184,7 +167,7 @@ def _sampling_sizes(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Samp
         trains_guided=rollout.trains_guided,
         size_px=rollout.size,
         kept_latents_bytes=_kept_latents_bytes(config, rollout, sizes_px) if _never_offloads(config) else 0,
-        copies_weights=keeps_reference_copy(config),
+        copies_weights=usage.keeps_reference_copy(config),
         reward_models_bytes=sum(wanted.loaded_bytes for scorer in scorers for wanted in wanted_files(scorer)),
     )
 
@@ -215,14 +198,14 @@ def _part_plan(
         overflows = settings.dtype == "float16" and config.family.latents.overflows_in_float16
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
         weight_bytes = ITEM_BYTES[config.training.fallback_train_dtype] if stays else weight_bytes
-        return _vae_plan(config, part, weight_bytes) if trains_on_pixels(config) else PartPlan(weight_bytes)
+        return _vae_plan(config, part, weight_bytes) if usage.trains_on_pixels(config) else PartPlan(weight_bytes)
     trains: Trains = "nothing"
-    if part in trained_parts(config):
+    if part in usage.trained_parts(config):
         trains = "full" if config.training.trains == "full" else "adapter"
     return PartPlan(
         weight_bytes=weight_bytes,
         compute_bytes=_COMPUTE_BYTES.get(config.training.precision, 0),
-        autocasts=needs_autocast(config),
+        autocasts=usage.needs_autocast(config),
         trains=trains,
         adapter=_adapter_plan(config.adapter, part) if trains == "adapter" else None,
         unreached=_unreached_layers(config, part, configs[part.name]),
@@ -231,7 +214,7 @@ def _part_plan(
         offloads=settings.offload_activations,
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
         quantized=quantized.formats.get(part.name),
-        has_words=part.name in trained_encoders(config) and bool(trained_embeddings(config)),
+        has_words=part.name in usage.trained_encoders(config) and bool(usage.trained_embeddings(config)),
     )
 
 
@@ -287,7 +270,7 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
         "sampling": has_samples,
         "decoding samples": has_samples,
     }
-    unread = frozenset[str]() if guides_samples(config) else frozenset(spec.names_of("guidance"))
+    unread = frozenset[str]() if usage.guides_samples(config) else frozenset(spec.names_of("guidance"))
     everything = frozenset(p.name for p in spec.parts)
     return {
         phase: (everything if _never_offloads(config) else phases.needed_parts(PHASES[phase], spec, facts)) - unread
@@ -297,7 +280,7 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
 
 
 def _reads_images(config: Config) -> bool:
-    return learns_from(config) != "prompts"
+    return usage.learns_from(config) != "prompts"
 
 
 def _never_offloads(config: Config) -> bool:

@@ -12,29 +12,24 @@ from typing import BinaryIO
 
 from modules.system.atomic import flush_folder
 from modules.system.redaction import LogFile
+from trainer import events
 from trainer.event_lines import from_line, to_line, without_secrets
-from trainer.events import (
-    CacheProgress,
-    DownloadProgress,
-    Event,
-    PhaseChanged,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    SampleProgress,
-    WarningRaised,
-)
 from trainer.machine_events import MemoryMeasured
 from trainer.run_folder.run_lock import RunLock
 
 logger = logging.getLogger("darkroom.run")
 
 EVENTS_FILE = "events.jsonl"
-_NOT_KEPT = (DownloadProgress, CacheProgress, SampleProgress, MemoryMeasured)  # too many, and not needed afterwards
+_NOT_KEPT = (
+    events.DownloadProgress,
+    events.CacheProgress,
+    events.SampleProgress,
+    MemoryMeasured,
+)  # too many, and not needed afterwards
 _MAX_LAST_BYTES = 100_000  # of the end of the file
 
 
-def read_events(run_dir: Path) -> Iterator[Event]:
+def read_events(run_dir: Path) -> Iterator[events.Event]:
     """Yield the events of a run so far, of all its attempts in order; nothing if there is no file.
 
     Lines that are not events (from a newer version, or half written) are skipped.
@@ -48,7 +43,7 @@ def read_events(run_dir: Path) -> Iterator[Event]:
         return
 
 
-def outlasts(step: int, resumed: RunStarted) -> bool:
+def outlasts(step: int, resumed: events.RunStarted) -> bool:
     """Return whether what a run did at a step still counts once it was resumed: what it did later is lost."""
     return step <= resumed.first_step
 
@@ -63,7 +58,7 @@ def num_whole_bytes(run_dir: Path) -> int:
         return 0
 
 
-def last_event(run_dir: Path) -> Event | None:
+def last_event(run_dir: Path) -> events.Event | None:
     """Return the last event of a run so far; None without events, or if its line is not complete."""
     try:
         with (run_dir / EVENTS_FILE).open("rb") as file:
@@ -78,7 +73,7 @@ def last_event(run_dir: Path) -> Event | None:
 def has_finished(run_dir: Path) -> bool:
     """Return whether the last attempt of a run ended by itself: there is nothing to resume, only more to train."""
     last = last_event(run_dir)
-    return isinstance(last, RunFinished) and last.status.is_complete
+    return isinstance(last, events.RunFinished) and last.status.is_complete
 
 
 def stamp(now: datetime) -> str:
@@ -91,7 +86,7 @@ def stamp(now: datetime) -> str:
 class EventLog:
     """Passes events on and writes them to a file once it is open. The run's folder is locked while it is open."""
 
-    def __init__(self, listener: Callable[[Event], None], now: Callable[[], datetime]) -> None:
+    def __init__(self, listener: Callable[[events.Event], None], now: Callable[[], datetime]) -> None:
         self._listener = listener
         self._now = now
         self._lock: RunLock | None = None
@@ -99,18 +94,18 @@ class EventLog:
         self._waiting = b""
         self._is_failing = False
         self._handler: logging.Handler | None = None
-        self._phase: PhaseChanged | None = None
-        self.work_phase: PhaseChanged | None = None
+        self._phase: events.PhaseChanged | None = None
+        self.work_phase: events.PhaseChanged | None = None
         """The newest phase that is not a pause."""
         self.run_dir: Path | None = None
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """Report an event, with secrets removed from its texts. An unchanged phase is not reported again.
 
         A file that cannot be written, for example on a full disk, raises nothing: the listener always gets the event.
         """
         event = without_secrets(event)
-        if isinstance(event, PhaseChanged):
+        if isinstance(event, events.PhaseChanged):
             if self._phase is not None and event.phase == self._phase.phase and not event.detail:
                 return
             self._phase = event
@@ -162,14 +157,14 @@ class EventLog:
             self._lock.release()
             self._lock = None
 
-    def _write(self, event: Event) -> None:
+    def _write(self, event: events.Event) -> None:
         """Append an event's line to the pending ones and write them. The first failure emits a warning."""
         self._waiting += to_line(event, time=stamp(self._now())).encode() + b"\n"
         was_failing = self._is_failing
         self._write_waiting()
-        if self._is_failing and not was_failing and not isinstance(event, RunFinished | RunFailed):
+        if self._is_failing and not was_failing and not isinstance(event, events.RunFinished | events.RunFailed):
             self.emit(
-                WarningRaised(
+                events.WarningRaised(
                     f"{self.run_dir or ''}{os.sep}{EVENTS_FILE} cannot be written.",
                     "The run continues, but backups need disk space too: check the disk.",
                 )

@@ -18,19 +18,8 @@ from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.system.file_lock import Holder
 from modules.system.regular_files import read_json_object
+from trainer import events
 from trainer.event_lines import from_line
-from trainer.events import (
-    Event,
-    ModelSaved,
-    PhaseChanged,
-    RewardMeasured,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    SampleReady,
-    StepFinished,
-    ValidationFinished,
-)
 from trainer.machine_events import PaceMeasured
 from trainer.run_folder.backup import BackupInfo, list_backups
 from trainer.run_folder.elsewhere import LINK_FILE, elsewhere_of
@@ -41,7 +30,7 @@ from trainer.run_folder.run_dir import RUN_FILE, age_of, begun_at, given_name, s
 from trainer.run_folder.run_lock import holder_of
 from trainer.run_status import CRASH_MESSAGE, RunStatus
 
-CRASH = RunFailed(CRASH_MESSAGE, is_crash=True)
+CRASH = events.RunFailed(CRASH_MESSAGE, is_crash=True)
 """The ending of a run whose log has none."""
 _OF_STEP = b'{"event": "StepFinished"'
 
@@ -68,7 +57,7 @@ class RunRecord:
     num_samples: int
     outputs: tuple[Path, ...]
     size_bytes: int
-    facts: RunStarted | None
+    facts: events.RunStarted | None
     last_loss: float | None = None
     backups: tuple[BackupInfo, ...] = ()
     origin: Origin | None = None
@@ -226,7 +215,7 @@ def size_of(folder: Path) -> int:
     return total
 
 
-def timed_events(run_dir: Path, num_bytes: int | None = None) -> Iterator[tuple[float, Event]]:
+def timed_events(run_dir: Path, num_bytes: int | None = None) -> Iterator[tuple[float, events.Event]]:
     """Yield the events of a run with their time in seconds since 1970; 0 where the log has none.
 
     With `num_bytes` only those of so many bytes at the beginning of its log.
@@ -243,15 +232,15 @@ class _Log:
     """Collects the facts of a log line by line; of the steps only the first and the last of an attempt are parsed."""
 
     def __init__(self) -> None:
-        self.started: RunStarted | None = None
-        self.last: StepFinished | None = None
-        self._validations: list[ValidationFinished] = []
-        self._samples: list[SampleReady] = []
+        self.started: events.RunStarted | None = None
+        self.last: events.StepFinished | None = None
+        self._validations: list[events.ValidationFinished] = []
+        self._samples: list[events.SampleReady] = []
         self.outputs: list[Path] = []
         self.pace: PaceMeasured | None = None
         self.seconds = 0.0
         self._first_began: float | None = None
-        self.end: RunFinished | RunFailed = CRASH
+        self.end: events.RunFinished | events.RunFailed = CRASH
         self._last_step = b""
         self._attempt_began: float | None = None
         self._attempt_seen: float | None = None
@@ -284,19 +273,19 @@ class _Log:
             return
         self._time(line, event)
         match event:
-            case RunStarted():
+            case events.RunStarted():
                 self.started = event
                 self._validations = [v for v in self._validations if outlasts(v.step, event)]
                 self._samples = [s for s in self._samples if outlasts(s.step, event)]
-            case ValidationFinished():
+            case events.ValidationFinished():
                 self._validations.append(event)
-            case SampleReady():
+            case events.SampleReady():
                 self._samples.append(event)
-            case ModelSaved():
+            case events.ModelSaved():
                 self.outputs.append(Path(event.path))
             case PaceMeasured():
                 self.pace = event
-        self.end = event if isinstance(event, RunFinished | RunFailed) else CRASH
+        self.end = event if isinstance(event, events.RunFinished | events.RunFailed) else CRASH
 
     def preparation_seconds(self, begun: float | None) -> float:
         """Return the seconds from the beginning of a run (`begun`, in seconds since 1970) to its first attempt."""
@@ -305,19 +294,19 @@ class _Log:
     def close(self) -> None:
         """Parse the last step, and close the last attempt."""
         event = from_line(self._last_step.decode(errors="replace")) if self._last_step else None
-        self.last = event if isinstance(event, StepFinished) else None
+        self.last = event if isinstance(event, events.StepFinished) else None
         self._close_attempt()
 
-    def _time(self, line: bytes, event: Event) -> None:
+    def _time(self, line: bytes, event: events.Event) -> None:
         """Add up the time of the attempts: each begins with RunStarted and ends with its last event."""
-        if isinstance(event, RunStarted):
+        if isinstance(event, events.RunStarted):
             self._close_attempt()
             self._attempt_began = self._attempt_seen = time_of(line)
             self._first_began = self._first_began if self._first_began is not None else self._attempt_began
             self._last_step = b""
-        elif self._attempt_began is not None and not isinstance(event, PhaseChanged | RewardMeasured):
+        elif self._attempt_began is not None and not isinstance(event, events.PhaseChanged | events.RewardMeasured):
             self._attempt_seen = time_of(line) or self._attempt_seen
-            if isinstance(event, RunFinished | RunFailed):
+            if isinstance(event, events.RunFinished | events.RunFailed):
                 self._close_attempt()
 
     def _close_attempt(self) -> None:

@@ -7,18 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer import events
 from trainer.event_lines import from_line
-from trainer.events import (
-    Event,
-    PhaseChanged,
-    RewardMeasured,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    SampleReady,
-    StepFinished,
-    ValidationFinished,
-)
 from trainer.log_lines import line_of
 from trainer.run_folder.records import time_of
 from trainer.web.runs import image_id
@@ -49,8 +39,8 @@ def shown_line(line: str, run_dir: Path) -> Shown | None:
     if event is None:
         return None
     shown = _shown(event, run_dir)
-    at_seconds = 0.0 if isinstance(event, StepFinished) else time_of(line) or 0.0
-    if isinstance(event, SampleReady):
+    at_seconds = 0.0 if isinstance(event, events.StepFinished) else time_of(line) or 0.0
+    if isinstance(event, events.SampleReady):
         shown["at"] = at_seconds  # a resumed run may write another image under its name
     if (log := line_of(event, at_seconds)) is not None:
         shown["log"] = {"at": log.at_seconds, "text": log.text, "tone": log.tone}
@@ -66,7 +56,7 @@ class Verdict:
     """The verdict on the measured rewards of a run, as its log grows."""
 
     def __init__(self) -> None:
-        self._measured: list[RewardMeasured] = []
+        self._measured: list[events.RewardMeasured] = []
         self._last_step = ""
 
     def add(self, lines: Sequence[str]) -> Shown:
@@ -78,12 +68,12 @@ class Verdict:
             if line.startswith(_OF_STEP):
                 self._last_step = line
             event = from_line(line) if line.startswith((_OF_MEASUREMENT, _OF_START)) else None
-            if isinstance(event, RewardMeasured):
+            if isinstance(event, events.RewardMeasured):
                 self._measured.append(event)
-            elif isinstance(event, RunStarted):
+            elif isinstance(event, events.RunStarted):
                 self._measured = [m for m in self._measured if m.step <= event.first_step]
         newest = from_line(self._last_step)
-        kl = _finite(newest.metrics.get("kl")) if isinstance(newest, StepFinished) else None
+        kl = _finite(newest.metrics.get("kl")) if isinstance(newest, events.StepFinished) else None
         reading = reading_of(self._measured, kl)
         if reading is None:
             return {}
@@ -94,20 +84,20 @@ class Verdict:
         return {"finding": reading.finding, "title": reading.title, "reason": reading.reason, "figures": f"{figures}."}
 
 
-def _shown(event: Event, run_dir: Path) -> Shown:
+def _shown(event: events.Event, run_dir: Path) -> Shown:
     make = _SHOWN.get(type(event))
     return {"kind": ""} if make is None else make(event, run_dir)
 
 
-def _started(event: RunStarted, _run_dir: Path) -> Shown:
+def _started(event: events.RunStarted, _run_dir: Path) -> Shown:
     return {"kind": "started", "first": event.first_step, "total": event.total_steps}
 
 
-def _phase(event: PhaseChanged, _run_dir: Path) -> Shown:
+def _phase(event: events.PhaseChanged, _run_dir: Path) -> Shown:
     return {"kind": "phase", "phase": event.phase, "label": PHASE_LABELS.get(event.phase, ""), "detail": event.detail}
 
 
-def _step(event: StepFinished, _run_dir: Path) -> Shown:
+def _step(event: events.StepFinished, _run_dir: Path) -> Shown:
     return {
         "kind": "step",
         "step": event.step,
@@ -122,34 +112,34 @@ def _step(event: StepFinished, _run_dir: Path) -> Shown:
     }
 
 
-def _validation(event: ValidationFinished, _run_dir: Path) -> Shown:
+def _validation(event: events.ValidationFinished, _run_dir: Path) -> Shown:
     return {"kind": "validation", "step": event.step, "loss": _finite(event.loss)}
 
 
-def _reward(event: RewardMeasured, _run_dir: Path) -> Shown:
+def _reward(event: events.RewardMeasured, _run_dir: Path) -> Shown:
     value = event.followed if event.held_out is None else event.held_out
     return {"kind": "measured", "step": event.step, "reward": _finite(value)}
 
 
-def _sample(event: SampleReady, run_dir: Path) -> Shown:
+def _sample(event: events.SampleReady, run_dir: Path) -> Shown:
     row = f"{event.index}{' without EMA' if event.is_without_ema else ''}"
     prompt = f"{event.prompt}{' (without EMA)' if event.is_without_ema else ''}"
     return {"kind": "sample", "step": event.step, "row": row, "prompt": prompt, "id": image_id(event.path, run_dir)}
 
 
-def _end(event: RunFinished | RunFailed, _run_dir: Path) -> Shown:
+def _end(event: events.RunFinished | events.RunFailed, _run_dir: Path) -> Shown:
     return {"kind": "end", "status": event.status.value, "label": event.status.label, "text": event.text}
 
 
 _SHOWN: dict[type, Callable[[Any, Path], Shown]] = {
-    RunStarted: _started,
-    PhaseChanged: _phase,
-    StepFinished: _step,
-    ValidationFinished: _validation,
-    RewardMeasured: _reward,
-    SampleReady: _sample,
-    RunFinished: _end,
-    RunFailed: _end,
+    events.RunStarted: _started,
+    events.PhaseChanged: _phase,
+    events.StepFinished: _step,
+    events.ValidationFinished: _validation,
+    events.RewardMeasured: _reward,
+    events.SampleReady: _sample,
+    events.RunFinished: _end,
+    events.RunFailed: _end,
 }
 
 

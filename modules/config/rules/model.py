@@ -6,18 +6,8 @@ from collections.abc import Iterator
 
 from modules.adapters.registry import ADAPTERS, adapter_labels
 from modules.adapters.settings import decomposition_axis
+from modules.config import usage
 from modules.config.schema import Config
-from modules.config.usage import (
-    inpaints,
-    inputs_of,
-    is_variant,
-    learns_from,
-    method_of,
-    reads_depth,
-    trained_parts,
-    trains_on_pixels,
-    uses_denoiser,
-)
 from modules.data.inputs import EDITED_IMAGE
 from modules.families.registry import files_of
 from modules.families.spec import BASE_VARIANT
@@ -34,16 +24,16 @@ def model_variant(config: Config) -> Iterator[Problem]:
             advice="Choose another model variant, or another model family.",
         )
     whats = {"depth": "depth map", EDITED_IMAGE: "reference image"}
-    what = next((whats[i.name] for i in inputs_of(config) if i.name in whats), "mask and no conditioning image")
-    method = method_of(config)
-    if is_variant(config) and (method.samples_images or learns_from(config) != "images"):
+    what = next((whats[i.name] for i in usage.inputs_of(config) if i.name in whats), "mask and no conditioning image")
+    method = usage.method_of(config)
+    if usage.is_variant(config) and (method.samples_images or usage.learns_from(config) != "images"):
         yield Problem(
             "training.method",
             f"{method.label} cannot train {name} models: its images have no {what}.",
             advice="Choose Denoising, or the base model.",
         )
     output = config.output
-    if reads_depth(config) and config.training.trains == "full" and output.model_format == "single_file":
+    if usage.reads_depth(config) and config.training.trains == "full" and output.model_format == "single_file":
         yield Problem(
             "output.model_format",
             "A single file of a depth model also contains its depth estimator, which a run does not load.",
@@ -91,7 +81,7 @@ def scaled_float8_file(config: Config) -> Iterator[Problem]:
 def masks_of_variant(config: Config) -> Iterator[Problem]:
     """Yield notes about settings of masks that have no effect with the model variant."""
     masks = config.masks
-    if masks.enabled and inpaints(config):
+    if masks.enabled and usage.inpaints(config):
         yield Problem(
             "masks.enabled",
             "Masked training has no effect on an inpainting model: its masks are what it inpaints, and its loss counts "
@@ -103,7 +93,7 @@ def masks_of_variant(config: Config) -> Iterator[Problem]:
 def training_adapter(config: Config) -> Iterator[Problem]:
     """Yield an error if the training adapter would stay in the result."""
     path, name = "model.training_adapter", config.model.training_adapter.strip()
-    if not name or not uses_denoiser(config):
+    if not name or not usage.uses_denoiser(config):
         return
     if config.training.trains == "full":
         yield Problem(
@@ -140,7 +130,7 @@ def sample_images(config: Config) -> Iterator[Problem]:
         path = f"sampling.prompts.{index}"
         if not prompt.enabled or not prompt.inpainting:
             continue
-        if not inpaints(config):
+        if not usage.inpaints(config):
             yield Problem(
                 f"{path}.inpainting",
                 f"Sample {index + 1} inpaints, but the model is not an inpainting model: it is sampled from the prompt "
@@ -174,7 +164,7 @@ _DENOISE = "denoise"
 
 def autoencoder(config: Config) -> Iterator[Problem]:
     """Yield an error for each setting that a run of the VAE cannot have."""
-    if not trains_on_pixels(config):
+    if not usage.trains_on_pixels(config):
         return
     family = config.family
     if not family.names_of("vae"):
@@ -203,7 +193,7 @@ def _dtypes(config: Config) -> Iterator[Problem]:
             f"The VAE of {family.label} overflows in float16, so it cannot be trained in it.",
             advice="Set the precision to bfloat16 or float32.",
         )
-    for part in trained_parts(config):
+    for part in usage.trained_parts(config):
         settings = config.part(part.name)
         if settings.dtype == "float16" and family.latents.overflows_in_float16:
             yield Problem(

@@ -23,17 +23,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from modules.data.cache import shards
 from modules.data.cache.entry_files import SHARDS
-from modules.data.cache.shards import (
-    BrokenShardError,
-    Keys,
-    Numbers,
-    ShardIndex,
-    entries_of_shard,
-    is_shardable,
-    remove_from_shard,
-    write_shard,
-)
 from modules.system.atomic import remove_quietly
 from modules.system.file_errors import name_destination
 
@@ -71,7 +62,7 @@ class EntryStore(Protocol):
         """Return the size of an entry; 0 for a missing one."""
         ...
 
-    def sizes(self, keys_NK: Keys) -> Numbers:
+    def sizes(self, keys_NK: shards.Keys) -> shards.Numbers:
         """Return the sizes of many entries by their keys of 20 bytes, (N, 20): much faster than one by one."""
         ...
 
@@ -100,7 +91,7 @@ class CacheStore:
         self.folder = folder
         self._prefix = str(folder)
         self._dtype = dtype
-        self._shards = ShardIndex(folder / SHARDS)
+        self._shards = shards.ShardIndex(folder / SHARDS)
         self._entries_per_shard = entries_per_shard
         self._lock = threading.Lock()
         self._to_join: set[str] = set()
@@ -127,7 +118,7 @@ class CacheStore:
             found = self._shards.find(key)
         return found[0].num_bytes(found[1]) if found is not None else 0
 
-    def sizes(self, keys_NK: Keys) -> Numbers:
+    def sizes(self, keys_NK: shards.Keys) -> shards.Numbers:
         """Return the sizes of many entries by their keys of 20 bytes, (N, 20): much faster than one by one."""
         self._shards.refresh()
         sizes = self._shards.sizes(keys_NK)
@@ -166,7 +157,7 @@ class CacheStore:
 
     def _join_later(self, key: str, num_bytes: int) -> None:
         """Join the entries that were written since the last shard, if there are enough of them."""
-        if not self._entries_per_shard or not is_shardable(key):
+        if not self._entries_per_shard or not shards.is_shardable(key):
             return
         with self._lock:
             self._to_join.add(key)
@@ -178,7 +169,7 @@ class CacheStore:
     def _join(self, keys: Collection[str]) -> None:
         """Write a shard of entries, then remove their files. What prevents that is logged, and the files stay."""
         try:
-            write_shard(self._shards.folder, keys, self._content_of_file)
+            shards.write_shard(self._shards.folder, keys, self._content_of_file)
         except OSError as error:
             logger.warning("The entries of %s stay in files of their own: %s", self.folder, error)
             return
@@ -202,7 +193,7 @@ class CacheStore:
                 content = content_of(key)
                 if content is not None:
                     return _tensors_of(content)
-            except (OSError, SafetensorError, BrokenShardError, BrokenEntryError) as error:
+            except (OSError, SafetensorError, shards.BrokenShardError, BrokenEntryError) as error:
                 problems.append(error)
         raise BrokenEntryError(f"{self.path(key)}: {problems[0] if problems else 'there is no such entry'}")
 
@@ -212,7 +203,7 @@ class CacheStore:
             return None
         try:
             return found[0].read(found[1])
-        except BrokenShardError:
+        except shards.BrokenShardError:
             self._shards.drop(found[0])  # another process may have replaced it
             raise
 
@@ -240,8 +231,8 @@ class CacheStore:
                 yield StoredEntry("", path, status.st_size)
         for path in sorted(self._shards.folder.glob("*.safetensors")):
             try:
-                yield from (StoredEntry(key, path, num_bytes) for key, num_bytes in entries_of_shard(path))
-            except BrokenShardError:
+                yield from (StoredEntry(key, path, num_bytes) for key, num_bytes in shards.entries_of_shard(path))
+            except shards.BrokenShardError:
                 yield StoredEntry("", path, path.stat().st_size)
 
 
@@ -254,7 +245,7 @@ def remove_entries(entries: Iterable[StoredEntry]) -> None:
         else:
             entry.path.unlink(missing_ok=True)
     for path, keys in in_shards.items():
-        remove_from_shard(path, keys)
+        shards.remove_from_shard(path, keys)
 
 
 def convert_for_cache(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:

@@ -14,20 +14,7 @@ from modules.optim.spec import (
     always,
     distance_times_rate,
 )
-from modules.optim.terms import fields
-from modules.optim.terms.advanced import (
-    ADEMAMIX,
-    ADV_OPTM,
-    COMPILE,
-    SIMPLIFIED_ADEMAMIX,
-    Atan2,
-    CautiousDecay,
-    FactoredState,
-    OrthogonalGradient,
-    adam_averages_bytes,
-    average_bytes,
-    beta2_problems,
-)
+from modules.optim.terms import advanced, fields
 from modules.optim.terms.removed import RemovedSetting
 from modules.settings.field import advanced_setting
 
@@ -39,11 +26,11 @@ class _AdvancedAdam(OptimizerSettings):
     beta1: fields.Beta1 = 0.9
     beta2: fields.Beta2 = 0.99
     eps: fields.Epsilon = 1e-8
-    cautious_wd: CautiousDecay = False
+    cautious_wd: advanced.CautiousDecay = False
     weight_decay: fields.WeightDecay = 0.0
-    nnmf_factor: FactoredState = False
-    use_atan2: Atan2 = False
-    orthogonal_gradient: OrthogonalGradient = False
+    nnmf_factor: advanced.FactoredState = False
+    use_atan2: advanced.Atan2 = False
+    orthogonal_gradient: advanced.OrthogonalGradient = False
     kourkoutas_beta: Annotated[
         bool,
         advanced_setting(
@@ -65,7 +52,7 @@ class AdoptAdv(_AdvancedAdam):
     name: Literal["adopt_adv"] = "adopt_adv"
     beta2: fields.Beta2 = 0.9999
     eps: fields.Epsilon = 1e-6
-    use_atan2: Atan2 = True
+    use_atan2: advanced.Atan2 = True
     fused_back_pass: fields.FusedBackPass = False
 
 
@@ -88,11 +75,11 @@ class LionAdv(OptimizerSettings):
     name: Literal["lion_adv"] = "lion_adv"
     beta1: fields.Beta1 = 0.9
     beta2: fields.Beta2 = 0.99
-    cautious_wd: CautiousDecay = False
+    cautious_wd: advanced.CautiousDecay = False
     weight_decay: fields.WeightDecay = 0.0
-    nnmf_factor: FactoredState = False
+    nnmf_factor: advanced.FactoredState = False
     fused_back_pass: fields.FusedBackPass = False
-    orthogonal_gradient: OrthogonalGradient = False
+    orthogonal_gradient: advanced.OrthogonalGradient = False
     auto_kappa_p: Annotated[
         bool,
         advanced_setting(
@@ -107,11 +94,11 @@ class SignSgdAdv(OptimizerSettings):
 
     name: Literal["signsgd_adv"] = "signsgd_adv"
     momentum: fields.Momentum = 0.95
-    cautious_wd: CautiousDecay = False
+    cautious_wd: advanced.CautiousDecay = False
     weight_decay: fields.WeightDecay = 0.0
-    nnmf_factor: FactoredState = False
+    nnmf_factor: advanced.FactoredState = False
     fused_back_pass: fields.FusedBackPass = False
-    orthogonal_gradient: OrthogonalGradient = False
+    orthogonal_gradient: advanced.OrthogonalGradient = False
 
 
 def _spec(settings: type[Any], label: str, factory: str, **facts: Any) -> OptimizerSpec[Any]:
@@ -119,7 +106,7 @@ def _spec(settings: type[Any], label: str, factory: str, **facts: Any) -> Optimi
         settings=settings,
         label=label,
         factory=f"modules.optim.classes.advanced:{factory}",
-        packages=(ADV_OPTM,),
+        packages=(advanced.ADV_OPTM,),
         reads_memory_in_order=always,
         **facts,
     )
@@ -129,24 +116,24 @@ ADAMW_ADV = _spec(
     AdamWAdv,
     "AdamW (advanced)",
     "AdamWAdv",
-    state_bytes=adam_averages_bytes,
-    problems=beta2_problems,
-    removed=COMPILE | ADEMAMIX,
+    state_bytes=advanced.adam_averages_bytes,
+    problems=advanced.beta2_problems,
+    removed=advanced.COMPILE | advanced.ADEMAMIX,
 )
 
 ADOPT_ADV = _spec(
     AdoptAdv,
     "ADOPT (advanced)",
     "AdoptAdv",
-    state_bytes=adam_averages_bytes,
-    problems=beta2_problems,
-    removed=COMPILE | ADEMAMIX | SIMPLIFIED_ADEMAMIX,
+    state_bytes=advanced.adam_averages_bytes,
+    problems=advanced.beta2_problems,
+    removed=advanced.COMPILE | advanced.ADEMAMIX | advanced.SIMPLIFIED_ADEMAMIX,
 )
 
 
 def _prodigy_state_bytes(settings: ProdigyAdv, shape: Shape) -> float:
     """Adam's two averages, and for every `slice_p`-th weight its initial value and its weighted sum of gradients."""
-    return adam_averages_bytes(settings, shape) + 8.0 * math.ceil(math.prod(shape) / settings.slice_p)
+    return advanced.adam_averages_bytes(settings, shape) + 8.0 * math.ceil(math.prod(shape) / settings.slice_p)
 
 
 PRODIGY_ADV = _spec(
@@ -155,25 +142,25 @@ PRODIGY_ADV = _spec(
     "ProdigyAdv",
     state_bytes=_prodigy_state_bytes,
     rates=FINDS_ITS_RATE,
-    problems=beta2_problems,
+    problems=advanced.beta2_problems,
     steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),
     effective_rate=distance_times_rate,
-    removed=COMPILE | ADEMAMIX | SIMPLIFIED_ADEMAMIX | {"fused_back_pass": _FUSED},
+    removed=advanced.COMPILE | advanced.ADEMAMIX | advanced.SIMPLIFIED_ADEMAMIX | {"fused_back_pass": _FUSED},
 )
 
 LION_ADV = _spec(
     LionAdv,
     "Lion (advanced)",
     "LionAdv",
-    state_bytes=lambda settings, shape: average_bytes(shape, factored=settings.nnmf_factor),
+    state_bytes=lambda settings, shape: advanced.average_bytes(shape, factored=settings.nnmf_factor),
     rates=SIGN_RATES,
-    removed=COMPILE | {"clip_threshold": _CLIPPING},
+    removed=advanced.COMPILE | {"clip_threshold": _CLIPPING},
 )
 
 
 def _signsgd_state_bytes(settings: SignSgdAdv, shape: Shape) -> float:
-    return average_bytes(shape, factored=settings.nnmf_factor) if settings.momentum > 0 else 0.0
+    return advanced.average_bytes(shape, factored=settings.nnmf_factor) if settings.momentum > 0 else 0.0
 
 
 SIGNSGD_ADV = _spec(
@@ -182,5 +169,5 @@ SIGNSGD_ADV = _spec(
     "SignSgdAdv",
     state_bytes=_signsgd_state_bytes,
     rates=SIGN_RATES,
-    removed=COMPILE | SIMPLIFIED_ADEMAMIX,
+    removed=advanced.COMPILE | advanced.SIMPLIFIED_ADEMAMIX,
 )
