@@ -238,7 +238,7 @@ HOSTILE = '"><script>alert(1)</script>\x1b[31m\n\u202egpj.png'
 def test_the_page_escapes_names_and_loads_nothing() -> None:
     path = Path("images") / HOSTILE.replace("/", "∕")
     undecodable = Path("images") / "\udcff.png"
-    finding = Finding("dark", (path, undecodable), f"<b>{HOSTILE}</b>", 3.0, "% of white", "Remove it.")
+    finding = Finding((path, undecodable), f"<b>{HOSTILE}</b>", 3.0, "% of white", "Remove it.", check="dark")
     page = as_html([finding], {path: b"\xff\xd8"}, title=HOSTILE, num_images=2, num_validation_images=0)
     assert page.encode("utf-8")
     assert "<script" not in page
@@ -254,7 +254,8 @@ def test_the_page_escapes_names_and_loads_nothing() -> None:
 
 
 def test_the_table_shows_no_control_characters_and_cuts_long_lists() -> None:
-    findings = [Finding("dark", (Path(f"{HOSTILE}{i}"),), "Dark.", 1.0, "% of white", "Remove it.") for i in range(30)]
+    paths = [Path(f"{HOSTILE}{i}") for i in range(30)]
+    findings = [Finding((path,), "Dark.", 1.0, "% of white", "Remove it.", check="dark") for path in paths]
     table = as_table(findings, num_images=30, num_validation_images=0)
     assert "\x1b" not in table
     assert "and 10 more; --json and --html list all" in table

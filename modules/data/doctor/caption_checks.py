@@ -30,11 +30,11 @@ def _missing(examined: Examination) -> Iterator[Finding]:
         fault = fault_of_caption(source) or "it has no caption"
         if source.captions:
             fix = "Check the text, and save the file as UTF-8."
-            yield Finding("missing_caption", (image.path,), f"{_upper(fault)}.", 1, "caption", fix, "info")
+            yield Finding((image.path,), f"{_upper(fault)}.", 1, "caption", fix, "info")
         else:
             fix = "Write a caption, or choose where the captions of the concept are from."
             reason = f"The image is trained without a caption: {fault}."
-            yield Finding("missing_caption", (image.path,), reason, 0, "captions", fix)
+            yield Finding((image.path,), reason, 0, "captions", fix)
 
 
 def _duplicate(examined: Examination) -> Iterator[Finding]:
@@ -56,7 +56,6 @@ def _duplicate(examined: Examination) -> Iterator[Finding]:
             if not is_meant:
                 fix = "Check that no caption was copied to a wrong image; describe what differs between the images."
             yield Finding(
-                "duplicate_caption",
                 tuple(files),
                 f"Several images have the same caption: {cut(' / '.join(captions), max_chars=_MAX_CHARS)}",
                 len(files),
@@ -68,7 +67,6 @@ def _duplicate(examined: Examination) -> Iterator[Finding]:
 
 def _duplicate_prompt(captions: tuple[str, ...], files: Sequence[Path]) -> Finding:
     return Finding(
-        "duplicate_caption",
         tuple(files),
         f"Several prompts are the same: {cut(' / '.join(captions), max_chars=_MAX_CHARS)}",
         len(files),
@@ -126,7 +124,6 @@ def _constant_tags(examined: Examination) -> Iterator[Finding]:
                 files = tuple(p for p, tags in tagged.tags.items() if tag not in tags)
                 rest = " The files are those without it." if files else ""
                 yield Finding(
-                    "constant_tag",
                     files or (concept.folder,),
                     f"The tag {_quote(tag)} is in nearly all captions of the concept {concept.name}, so it becomes "
                     f"part of the concept.{rest}",
@@ -147,7 +144,6 @@ def _rare_tags(examined: Examination) -> Iterator[Finding]:
                 continue
             named = ", ".join(map(_quote, rare[:_MAX_NAMED])) + (" and others" if len(rare) > _MAX_NAMED else "")
             yield Finding(
-                "rare_tag",
                 (path,),
                 f"Tags that no other image of the concept {concept.name} has: {named}.",
                 len(rare),
@@ -163,7 +159,6 @@ def _long(examined: Examination) -> Iterator[Finding]:
         chunks = "It is encoded in chunks; programs limited to one do not see"
         reader = "The model does not read" if caption.is_truncated else chunks
         yield Finding(
-            "long_caption",
             caption.files,
             f"The caption is longer than {caption.chunk_tokens} tokens. {reader}: "
             f"{cut(caption.beyond, max_chars=_MAX_CHARS)}",

@@ -39,7 +39,6 @@ def _tiny(examined: Examination) -> Iterator[Finding]:
         scale, bucket, is_fixed = max((f.scaled.width_px / size.width_px, f.bucket, fixed) for f, fixed in fits)
         if scale > MAX_UPSCALING:
             yield Finding(
-                "tiny",
                 (image.path,),
                 f"The image of {size} is smaller than {'the' if is_fixed else 'its'} {_name(bucket, is_fixed)}: it is "
                 "upscaled.",
@@ -56,7 +55,6 @@ def _extreme_aspect(examined: Examination) -> Iterator[Finding]:
         aspect = max(size.aspect, 1 / size.aspect)
         if aspect > MAX_ASPECT:
             yield Finding(
-                "extreme_aspect",
                 (image.path,),
                 f"The image of {size} is more than {MAX_ASPECT:g} times as long as it is wide or high.",
                 aspect,
@@ -73,7 +71,6 @@ def _find_cropped(examined: Examination) -> Iterator[Finding]:
         lost, bucket, is_fixed = max((_cropped_share(f.scaled, f.bucket), f.bucket, fixed) for f, fixed in fits)
         if lost > MAX_CROPPED:
             yield Finding(
-                "bucket_waste",
                 (image.path,),
                 f"Much of the image of {_size(image)} is cropped away for {'the' if is_fixed else 'its'} "
                 f"{_name(bucket, is_fixed)}.",
@@ -91,7 +88,6 @@ def _small_buckets(examined: Examination) -> Iterator[Finding]:
         is_fixed = all(fixed for i in inside for fit, fixed in examined.fits_of(i) if fit.bucket == size)
         what, severity = _PARTIAL[examined.partial_batches]
         yield Finding(
-            "small_bucket",
             tuple(dict.fromkeys(i.path for i in inside)),
             f"The {_name(size, is_fixed)} has fewer samples per epoch than a batch ({examined.batch_size}), so it "
             f"{what}.",
@@ -166,7 +162,7 @@ def _duplicates(examined: Examination, group: list[tuple[ExaminedImage, Measurem
     else:
         reason = f"These images look {how}, so they count several times."
         fix = "Keep the best one; to give an image more weight, raise the repeats instead."
-    return Finding("near_duplicate", files, reason, distance, "of 64 bits differ", fix)
+    return Finding(files, reason, distance, "of 64 bits differ", fix)
 
 
 def _imbalance(examined: Examination) -> Iterator[Finding]:
@@ -186,7 +182,6 @@ def _imbalance(examined: Examination) -> Iterator[Finding]:
             concept = examined.concepts[index]
             field = "samples per epoch" if concept.sets_samples else "repeats"
             yield Finding(
-                "concept_imbalance",
                 (concept.folder,),
                 f"The concept {concept.name} has {number:,.4g} samples per epoch, {examined.concepts[most].name} has "
                 f"{used[most]:,.4g}.",

@@ -124,17 +124,17 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 class Finding:
     """Something that is probably wrong with some files.
 
-    `check` is the name of the check that found it, `figure` what it measured, in `unit`. `files` may contain folders
-    and paths into archives.
+    `figure` is what its check measured, in `unit`. `files` may contain folders and paths into archives. `check` is the
+    name of the check, which the report adds.
     """
 
-    check: str
     files: tuple[Path, ...]
     reason: str
     figure: float
     unit: str
     fix: str
     severity: Severity = "warning"
+    check: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the finding as JSON-safe data."""

@@ -54,17 +54,17 @@ def _unreadable(examined: Examination) -> Iterator[Finding]:
 
 def _broken(path: Path, reason: str) -> Finding:
     fix = "Repair the file, copy it again, or remove it."
-    return Finding("unreadable", (path,), reason, 0, "images read", fix, "error")
+    return Finding((path,), reason, 0, "images read", fix, "error")
 
 
 def _report_skipped(file: SkippedFile) -> Finding:
     reason = f"The file is not used: {file.reason}."
     if file.path.name.startswith("."):
         fix = "Nothing, if it is not meant to be trained; else rename it."
-        return Finding("unreadable", (file.path,), reason, 0, "images read", fix, "info")
+        return Finding((file.path,), reason, 0, "images read", fix, "info")
     if file.path.suffix.lower() in SUFFIXES and not file.is_image:
         return _broken(file.path, reason)
-    return Finding("unreadable", (file.path,), reason, 0, "images read", "Correct the cause, or remove the file.")
+    return Finding((file.path,), reason, 0, "images read", "Correct the cause, or remove the file.")
 
 
 def _find_blurred(examined: Examination) -> Iterator[Finding]:
@@ -75,7 +75,6 @@ def _find_blurred(examined: Examination) -> Iterator[Finding]:
             and not _is_plain(measurements)
         ):
             yield Finding(
-                "blurred",
                 (image.path,),
                 f"No part of the image is sharp (below {MIN_SHARPNESS:g}; sharp photographs have 0.4 or more).",
                 measurements.sharpness,
@@ -88,7 +87,6 @@ def _noisy(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         if measurements.noise is not None and measurements.noise > MAX_NOISE and not _is_plain(measurements):
             yield Finding(
-                "only_noise",
                 (image.path,),
                 f"The image is noise throughout (above {MAX_NOISE:g}; photographs of grass or text have 7 or less).",
                 measurements.noise,
@@ -101,7 +99,6 @@ def _dark(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         if measurements.brightest < MAX_DARK and not _is_plain(measurements):
             yield Finding(
-                "dark",
                 (image.path,),
                 f"The image is dark throughout: even its brightest hundredth is below {MAX_DARK:.0%} of white.",
                 measurements.brightest * 100,
@@ -114,7 +111,6 @@ def _bright(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         if measurements.darkest > MIN_BRIGHT and not _is_plain(measurements):
             yield Finding(
-                "blown_out",
                 (image.path,),
                 "The image is pale throughout: even its darkest or most colourful hundredth is above "
                 f"{MIN_BRIGHT:.0%} of white.",
@@ -128,7 +124,6 @@ def _low_variance(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         if _is_plain(measurements):
             yield Finding(
-                "low_variance",
                 (image.path,),
                 f"The image is nearly of one colour: its colours vary by less than {MIN_SPREAD:g} of 255.",
                 measurements.spread,
@@ -146,7 +141,6 @@ def _letterbox(examined: Examination) -> Iterator[Finding]:
         edges += [("top", bars.top), ("bottom", bars.bottom)] if bars.top and bars.bottom else []
         sides = ", ".join(f"{name} {share:.1%}" for name, share in edges)
         yield Finding(
-            "letterbox",
             (image.path,),
             f"The image has bars of one colour at its edges ({sides}), which would be learned.",
             bars.area * 100,
@@ -161,7 +155,6 @@ def _surprises(examined: Examination) -> Iterator[Finding]:
         if measurements.transparent > MIN_TRANSPARENT and not is_mask:
             red, green, blue = image.example.background or (255, 255, 255)
             yield Finding(
-                "surprising_format",
                 (image.path,),
                 f"The image has transparent places, which are trained as the colour #{red:02x}{green:02x}{blue:02x}.",
                 measurements.transparent * 100,
@@ -171,7 +164,6 @@ def _surprises(examined: Examination) -> Iterator[Finding]:
             )
         if measurements.is_converted:
             yield Finding(
-                "surprising_format",
                 (image.path,),
                 "The image is not in sRGB; its colours are converted.",
                 1,
@@ -181,7 +173,6 @@ def _surprises(examined: Examination) -> Iterator[Finding]:
             )
         if measurements.is_animated:
             yield Finding(
-                "surprising_format",
                 (image.path,),
                 "The file is an animation; only its first image is used.",
                 1,
@@ -196,7 +187,6 @@ def _wrong_suffixes(examined: Examination) -> Iterator[Finding]:
         suffix = right_suffix(image.path, measurements.format)
         if suffix:
             yield Finding(
-                "wrong_suffix",
                 (image.path,),
                 f"The file is {with_article(measurements.format)} image but is named {image.path.suffix}. It is read "
                 "here; other programs may refuse it.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from modules.data.doctor import caption_checks, dataset_checks, pixel_checks
@@ -41,7 +42,7 @@ CHECKS: Mapping[str, CheckSpec] = {
 def find_all(examined: Examination) -> tuple[Finding, ...]:
     """Return the findings of all checks: by check in the order of the registry, by severity, then by file."""
     order = list(CHECKS)
-    findings = [finding for spec in CHECKS.values() for finding in spec.find(examined)]
+    findings = [replace(finding, check=spec.name) for spec in CHECKS.values() for finding in spec.find(examined)]
     return tuple(
         sorted(
             findings,
