@@ -12,12 +12,10 @@ from annotated_types import Ge, Interval, Le
 from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms import advanced, fields
 from modules.optim.terms.arguments import by_name
+from modules.optim.terms.muon import hidden_entries
 from modules.settings.field import Section, When, advanced_setting
-from modules.system.patterns import compiled_pattern, fault_of_pattern
+from modules.system.patterns import fault_of_pattern
 from modules.system.problem import Problem, shown
-
-# Parts of the names of hidden layers in every model so far: blocks of a UNet, numbered layers of a text encoder.
-HIDDEN_LAYERS = ("block", "layers.")
 
 _HAS_ADAM = When("muon_with_aux_adam", (True,))
 _of_adam = partial(advanced_setting, empty_means="the library's default")
@@ -153,26 +151,6 @@ class AdvancedMuon(OptimizerSettings):
     approx_mars: Annotated[
         bool, advanced_setting("MARS correction", "Corrects each gradient by its change since the previous step.")
     ] = False
-
-
-def hidden_entries(settings: Muon | AdvancedMuon) -> tuple[str, ...]:
-    """Return the entries of the filter for Muon's layers: parts of names, or regular expressions."""
-    given = tuple(entry for part in settings.muon_hidden_layers.split(",") if (entry := part.strip()))
-    return given or HIDDEN_LAYERS
-
-
-def is_hidden(name: str, settings: Muon | AdvancedMuon) -> bool:
-    """Return whether the filter matches the full name of a weight."""
-    entries = hidden_entries(settings)
-    if settings.muon_adam_regex and settings.muon_hidden_layers.strip():
-        return any(compiled_pattern(entry).is_in(name) for entry in entries)
-    return any(entry in name for entry in entries)
-
-
-def adam_rate(part: str, settings: Muon | AdvancedMuon) -> float:
-    """Return the learning rate of the auxiliary Adam for a part of the model."""
-    rate = {"text_encoder": settings.muon_te1_adam_lr, "text_encoder_2": settings.muon_te2_adam_lr}.get(part)
-    return settings.muon_adam_lr if rate is None else rate
 
 
 def filter_problems(settings: Muon | AdvancedMuon) -> Iterator[Problem]:
