@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from modules.rewards.spec import RewardSpec
@@ -51,6 +52,18 @@ def pillow_images(images_B3PP: torch.Tensor) -> list[Image.Image]:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """Scores images in [0, 1] by a function of their pixels, whatever their prompts: (B, 3, P, P) to (B,)."""
+
+    measure: Callable[[torch.Tensor], torch.Tensor]
+    is_differentiable: bool = True
+
+    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
+        """Return the scores (B,)."""
+        return self.measure(images_B3PP)
+
+
+@dataclass(frozen=True, slots=True)
 class JpegSize:
     """Scores an image by `sign` times its size as a JPEG in KB (1000 bytes), a task of DDPO's paper.
 
@@ -87,19 +100,14 @@ BRIGHTNESS = RewardSpec(
 )
 
 
-class Brightness:
-    """Scores how bright an image is, 0 to 1: the simplest reward, and a good first test."""
-
-    is_differentiable = True
-
-    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-        """Return the mean values (B,)."""
-        return images_B3PP.flatten(1).mean(dim=1)
+def brightness(images_B3PP: torch.Tensor) -> torch.Tensor:
+    """Return how bright images are (B,), 0 to 1: the simplest reward, and a good first test."""
+    return images_B3PP.flatten(1).mean(dim=1)
 
 
 def make_brightness(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward."""
-    return Brightness()
+    return Measure(brightness)
 
 
 COLOUR_TARGET = RewardSpec(
@@ -112,22 +120,15 @@ COLOUR_TARGET = RewardSpec(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ColourTarget:
-    """Scores how close an image is to a colour (red, green, blue in [0, 1]): -1 to 0."""
-
-    colour: tuple[float, float, float]
-    is_differentiable: bool = True
-
-    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-        """Return the negated mean squared distances (B,)."""
-        colour_3 = images_B3PP.new_tensor(self.colour)
-        return -(images_B3PP - colour_3[:, None, None]).square().flatten(1).mean(dim=1)
+def closeness_to_colour(images_B3PP: torch.Tensor, colour: tuple[float, float, float]) -> torch.Tensor:
+    """Return the negated mean squared distances (B,) from a colour: red, green and blue in [0, 1]."""
+    colour_3 = images_B3PP.new_tensor(colour)
+    return -(images_B3PP - colour_3[:, None, None]).square().flatten(1).mean(dim=1)
 
 
 def make_colour_target(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward for the colour in the settings. Raises DarkroomError where it is not valid."""
-    return ColourTarget(parse_colour(scorer.colour))
+    return Measure(partial(closeness_to_colour, colour=parse_colour(scorer.colour)))
 
 
 CONTRAST = RewardSpec(
@@ -141,19 +142,14 @@ CONTRAST = RewardSpec(
 _TINY = 1e-12  # the gradient of the square root is infinite at 0
 
 
-class Contrast:
-    """Scores an image by the standard deviation of its luma, 0 to 0.5."""
-
-    is_differentiable = True
-
-    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-        """Return the standard deviations (B,)."""
-        return (luma(images_B3PP).flatten(1).var(dim=1, correction=0) + _TINY).sqrt()
+def contrast(images_B3PP: torch.Tensor) -> torch.Tensor:
+    """Return the standard deviations (B,) of the images' luma, 0 to 0.5."""
+    return (luma(images_B3PP).flatten(1).var(dim=1, correction=0) + _TINY).sqrt()
 
 
 def make_contrast(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward."""
-    return Contrast()
+    return Measure(contrast)
 
 
 SHARPNESS = RewardSpec(
@@ -165,25 +161,22 @@ SHARPNESS = RewardSpec(
 )
 
 
-class Sharpness:
-    """Scores how much each pixel's luma differs from its four neighbours: the variance of the image's Laplacian
-    (Pech-Pacheco et al. 2000). Noise counts as sharpness too.
+def sharpness(images_B3PP: torch.Tensor) -> torch.Tensor:
+    """Return how much each pixel's luma differs from its four neighbours (B,). Noise counts as sharpness too.
+
+    It is the variance of the Laplacian (Pech-Pacheco et al. 2000), `up + down + left + right - 4 centre`, over all
+    pixels with four neighbours.
     """
-
-    is_differentiable = True
-
-    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-        """Return the variances (B,) of `up + down + left + right - 4 centre` over all pixels with four neighbours."""
-        luma_BPP = luma(images_B3PP)
-        left_and_right_BPP = luma_BPP[:, 1:-1, :-2] + luma_BPP[:, 1:-1, 2:]
-        up_and_down_BPP = luma_BPP[:, :-2, 1:-1] + luma_BPP[:, 2:, 1:-1]
-        laplacian_BPP = left_and_right_BPP + up_and_down_BPP - 4 * luma_BPP[:, 1:-1, 1:-1]
-        return laplacian_BPP.flatten(1).var(dim=1, correction=0)
+    luma_BPP = luma(images_B3PP)
+    left_and_right_BPP = luma_BPP[:, 1:-1, :-2] + luma_BPP[:, 1:-1, 2:]
+    up_and_down_BPP = luma_BPP[:, :-2, 1:-1] + luma_BPP[:, 2:, 1:-1]
+    laplacian_BPP = left_and_right_BPP + up_and_down_BPP - 4 * luma_BPP[:, 1:-1, 1:-1]
+    return laplacian_BPP.flatten(1).var(dim=1, correction=0)
 
 
 def make_sharpness(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward."""
-    return Sharpness()
+    return Measure(sharpness)
 
 
 SYMMETRY = RewardSpec(
@@ -195,19 +188,14 @@ SYMMETRY = RewardSpec(
 )
 
 
-class Symmetry:
-    """Scores how similar the left and the right half of an image are: -1 to 0."""
-
-    is_differentiable = True
-
-    def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
-        """Return the negated mean squared differences (B,)."""
-        return -(images_B3PP - images_B3PP.flip(-1)).square().flatten(1).mean(dim=1)
+def symmetry(images_B3PP: torch.Tensor) -> torch.Tensor:
+    """Return how similar the left and the right half of images are (B,): the negated mean squared difference."""
+    return -(images_B3PP - images_B3PP.flip(-1)).square().flatten(1).mean(dim=1)
 
 
 def make_symmetry(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward."""
-    return Symmetry()
+    return Measure(symmetry)
 
 
 COMPRESSIBILITY = RewardSpec(
@@ -223,7 +211,6 @@ COMPRESSIBILITY = RewardSpec(
 
 def make_compressibility(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward."""
-
     return JpegSize(-1, scorer.jpeg_quality, context.check)
 
 
@@ -240,5 +227,4 @@ INCOMPRESSIBILITY = RewardSpec(
 
 def make_incompressibility(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward."""
-
     return JpegSize(1, scorer.jpeg_quality, context.check)

@@ -17,7 +17,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.memory import checkpointing
 from modules.memory.placement import Placement
-from modules.rewards.measures import Brightness
+from modules.rewards import measures
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
@@ -219,7 +219,7 @@ def test_the_best_and_the_worst_value(values: list[float], expected: tuple[int, 
 def test_equal_rewards_train_nothing_and_are_reported_once(
     tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Brightness, "__call__", lambda self, images, prompts: torch.full((len(images),), 0.3))
+    monkeypatch.setattr(measures, "brightness", lambda images: torch.full((len(images),), 0.3))
     ran = run(config_of(tmp_path, tiny_sd, two_images))
     for step in ran.of(StepFinished):
         assert step.metrics["equal_rewards"] == 1.0
@@ -234,14 +234,14 @@ def test_a_prompt_without_a_best_image_is_left_out(
     tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: list[PairBatch]
 ) -> None:
     """The first prompt's images have no scores."""
-    plain = Brightness.__call__
+    plain = measures.brightness
 
-    def unsure(self: Brightness, images_B3PP: torch.Tensor, prompts: Any) -> torch.Tensor:
-        scores_B = plain(self, images_B3PP, prompts)
+    def unsure(images_B3PP: torch.Tensor) -> torch.Tensor:
+        scores_B = plain(images_B3PP)
         scores_B[0] = torch.nan
         return scores_B
 
-    monkeypatch.setattr(Brightness, "__call__", unsure)
+    monkeypatch.setattr(measures, "brightness", unsure)
     steps = run(config_of(tmp_path, tiny_sd, two_images)).of(StepFinished)
     assert all(step.metrics["equal_rewards"] == 0.5 and step.gradient_norm for step in steps)
     assert {len(b.latents_BNCHW) for b in batches} == {1}

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from modules.config.schema import Config
-from modules.rewards.measures import Brightness
+from modules.rewards import measures
 from modules.sampling import rollout as rollout_module
 from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over, small_config
@@ -167,7 +167,7 @@ def test_the_reward_rises(tiny_sd: Path, tmp_path: Path, method: dict[str, Any])
 def test_equal_rewards_train_nothing_and_are_reported_once(
     tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, families: list[Any]
 ) -> None:
-    monkeypatch.setattr(Brightness, "__call__", lambda self, images, prompts: torch.full((len(images),), 0.1 + 0.2))
+    monkeypatch.setattr(measures, "brightness", lambda images: torch.full((len(images),), 0.1 + 0.2))
     ran = run(config_of(tmp_path, tiny_sd, two_images, {**GRPO, "kl_weight": 0.0}))
     for step in ran.of(StepFinished):
         assert step.metrics["equal_rewards"] == 1.0
@@ -180,14 +180,14 @@ def test_equal_rewards_train_nothing_and_are_reported_once(
 def test_images_without_a_score_are_left_out(
     tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Brightness.__call__
+    plain = measures.brightness
 
-    def unsure(self: Brightness, images_B3PP: torch.Tensor, prompts: Any) -> torch.Tensor:
-        scores_B = plain(self, images_B3PP, prompts)
+    def unsure(images_B3PP: torch.Tensor) -> torch.Tensor:
+        scores_B = plain(images_B3PP)
         scores_B[0] = torch.nan
         return scores_B
 
-    monkeypatch.setattr(Brightness, "__call__", unsure)
+    monkeypatch.setattr(measures, "brightness", unsure)
     ran = run(config_of(tmp_path, tiny_sd, two_images, {**GRPO, "best_of": 0}))
     for step in ran.of(StepFinished):
         assert step.metrics["equal_rewards"] == 0.5  # the first prompt has no scores

@@ -10,7 +10,7 @@ import torch
 
 from modules.config.schema import Config
 from modules.families.sdxl.model import SdxlConditioning, StableDiffusionXL
-from modules.rewards.measures import Brightness
+from modules.rewards import measures
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
@@ -130,15 +130,15 @@ def test_a_reward_that_fails_in_mid_run_loses_no_step(
     straight = run(config_of(tmp_path / "straight", tiny_sd, two_images, METHODS[method]))
     config = config_of(tmp_path / "failing", tiny_sd, two_images, METHODS[method])
     has_stepped: list[StepFinished] = []
-    plain = Brightness.__call__
+    plain = measures.brightness
 
-    def failing(self: Brightness, images_B3PP: torch.Tensor, prompts: Any) -> torch.Tensor:
+    def failing(images_B3PP: torch.Tensor) -> torch.Tensor:
         if has_stepped:
             raise RuntimeError("the reward is broken")
-        return plain(self, images_B3PP, prompts)
+        return plain(images_B3PP)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Brightness, "__call__", failing)
+        patched.setattr(measures, "brightness", failing)
         failed = run(
             config, on_event=lambda event, send: has_stepped.extend([event] if isinstance(event, StepFinished) else [])
         )

@@ -12,7 +12,7 @@ import torch
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.objectives.preference import step_margins
-from modules.rewards.measures import Brightness
+from modules.rewards import measures
 from modules.sampling.branching import branch_out
 from modules.sampling.rollout import RolloutSettings, ddim_steps_of, roll_out
 from modules.system.devices import CPU
@@ -117,12 +117,12 @@ def test_the_best_and_the_worst_candidate_are_the_pair(
     """The second candidate of every step is the best, the first the worst: each candidate is scored in turn."""
     calls: list[int] = []
 
-    def score(self: Brightness, images_B3PP: torch.Tensor, prompts: Any) -> torch.Tensor:
+    def score(images_B3PP: torch.Tensor) -> torch.Tensor:
         calls.append(len(calls))
         number = len(calls) - 1 - 3  # without the dry run's two candidates and its image
         return torch.full((len(images_B3PP),), {0: 0.1, 1: 0.9, 2: 0.5}[number % 3])
 
-    monkeypatch.setattr(Brightness, "__call__", score)
+    monkeypatch.setattr(measures, "brightness", score)
     seen: list[torch.Tensor] = []
     plain = branch_out
 
@@ -142,7 +142,7 @@ def test_the_best_and_the_worst_candidate_are_the_pair(
 def test_equal_rewards_train_nothing(
     tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Brightness, "__call__", lambda self, images, prompts: torch.full((len(images),), 0.3))
+    monkeypatch.setattr(measures, "brightness", lambda images: torch.full((len(images),), 0.3))
     ran = run(config_of(tmp_path, tiny_sd, two_images, **STEPS))
     assert all(s.metrics["equal_rewards"] == 1.0 and s.gradient_norm == 0.0 for s in ran.of(StepFinished))
     [warning] = ran.of(WarningRaised)
