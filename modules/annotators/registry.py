@@ -162,114 +162,97 @@ WD_VIT_V2 = _wd_tagger(
     373_000_000,
 )
 
-# Florence-2 base (Xiao et al. 2023, "Florence-2"): from one sentence to a paragraph.
-FLORENCE_2_BASE = CaptionerSpec(
+
+def _sentences(
+    name: str, label: str, text: str, model: str, files: ModelFiles, licence: str, setting: CaptionSetting
+) -> CaptionerSpec:
+    factory = f"modules.annotators.transformers_models:make_{model}"
+    return CaptionerSpec(name, label, text, factory, files, licence, frozenset({setting}))
+
+
+def _weights_of(repository: str, revision: str, size_bytes: int = 0) -> ModelFiles:
+    return ModelFiles(repository, ("config.json",), size_bytes, weights=WEIGHTS, revision=revision)
+
+
+# Florence-2 (Xiao et al. 2023, "Florence-2"): from one sentence to a paragraph.
+FLORENCE_2_BASE = _sentences(
     "florence_2_base",
     "Florence-2 base",
     "Sentences for any image, as short or as detailed as chosen.",
-    "modules.annotators.transformers_models:make_florence",
-    ModelFiles(
-        "florence-community/Florence-2-base",
-        ("config.json",),
-        weights=("model.safetensors", "pytorch_model.bin"),
-        revision="00921df66db728a9ceb750f5eca43e5c203a2051",
-    ),
+    "florence",
+    _weights_of("florence-community/Florence-2-base", "00921df66db728a9ceb750f5eca43e5c203a2051"),
     "MIT",
-    frozenset({"detail"}),
+    "detail",
 )
 
-# Florence-2 large (Xiao et al. 2023, "Florence-2"): from one sentence to a paragraph.
-FLORENCE_2_LARGE = CaptionerSpec(
+FLORENCE_2_LARGE = _sentences(
     "florence_2_large",
     "Florence-2 large",
     "Sentences for any image, as short or as detailed as chosen. More accurate than the base model.",
-    "modules.annotators.transformers_models:make_florence",
-    ModelFiles(
-        "florence-community/Florence-2-large",
-        ("config.json",),
-        weights=("model.safetensors", "pytorch_model.bin"),
-        revision="4271c66b88cdbc05735372ec13b2360108de5317",
-    ),
+    "florence",
+    _weights_of("florence-community/Florence-2-large", "4271c66b88cdbc05735372ec13b2360108de5317"),
     "MIT",
-    frozenset({"detail"}),
+    "detail",
 )
 
-# BLIP base (Li et al. 2022, "BLIP"): one sentence.
-BLIP_BASE = CaptionerSpec(
+# BLIP (Li et al. 2022, "BLIP"): one sentence.
+BLIP_BASE = _sentences(
     "blip_base",
     "BLIP base",
     "A short sentence for photographs. Fast.",
-    "modules.annotators.transformers_models:make_blip",
-    ModelFiles(
-        "Salesforce/blip-image-captioning-base",
-        ("config.json",),
-        990_000_000,
-        weights=("model.safetensors", "pytorch_model.bin"),
-        revision="82a37760796d32b1411fe092ab5d4e227313294b",
-    ),
+    "blip",
+    _weights_of("Salesforce/blip-image-captioning-base", "82a37760796d32b1411fe092ab5d4e227313294b", 990_000_000),
     "BSD-3-Clause",
-    frozenset({"initial"}),
+    "initial",
 )
 
-# BLIP large (Li et al. 2022, "BLIP"): one sentence.
-BLIP_LARGE = CaptionerSpec(
+BLIP_LARGE = _sentences(
     "blip_large",
     "BLIP large",
     "A short sentence for photographs.",
-    "modules.annotators.transformers_models:make_blip",
-    ModelFiles(
-        "Salesforce/blip-image-captioning-large",
-        ("config.json",),
-        1_880_000_000,
-        weights=("model.safetensors", "pytorch_model.bin"),
-        revision="353689b859fcf0523410b1806dace5fb46ecdf41",
-    ),
+    "blip",
+    _weights_of("Salesforce/blip-image-captioning-large", "353689b859fcf0523410b1806dace5fb46ecdf41", 1_880_000_000),
     "BSD-3-Clause",
-    frozenset({"initial"}),
+    "initial",
 )
 
-# U2-Net (rembg): the foreground of an image, as the program rembg finds it.
-_U2NET_URL = "https://github.com/danielgatis/rembg/releases/download/v0.0.0/u2net.onnx"
 
-U2NET = MaskerSpec(
+def _rembg(name: str, label: str, text: str, model: str, file: str, size_bytes: int, md5: str) -> MaskerSpec:
+    """Return the record of a model that finds the foreground of an image, as the program rembg does."""
+    url = f"https://github.com/danielgatis/rembg/releases/download/v0.0.0/{file}"
+    files = ModelFiles("", (file,), size_bytes, url=url, md5=md5)
+    factory = f"modules.annotators.onnx_models:make_{model}"
+    return MaskerSpec(name, label, text, factory, files, "Apache-2.0", frozenset({"threshold"}), packages=(ONNX,))
+
+
+U2NET = _rembg(
     "u2net",
     "U2-Net (rembg)",
     "The foreground: whatever stands out.",
-    "modules.annotators.onnx_models:make_u2net",
-    ModelFiles("", ("u2net.onnx",), 176_000_000, url=_U2NET_URL, md5="60024c5c889badc19c04ad937298a77b"),
-    "Apache-2.0",
-    frozenset({"threshold"}),
-    packages=(ONNX,),
+    "u2net",
+    "u2net.onnx",
+    176_000_000,
+    "60024c5c889badc19c04ad937298a77b",
 )
 
-# U2-Net for people (rembg): the foreground of an image, as the program rembg finds it.
-_U2NET_HUMAN_URL = "https://github.com/danielgatis/rembg/releases/download/v0.0.0/u2net_human_seg.onnx"
-
-U2NET_HUMAN = MaskerSpec(
+U2NET_HUMAN = _rembg(
     "u2net_human",
     "U2-Net for people (rembg)",
     "The people in an image.",
-    "modules.annotators.onnx_models:make_u2net",
-    ModelFiles(
-        "", ("u2net_human_seg.onnx",), 176_000_000, url=_U2NET_HUMAN_URL, md5="c09ddc2e0104f800e3e1bb4652583d1f"
-    ),
-    "Apache-2.0",
-    frozenset({"threshold"}),
-    packages=(ONNX,),
+    "u2net",
+    "u2net_human_seg.onnx",
+    176_000_000,
+    "c09ddc2e0104f800e3e1bb4652583d1f",
 )
 
-# IS-Net (rembg): the foreground of an image, as the program rembg finds it.
-_ISNET_URL = "https://github.com/danielgatis/rembg/releases/download/v0.0.0/isnet-general-use.onnx"
-
-ISNET = MaskerSpec(
+ISNET = _rembg(
     "isnet",
     "IS-Net (rembg)",
     "The foreground, with finer edges than U2-Net; slower.",
-    "modules.annotators.onnx_models:make_isnet",
-    ModelFiles("", ("isnet-general-use.onnx",), 179_000_000, url=_ISNET_URL, md5="fc16ebd8b0c10d971d3513d564d01e29"),
-    "Apache-2.0",
-    frozenset({"threshold"}),
-    packages=(ONNX,),
+    "isnet",
+    "isnet-general-use.onnx",
+    179_000_000,
+    "fc16ebd8b0c10d971d3513d564d01e29",
 )
 
 # CLIPSeg (Lüddecke and Ecker 2022): the part of an image that a text describes.
