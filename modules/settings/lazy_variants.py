@@ -32,7 +32,8 @@ Value = TypeVar("Value")
 class LazyRecords(Mapping[str, Record]):
     """The records of a registry by name, in order, each imported when it is read first.
 
-    `modules` has the module in `package` of each record. The record named "adamw" is the constant `ADAMW` there.
+    `modules` has the module in `package` of each record. The record named "adamw" is the constant `ADAMW` there, and
+    "self-test" would be `SELF_TEST`.
     """
 
     def __init__(self, package: str, modules: Mapping[str, str]) -> None:
@@ -44,7 +45,7 @@ class LazyRecords(Mapping[str, Record]):
         record = self._loaded[name]
         if record is None:
             module = importlib.import_module(f"{self._package}.{self._modules[name]}")
-            record = self._loaded[name] = getattr(module, name.upper())
+            record = self._loaded[name] = getattr(module, name.upper().replace("-", "_"))
         return record
 
     def __contains__(self, name: object) -> bool:
