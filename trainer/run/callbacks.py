@@ -23,7 +23,7 @@ from modules.system.paths import from_root
 from trainer.callbacks.compile_trial import CompileTrial, sizes_of_steps
 from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_report import ImageReportCallback
-from trainer.callbacks.image_sampler import ImageSampler
+from trainer.callbacks.image_sampler import ImageSampler, SampledModel
 from trainer.callbacks.pace import MachineCauses, PaceWatch, measure_peaks
 from trainer.callbacks.profiling import Profiling
 from trainer.callbacks.reconstruction import ReconstructionMeasure, ReconstructionSamples
@@ -105,17 +105,6 @@ def build_callbacks(
     writes_log = config.general.tensorboard and machine.ranks.rank.is_main
     folder = setup.run_dir / "tensorboard"
     tensorboard = TensorBoardLog(folder, first_step=first_step, emit=log.emit) if writes_log else None
-    tiles = SampleTiles(config, machine.free_now)
-    image_sampler = ImageSampler(
-        model.family,
-        model.placement,
-        device,
-        machine.precision,
-        model.measured,
-        model.encoded,
-        tiles.of,
-        fit_of_references(config),
-    )
     sampling = _sampling(setup, model, loaders, evaluation, tensorboard, meeting)
     saving = _saving(setup, model, loaders, WholeValues(evaluation, model.sharded, meeting), total_steps)
     guards = Guards(config.reward)
@@ -178,7 +167,7 @@ def build_callbacks(
             config.reward,
             reward_models,
             measured_prompts(config, loaders.validation.dataset, loaders.training.dataset),
-            image_sampler=image_sampler,
+            image_sampler=_image_sampler(setup, model, model.measured),
             evaluation=evaluation,
             device=device,
             guards=guards,
@@ -231,26 +220,30 @@ def _sampling(
             emit=setup.log.emit,
             meeting=meeting,
         )
-    machine, tiles = setup.machine, SampleTiles(config, setup.machine.free_now)
-    device, precision = machine.train_device, machine.precision
     return SamplingCallback(
         config.sampling,
-        image_sampler=ImageSampler(
-            model.family,
-            model.placement,
-            device,
-            precision,
-            model.sampled,
-            model.encoded,
-            tiles.of,
-            fit_of_references(config),
-        ),
+        image_sampler=_image_sampler(setup, model, model.sampled),
         adapters=model.adapters,
         evaluation=evaluation,
         files=files,
         desk=setup.desk,
         emit=setup.log.emit,
         meeting=meeting,
+    )
+
+
+def _image_sampler(setup: RunSetup, model: LoadedModel, sampled: SampledModel | None) -> ImageSampler:
+    """Return the sampler of a run's images, of the run's own model or of another one's denoiser."""
+    config, machine = setup.config, setup.machine
+    return ImageSampler(
+        model.family,
+        model.placement,
+        machine.train_device,
+        machine.precision,
+        sampled,
+        model.encoded,
+        SampleTiles(config, machine.free_now).of,
+        fit_of_references(config),
     )
 
 

@@ -32,7 +32,6 @@ from trainer.preflight.ranks import sharded_parts
 from trainer.preflight.room import parts_that_stay
 from trainer.run.automatic_choices import checkpointed_blocks, measures_compiled_blocks, parts_with_channels_last
 from trainer.run.data import Loaders, build_loaders, caches_of
-from trainer.run.meters import DownloadMeter
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.processes import require_equal_images, shard
 from trainer.run.setup import RunSetup
@@ -44,7 +43,7 @@ def load_run(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     """Load the model, fill the caches, and move the parts to their devices for training."""
     config, machine, log = setup.config, setup.machine, setup.log
     log.emit(PhaseChanged("loading", config.model.base_model))
-    meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
+    meter = setup.download_meter()
     measures = measures_compiled_blocks(config, machine.train_device, machine.ranks.rank.world_size)
     compilation = compilation_of(config, setup.clocks.seconds, measures=measures)
     channels_last, blocks = parts_with_channels_last(setup), checkpointed_blocks(setup)
@@ -213,7 +212,7 @@ def load_reward_models_of(setup: RunSetup) -> RewardModels | None:
         train_device=setup.machine.train_device,
         temp_device=setup.machine.temp_device,
         approved_hashes=setup.approved_code,
-        on_bytes=DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds),
+        on_bytes=setup.download_meter(),
         check=setup.desk.check,
         warn=lambda message, advice: setup.log.emit(WarningRaised(message, advice)),
     )
@@ -224,5 +223,4 @@ def load_perceptual_of(setup: RunSetup) -> PerceptualDistance | None:
     if not uses_perceptual_distance(setup.config):
         return None
     setup.log.emit(PhaseChanged("loading", "the perceptual distance"))
-    meter = DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds)
-    return load_perceptual(setup.config, setup.machine.train_device, meter)
+    return load_perceptual(setup.config, setup.machine.train_device, setup.download_meter())

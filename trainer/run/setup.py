@@ -13,6 +13,7 @@ from modules.data.datasets import Datasets
 from trainer.commands import CommandDesk
 from trainer.run.checkpoint import SavedState
 from trainer.run.machine import Machine
+from trainer.run.meters import DownloadMeter
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.event_log import EventLog
 
@@ -45,3 +46,7 @@ class RunSetup:
     saved: SavedState | None
     approved_code: frozenset[str] = frozenset()
     start_weights: BackupInfo | None = None
+
+    def download_meter(self) -> DownloadMeter:
+        """Return a new meter for a download of this run."""
+        return DownloadMeter(emit=self.log.emit, desk=self.desk, clock=self.clocks.seconds)

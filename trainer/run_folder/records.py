@@ -58,7 +58,6 @@ class RunRecord:
     outputs: tuple[Path, ...]
     size_bytes: int
     facts: events.RunStarted | None
-    last_loss: float | None = None
     backups: tuple[BackupInfo, ...] = ()
     origin: Origin | None = None
     base_model: str = ""
@@ -154,7 +153,6 @@ def read_record(run_dir: Path) -> RunRecord:
         outputs=tuple(dict.fromkeys(log.outputs)),
         size_bytes=size_of(run_dir),
         facts=log.started,
-        last_loss=log.last.smoothed_loss if log.last else None,
         backups=tuple(list_backups(run_dir)),
         origin=origin_of(run_dir),
         base_model=_text_in(settings, "model", "base_model"),
