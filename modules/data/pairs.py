@@ -34,6 +34,7 @@ from modules.data.source_image import SourceImage
 from modules.data.tables import ROW_SUFFIX, SPLITS_FILE, TABLE_SUFFIXES, read_texts, row_name, split_names, table_facts
 
 CHOSEN_FOLDER, REJECTED_FOLDER = "chosen", "rejected"
+PAIR_SUFFIXES = METADATA_SUFFIXES | TABLE_SUFFIXES
 _NAMED = (("chosen", "rejected"), ("chosen_image", "rejected_image"), ("image_chosen", "image_rejected"))
 _NUMBERED = (("jpg_0", "jpg_1"), ("image_0", "image_1"))
 _LABELS = ("label_0", "label_1")
@@ -63,7 +64,7 @@ def list_pairs(source: Path, *, caption_columns: Sequence[str] = ()) -> PairList
     `caption_columns` are the columns with the captions in metadata; none are the usual ones.
     """
     if source.is_file():
-        if source.suffix.lower() in METADATA_SUFFIXES | TABLE_SUFFIXES:
+        if source.suffix.lower() in PAIR_SUFFIXES:
             return _of_tables([source], caption_columns, [])
         reason = "not a folder of pairs, and not a .jsonl, .csv, .parquet or .arrow file"
         return PairListing((), (SkippedEntry(source, reason),))

@@ -14,7 +14,7 @@ from typing import Any
 from modules.config.usage import learns_from
 from modules.data.archives import ARCHIVE_SUFFIXES
 from modules.data.concept import Concept
-from modules.data.pairs import CHOSEN_FOLDER, REJECTED_FOLDER
+from modules.data.pairs import CHOSEN_FOLDER, PAIR_SUFFIXES, REJECTED_FOLDER
 from modules.data.prompts import PROMPT_SUFFIXES
 from modules.objectives.spec import LearnsFrom
 from modules.system.paths import as_config_path, folder_for_images, from_root
@@ -23,6 +23,7 @@ from ui.features.concepts.cards import CardFilter, CardList, ConceptCard
 from ui.features.concepts.scanning import Scans
 from ui.forms import items
 from ui.forms.model import FormModel
+from ui.loop.interaction import FileKind
 from ui.loop.pump import Pump
 from ui.loop.signal import Signal
 from ui.widgets.grid_card import GridCard
@@ -31,9 +32,15 @@ PATH = "concepts"
 CAPTIONS_LABEL = "Captions and masks…"
 _NOTHING_YET: Mapping[LearnsFrom, str] = {
     "images": "Add the folders that contain your images.\nYou can choose several at once, or drop them here.",
-    "pairs": "Add a folder with the subfolders chosen and rejected.\nThe two images of a pair have the same name.",
-    "prompts": "Drop a text file with one prompt per line here.\n"
+    "pairs": "Add a folder with the subfolders chosen and rejected, or a table of pairs.\n"
+    "The two images of a pair have the same name.",
+    "prompts": "Add a text file with one prompt per line, or drop it here.\n"
     "Folders of images with captions will do, too: only the captions are used.",
+}
+_FILES: Mapping[LearnsFrom, tuple[str, Collection[str]]] = {
+    "images": ("Archives of images", ARCHIVE_SUFFIXES),
+    "pairs": ("Tables of pairs", PAIR_SUFFIXES),
+    "prompts": ("Files of prompts", PROMPT_SUFFIXES),
 }
 _NO_MATCH = "No concept matches the search and the filters."
 _AT_ONCE = 50  # dropped files that are looked at in one go
@@ -160,6 +167,12 @@ class ConceptsModel:
         """The folder in which a dialog for new ones opens: next to the newest concept's."""
         return folder_for_images(c.path for c in self.concepts)
 
+    @property
+    def file_kinds(self) -> tuple[FileKind, ...]:
+        """The files that can be concepts of the method: their name and a pattern."""
+        label, suffixes = _FILES[learns_from(self._form.config)]
+        return ((label, " ".join(f"*{suffix}" for suffix in sorted(suffixes))),)
+
     def folder_of(self, index: int) -> Path:
         """Return the folder of a concept, or the one that contains its file."""
         folder = from_root(self.concepts[index].path)
@@ -179,7 +192,8 @@ class ConceptsModel:
     def add_folders(self, paths: Iterable[Path]) -> None:
         """Add a concept for each folder and archive; another file stands for its folder.
 
-        Its type is what the method learns from: pairs if a folder has them, prompts if only files of prompts are added.
+        Its type is what the method learns from: pairs if a folder or a table has them, prompts if only files of prompts
+        are added.
         """
         key, number = (self, "add"), len(self.concepts)
         self._pump.finish(key)  # what was added just before
@@ -253,11 +267,13 @@ def make_concepts(
     new: dict[Path, Concept] = {}
     paths = tuple(paths)
     # Captions that are dropped together with their images are not prompts.
-    are_prompts = learns_from == "prompts" and all(p.suffix.lower() in PROMPT_SUFFIXES for p in paths)
+    suffixes = {path.suffix.lower() for path in paths}
+    are_prompts = learns_from == "prompts" and suffixes <= {*PROMPT_SUFFIXES}
+    are_pairs = learns_from == "pairs" and suffixes <= PAIR_SUFFIXES
     for number, path in enumerate(paths, 1):
         # `Path.is_dir` takes five times as long.
         is_source = os.path.isdir(path) or path.suffix.lower() in ARCHIVE_SUFFIXES  # noqa: PTH112
-        source = path if is_source or are_prompts else path.parent
+        source = path if is_source or are_prompts or are_pairs else path.parent
         if source not in new:
             new[source] = concept = _concept_of(source, are_prompts=are_prompts, learns_from=learns_from)
             made(len(new) - 1, concept)
@@ -271,7 +287,8 @@ def _concept_of(source: Path, *, are_prompts: bool, learns_from: LearnsFrom) -> 
     path = as_config_path(source)
     if are_prompts:
         return Concept(path=path, kind="prompts")
-    if learns_from == "pairs" and all((source / side).is_dir() for side in (CHOSEN_FOLDER, REJECTED_FOLDER)):
+    has_sides = all((source / side).is_dir() for side in (CHOSEN_FOLDER, REJECTED_FOLDER))
+    if learns_from == "pairs" and (has_sides or source.suffix.lower() in PAIR_SUFFIXES):
         return Concept(path=path, kind="pairs")
     return Concept(path=path)
 

@@ -90,6 +90,12 @@ class ConceptsPage:
         folders = self._context.interaction.ask_folders("Add folders of images", self.model.folder_to_start)
         self.model.add_folders(folders)
 
+    def ask_file(self) -> None:
+        """Ask for a file that is a concept: what the method learns from decides which."""
+        path = self._context.interaction.ask_file("Add a file", self.model.folder_to_start, self.model.file_kinds)
+        if path is not None:
+            self.model.add_folders((path,))
+
     def edit(self, index: int) -> ConceptEditor:
         """Open the editor of a concept."""
         from ui.features.concepts.window import ConceptEditor  # it needs NumPy, which the page is drawn without
@@ -201,6 +207,7 @@ class ConceptsPage:
     def _commands(self) -> tuple[tuple[str, str, Callable[[], object], str], ...]:
         return (
             ("add", "Add folders…", self.ask_folders, "Choose one or more folders; or drop them on the page"),
+            ("file", "Add file…", self.ask_file, "Choose an archive of images, or a file of prompts or pairs"),
             ("edit", "Edit…", self.edit_selected, "Open the editor (Return, double click)"),
             ("clone", "Clone", self.clone_selected, "Copy the selected concepts, with another augmentation seed"),
             ("toggle", "On / off", lambda: self.model.toggle(self.selected_indices), "Enable or disable (Space)"),
