@@ -14,6 +14,7 @@ from PIL import Image
 from modules.config.presets import list_presets
 from modules.data.companions import find_references
 from modules.data.concept import Concept
+from modules.system.paths import from_root
 from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
 from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_by, walk
@@ -424,6 +425,26 @@ def test_reference_images_are_on_the_general_tab(
     assert general._load(folders[0] / "cat_0.png", 120).getpixel((12, 12))[0] < 240
 
 
+def test_a_file_of_prompts_is_added_by_a_button(window: Window, concepts: Any, tmp_path: Path) -> None:
+    """It could only be dropped."""
+    (prompts := tmp_path / "prompts.txt").write_text("a disc\n", encoding="utf-8")
+    window.app.form.choose_variant("training.method", "grpo")
+    window.asked.answers["ask_file"] = prompts
+    concepts.buttons["file"].invoke()
+    window.settle()
+    _, _, [(label, pattern)] = window.asked.asked("ask_file")[-1]
+    assert (label, "*.txt" in pattern.split()) == ("Files of prompts", True)
+    added = window.app.form.config.concepts[-1]
+    assert (from_root(added.path), added.kind) == (prompts, "prompts")
+    window.app.form.choose_variant("training.method", "dpo")
+    (table := tmp_path / "pairs.csv").write_text("chosen,rejected\n", encoding="utf-8")
+    window.asked.answers["ask_file"] = table
+    concepts.buttons["file"].invoke()
+    window.settle()
+    added = window.app.form.config.concepts[-1]
+    assert (from_root(added.path), added.kind) == (table, "pairs")
+
+
 def test_the_search_gives_way_to_the_labels_of_the_filters(window: Window, concepts: Any) -> None:
     """At 150 % on a small screen, "Enable shown" had lost its ends."""
     theme, bar = (
@@ -431,7 +452,7 @@ def test_the_search_gives_way_to_the_labels_of_the_filters(window: Window, conce
         FilterBar(window.app.root, window.app.context, concepts.kinds, lambda: None, lambda *, to: None),
     )
     for is_open, state in ((True, "all"), (False, "problems")):
-        for width in (620, 900):
+        for width in (470, 620, 900):
             bar.place(x=0, y=0, width=theme.px(width))
             bar.state.set(state)
             bar.show_count(2, 3, 0)
@@ -439,7 +460,10 @@ def test_the_search_gives_way_to_the_labels_of_the_filters(window: Window, conce
             assert bar.clear_button.winfo_ismapped() != is_open
             assert bar.enable.winfo_ismapped()
             assert cut_off(bar, (bar.entry,)) == [], width
-            assert bar.disable.winfo_x() + bar.disable.winfo_width() <= bar.winfo_width()
+            assert bar.disable.winfo_rootx() + bar.disable.winfo_width() <= bar.winfo_rootx() + bar.winfo_width()
+            assert bar.entry.winfo_width() >= theme.px(60), width
+            is_below = bar.enable.winfo_rooty() > bar.entry.winfo_rooty() + bar.entry.winfo_height()
+            assert width == 620 or is_below == (width == 470), width
     assert bar.entry.winfo_width() <= theme.px(200)
     bar.destroy()
 

@@ -19,6 +19,7 @@ from ui.widgets.variables import TextVar, keep
 
 _SEARCH_SECONDS = 0.15
 _ALL_KINDS = "All types"
+_LEAST_ENTRY = 100  # design pixels, in which its hint can be read in part
 
 
 class EnableVisible(Protocol):
@@ -54,15 +55,20 @@ class FilterBar(Panel):
         self.kind_choice = Choice(self, theme, self.kind, kind_choices, on="window", width=150)
         self.state_choice = Choice(self, theme, self.state, dict[str, str](STATES.items()), on="window", width=140)
         self.clear_button = Button(self, theme, "Clear", self.clear)
-        self.count = Text(self, theme, role="small", colour="muted")
-        self.enable = Button(self, theme, "Enable shown", lambda: enable_visible(to=True), style="ghost")
-        self.disable = Button(self, theme, "Disable shown", lambda: enable_visible(to=False), style="ghost")
-        filters = (self.entry, self.kind_choice, self.state_choice, self.clear_button)
-        row: tuple[tk.Widget, ...] = (*filters, self.count, self.enable, self.disable)
-        for column, widget in enumerate(row):
-            tk.Grid.grid_configure(widget, row=0, column=column, sticky="ew", padx=(0, theme.px(GAP)))
-        self.columnconfigure(row.index(self.entry), weight=1)  # is cut where there is little room, not the labels
-        self.columnconfigure(row.index(self.count), weight=1000)
+        self._filters: tuple[tk.Widget, ...] = (self.entry, self.kind_choice, self.state_choice, self.clear_button)
+        self._shown = Panel(self, theme)  # what applies to the concepts that are shown
+        self.count = Text(self._shown, theme, role="small", colour="muted")
+        self.enable = Button(self._shown, theme, "Enable shown", lambda: enable_visible(to=True), style="ghost")
+        self.disable = Button(self._shown, theme, "Disable shown", lambda: enable_visible(to=False), style="ghost")
+        for row in (self._filters, (self.count, self.enable, self.disable)):
+            for column, widget in enumerate(row):
+                tk.Grid.grid_configure(widget, row=0, column=column, sticky="ew", padx=(0, theme.px(GAP)))
+        self.columnconfigure(0, weight=1)  # the entry is cut where there is little room, not the labels
+        self.columnconfigure(len(self._filters), weight=1000)
+        self._shown.columnconfigure(0, weight=1)
+        self._px = theme.px
+        self._make_room()
+        self.bind("<Configure>", lambda _e: self._make_room())
         for variable in (self.text, self.kind, self.state):
             variable.trace_add(
                 "write",
@@ -92,6 +98,16 @@ class FilterBar(Panel):
                 tk.Grid.grid_configure(button)  # at its place
             else:
                 button.grid_remove()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Put what applies to the shown concepts into a second line where one is too narrow."""
+        others = [widget for widget in (*self._filters[1:], self._shown) if widget.winfo_manager()]
+        needed = self._px(_LEAST_ENTRY) + sum(widget.winfo_reqwidth() + self._px(GAP) for widget in others)
+        if needed > self.winfo_width() > 1:
+            self._shown.grid(row=1, column=0, columnspan=len(self._filters) + 1, sticky="ew", pady=(self._px(GAP), 0))
+        else:
+            self._shown.grid(row=0, column=len(self._filters), columnspan=1, sticky="ew", pady=0)
 
 
 class ScanBar(Panel):
