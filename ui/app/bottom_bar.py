@@ -95,6 +95,7 @@ class BottomBar(Panel):
             _set_visible(value.master, is_shown=has_figures and has_room)
         for label, bar in ((self.epoch_label, self.epoch_bar), (self.step_label, self.step_bar)):
             _set_visible(label.master, is_shown=has_figures and not is_tiny)
+            _set_visible(bar, is_shown=session.is_active)
             bar.set_width(_NARROW_BAR_WIDTH if is_narrow else _BAR_WIDTH)
 
     def _hidden_detail(self) -> str:
@@ -133,9 +134,9 @@ class BottomBar(Panel):
         box = Panel(inner, self._context.theme, "bar")
         box.grid(row=0, column=column, sticky="se", padx=(px(20), 0))
         label = Text(box, self._context.theme, "", role="small", colour="muted", on="bar")
-        label.pack(anchor="w")
+        label.grid(row=0, column=0, sticky="w")
         bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
-        bar.pack(anchor="w", pady=(px(6), 0))
+        bar.grid(row=1, column=0, sticky="w", pady=(px(6), 0))
         return label, bar
 
     def _add_figure(self, inner: Panel, name: str, column: int) -> Text:
