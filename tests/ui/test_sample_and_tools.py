@@ -125,6 +125,7 @@ def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path,
     assert (chosen.adapters[0].strength, chosen.x, chosen.y) == (0.5, "strength=0, 1", "")
     assert request.prompt.prompt == "a {red|blue} house"
     window.wait_until(lambda: page.generate_button.cget("state") == "disabled", "the button, which is drawn later")
+    assert not page.grid.empty_text, "it asked to press Generate"
     path = tmp_path / "1.png"
     Image.new("RGB", (16, 16), (200, 10, 10)).save(path)
     spawn.last.report(ImageSampled(str(path), 0, 2, "a red house", 42, "Strength 0", request=1))

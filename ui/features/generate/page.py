@@ -241,8 +241,9 @@ class SamplePage:
         self.status.recolour("error" if state.stage == "failed" else "muted")
         self.remedy.show(state.failure)
         images = self.session.images
-        if images != self._images:
-            self._images = images
+        empty_text = "" if state.is_active else _EMPTY
+        if images != self._images or empty_text != self.grid.empty_text:
+            self._images, self.grid.empty_text = images, empty_text
             self.grid.show([Tile(i.path, f"{i.caption}\n{i.prompt}", "Grid" if i.is_grid else "") for i in images])
 
     def _on_destroy(self, event: tk.Event[tk.Misc]) -> None:
