@@ -19,8 +19,11 @@ from modules.system.paths import from_root
 from tests.builders.configs import laid_over
 from tests.builders.images import draw_folder
 from tests.ui.conftest import Window
+from trainer.preflight.fit import Fit
 from trainer.preflight.machine import Machine
+from trainer.preflight.moves import Move
 from trainer.preflight.presets_here import Offer, RunEstimate
+from trainer.preflight.search import Worth
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.simple import looking
 from ui.features.simple.here import Here
@@ -135,12 +138,20 @@ def test_length_and_memory_are_stated_with_their_reasons() -> None:
     assert without_gpu == "These settings are sized for a GPU: without one, about 33 hours for 20 images."
 
 
+def smaller_batch(config: Config) -> Fit:
+    values = (("training.batch_size", 1),)
+    change = Worth(Move("training.batch_size", "a smaller batch", values), GB, 1.0)
+    fitted = replace_value(config, *values[0])
+    return Fit(fitted, (change,), 6 * GB, 6 * GB, 7 * GB, 5 * GB, 1.0, fits=True)
+
+
 def test_from_a_folder_to_a_length_without_leaving_the_page(
     open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     preset = tmp_path / "small.json"
     preset.write_text('{"darkroom_version": 7, "training": {"batch_size": 2}}')
     found = replace(offer(), preset=Preset("#small", "s", preset))
+    monkeypatch.setattr("ui.features.simple.page.find_fit", smaller_batch)
     monkeypatch.setattr(looking, "find_offers", lambda _machine, _report: (found,))
     monkeypatch.setattr(looking, "find_needs", lambda _config, _machine: (LARGE, True))
     window = open_window()
@@ -154,6 +165,12 @@ def test_from_a_folder_to_a_length_without_leaving_the_page(
     cards = page.cards
     window.wait_until(lambda: "#small" in cards["Base model"].buttons, "the offers")
     cards["Base model"].buttons["#small"].invoke()
+    window.wait_until(lambda: context.form.config.training.batch_size == 1, "the fitted settings")
+    bar = window.app.shell.bottom_bar
+    sentence = "Fitted to the 6.0 GB that are free on the card now: a smaller batch. Ctrl+Z undoes it."
+    window.wait_until(lambda: bar.detail.cget("text") == sentence, "the sentence about them")
+    context.form.undo()
+    assert context.form.config.training.batch_size == 2
     window.settle()
     assert context.form.source.name == "#small"
     assert cards["Base model"].sign.cget("text") == "✓"
@@ -203,21 +220,19 @@ def test_presets_that_come_later_do_not_move_what_is_below(window: Window) -> No
     window.settle()
     card = page.cards["Base model"]
 
-    def height_with(here: Here) -> int:
-        card.follow(Progress(Config(), OF_DEMO, here=here), 1, lambda _choice: None)
+    def height_with(here: Here, config: Config = Config()) -> int:  # noqa: B008 (frozen)
+        card.follow(Progress(config, OF_DEMO, here=here), 1, lambda _choice: None)
         window.settle()
         return card.card.winfo_reqheight()
 
     looking_for_them = height_with(Here(DESKTOP))
     found = height_with(Here(DESKTOP, (offer(), replace(offer(), preset=Preset("#other", "o", Path("other.json"))))))
-    line_px = window.app.context.theme.px(18)
-    assert abs(found - looking_for_them) <= line_px
+    assert found == looking_for_them
     assert height_with(Here(DESKTOP, ())) < found
     for machine in (DESKTOP, CARD):  # fewer than may come
         looking_for_them = height_with(Here(machine))
-        assert abs(height_with(Here(machine, (offer(),))) - looking_for_them) <= line_px, machine
-    settled = height_with(Here(DESKTOP, (replace(offer(), family="Other"),)))
-    assert settled < looking_for_them, "after the next change there is no gap"
+        assert height_with(Here(machine, (offer(),))) == looking_for_them, machine
+    assert height_with(Here(CARD, (offer(),)), WITH_IMAGES) < looking_for_them, "after the next change there is no gap"
 
 
 def test_images_that_are_added_to_the_demo_are_trained_alone(window: Window, tmp_path: Path) -> None:

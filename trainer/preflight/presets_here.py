@@ -15,6 +15,7 @@ from modules.estimate.passes import count
 from modules.families.registry import FAMILIES, files_of, newest_families, published
 from modules.memory.part_plan import PartPlan
 from modules.system.paths import from_root
+from trainer.preflight.fit import Fit, fit_budget
 from trainer.preflight.machine import Machine
 from trainer.preflight.model import downloaded_folder
 from trainer.preflight.report import Progress, no_progress
@@ -98,11 +99,25 @@ def fits(needs: RunEstimate, machine: Machine) -> bool:
     return is_fast and needs.memory_bytes <= TIGHT * memory
 
 
+def fit_to_free_memory(config: Config, machine: Machine) -> Fit | None:
+    """Return the settings with which a run fits the memory that is free on a machine's GPU now.
+
+    None if it fits as it is, nothing that keeps what it learns does, or it cannot be estimated. A preset is made for
+    the whole card, of which a desktop and its programs have a part.
+    """
+    budget = _square_budget(config)
+    if machine.gpu is None or budget is None:
+        return None
+    budget = on_a_gpu(budget)
+    if budget.peak_bytes <= TIGHT * machine.gpu.free_bytes:
+        return None
+    found = fit_budget(budget, card_bytes=machine.gpu.free_bytes)
+    return found if found.fits else None
+
+
 def estimate_run(config: Config, machine: Machine) -> RunEstimate | None:
     """Return the needs of a run on a machine, with square images; None where they cannot be estimated."""
-    sides = [side for side in config.data.resolution_px if isinstance(side, int)]
-    side = max(sides, default=config.family.default_resolution_px)
-    budget = known_budget(config, {Size(side, side): _USUAL_IMAGES})
+    budget = _square_budget(config)
     if budget is None:
         return None
     budget = budget if machine.gpu is None else on_a_gpu(budget)
@@ -119,6 +134,12 @@ def download_bytes(config: Config) -> int | None:
     side = config.family.default_resolution_px
     budget = known_budget(config, {Size(side, side): 1})
     return None if budget is None else _download_bytes(budget)
+
+
+def _square_budget(config: Config) -> Budget | None:
+    sides = [side for side in config.data.resolution_px if isinstance(side, int)]
+    side = max(sides, default=config.family.default_resolution_px)
+    return known_budget(config, {Size(side, side): _USUAL_IMAGES})
 
 
 def _has_room(needs: RunEstimate, machine: Machine) -> bool:

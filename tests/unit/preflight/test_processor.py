@@ -16,7 +16,7 @@ from tests.builders.budgets import budget_of_run
 from trainer.preflight import estimates
 from trainer.preflight.estimates import problems_of_processor
 from trainer.preflight.machine import Machine, this_machine
-from trainer.preflight.presets_here import offers
+from trainer.preflight.presets_here import estimate_run, fit_to_free_memory, fits, offers
 
 GB = 10**9
 DESKTOP = Machine(None, 32 * GB, 500 * GB, 8, "No GPU was found.")
@@ -100,3 +100,23 @@ def test_the_presets_that_a_machine_can_train_are_offered_and_no_others() -> Non
     sdxl, _, krea = offers(card, configs)
     assert (round(sdxl.needs.download_bytes / GB, 1), round(krea.needs.download_bytes / GB, 1)) == (13.9, 33.9)
     assert krea.needs.seconds(20) > sdxl.needs.seconds(20) > sdxl.needs.seconds(10) > 0
+
+
+def test_an_offered_preset_is_fitted_to_what_is_free_on_the_card() -> None:
+    """It is made for the whole card, of which a desktop has a part: the start was refused."""
+    config = preset("#sdxl 1.0 LoRA 8 GB")
+    card = Machine(GpuMemory(8 << 30, 8 << 30), 32 * GB, 500 * GB, 8)
+    needs = estimate_run(config, card)
+    assert needs is not None
+    assert fits(needs, card)
+    assert fit_to_free_memory(config, card) is None
+    assert fit_to_free_memory(config, DESKTOP) is None
+    busy = replace(card, gpu=GpuMemory(8 << 30, round(0.9 * needs.memory_bytes)))
+    fitted = fit_to_free_memory(config, busy)
+    assert fitted is not None
+    assert busy.gpu is not None
+    assert fitted.after_bytes <= 0.95 * busy.gpu.free_bytes < fitted.before_bytes
+    after = estimate_run(fitted.config, busy)
+    assert after is not None
+    assert after.memory_bytes == fitted.after_bytes
+    assert fit_to_free_memory(config, replace(card, gpu=GpuMemory(8 << 30, 1 << 30))) is None  # nothing fits

@@ -11,6 +11,7 @@ from modules.system.problem import about, count
 from ui.loop.background import Report
 
 if TYPE_CHECKING:
+    from trainer.preflight.fit import Fit
     from trainer.preflight.machine import Machine
     from trainer.preflight.presets_here import Offer, RunEstimate
 
@@ -56,6 +57,22 @@ def find_needs(config: Config, machine: Machine) -> tuple[RunEstimate | None, bo
 
     needs = estimate_run(config, machine)
     return needs, needs is None or fits(needs, machine)
+
+
+def find_fit(config: Config) -> Fit | None:
+    """Return the settings with which a config fits the memory that is free on the card now; None if none are needed.
+
+    For a background thread.
+    """
+    from trainer.preflight.presets_here import fit_to_free_memory
+
+    return fit_to_free_memory(config, find_machine())
+
+
+def describe_applied_fit(fit: Fit) -> str:
+    """Return what was changed so that a preset fits, as a sentence."""
+    changed = "; ".join(worth.move.words for worth in fit.changes)
+    return f"Fitted to the {fit.card_bytes / _GB:.1f} GB that are free on the card now: {changed}. Ctrl+Z undoes it."
 
 
 def needs_key(config: Config) -> tuple[object, ...]:

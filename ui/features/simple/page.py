@@ -5,12 +5,14 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from modules.config.presets import Preset
 from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.system.paths import folder_for_images
 from modules.system.problem import count
+from ui.features.simple.here import describe_applied_fit, find_fit
 from ui.features.simple.images import with_folders, with_one_sentence, with_prompt, with_references
 from ui.features.simple.looking import FirstLook
 from ui.features.simple.model import FIELDS, STEPS, Choice, Progress, Step, image_concepts, is_demo
@@ -25,13 +27,16 @@ from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import GAP, PAD
 
+if TYPE_CHECKING:
+    from trainer.preflight.fit import Fit
+
 _ASK_SENTENCE = (
     "Type the word that your LoRA should learn, one that means nothing yet, such as zog. Each image gets the caption "
     '"a photo of zog". Or type a whole sentence.'
 )
 _QUIET_SECONDS = 0.3
 _IN_FIRST_COLUMN = 3  # steps
-_ROOM_FOR_CHOICE = 46  # design pixels, with two lines of text
+_ROOM_FOR_CHOICE, _ROOM_FOR_LINE = 46, 17  # design pixels: of one with two lines, and of one more about them
 _SHOWN = (*FIELDS, "concepts", "sampling.prompts", "model.family", "general.notes")
 
 
@@ -49,7 +54,7 @@ class StepCard(GroupCard):
         self.step = step
         self.buttons: dict[str, Button] = {}
         self._drawn: tuple[object, ...] = ()
-        self._reserved_px = 0  # while choices are looked for
+        self._reserved_px = 0  # for the state and the choices, while these are looked for
         theme, px = context.theme, context.theme.px
         header = Panel(self.card, theme, "card")
         header.pack(fill="x", padx=px(PAD), pady=(px(12), 0), before=self.card.body)
@@ -77,17 +82,19 @@ class StepCard(GroupCard):
         is_done = self.step.is_done(progress)
         self.sign.set_text("✓" if is_done else f"{number}")
         self.sign.recolour("good" if is_done else "accent")
-        self.state.set_text(self.step.describe(progress))
+        text = self.step.describe(progress)
+        self.state.set_text(text)
         self.state.recolour("warning" if self.step.is_wrong(progress) else "label")
         choices = () if is_done else self.step.choices(progress)
-        if choices != self._drawn:
-            self._drawn = choices
+        if (text, choices) != self._drawn:  # another text is another state, in which no room is kept
+            self._drawn = text, choices
             self._draw_choices(choices, choose)
             self._reserved_px = 0
         if not choices and not is_done and (number_awaited := self.step.awaits_choices(progress)):
             # What is below must not move under the pointer when they come, also fewer than that.
-            self._reserved_px = self._context.theme.px(_ROOM_FOR_CHOICE * number_awaited)
-            self._choices.configure(height=self._reserved_px)
+            room = self._context.theme.px(_ROOM_FOR_CHOICE * number_awaited + _ROOM_FOR_LINE)
+            self._reserved_px = self.state.winfo_reqheight() + room
+            self._choices.configure(height=room)
             self._choices.pack(fill="x", pady=(self._context.theme.px(4), 0))
         elif not choices:
             self._choices.pack_forget()
@@ -105,7 +112,8 @@ class StepCard(GroupCard):
             label.grid(row=row, column=1, sticky="ew", padx=(px(12), 0), pady=(0, px(GAP)))
             self.buttons[choice.label] = button
         if choices:
-            strut = Panel(self._choices, theme, "card", width=1, height=self._reserved_px)
+            room = max(1, self._reserved_px - self.state.winfo_reqheight())
+            strut = Panel(self._choices, theme, "card", width=1, height=room)
             strut.grid(row=0, column=2, rowspan=len(choices) + 1)
             self._choices.rowconfigure("all", weight=0)
             self._choices.rowconfigure(len(choices), weight=1)
@@ -218,7 +226,7 @@ class SimplePage:
     def _choose(self, choice: Choice) -> None:
         """Do what was chosen: load a preset, set a length, or what `_by_choice` names."""
         if isinstance(choice.value, Preset):
-            self._context.documents.open_preset(choice.value)
+            self._take_preset(choice.value)
             return
         if isinstance(choice.value, str):
             self._by_choice[choice.value]()
@@ -227,6 +235,19 @@ class SimplePage:
 
         self._context.form.replace(with_epochs(self._context.form.config, choice.value))
         self._context.notify(f"{choice.label}: {choice.text} Ctrl+Z undoes it.")
+
+    def _take_preset(self, preset: Preset) -> None:
+        """Load an offered preset, and fit it to the part of the card that other programs leave."""
+        form = self._context.form
+        self._context.documents.open_preset(preset)
+        loaded = form.config
+
+        def apply(fit: Fit | None) -> None:
+            if fit is not None and form.config is loaded:
+                form.replace(fit.config)
+                self._context.notify(describe_applied_fit(fit))
+
+        self._context.pump.background.run(partial(find_fit, loaded), apply)
 
     def _write_captions(self) -> None:
         self._context.links.write_captions(next(iter(self._look.without_captions), None))
