@@ -60,7 +60,8 @@ class FilterBar(Panel):
         self.count = Text(self._shown, theme, role="small", colour="muted")
         self.enable = Button(self._shown, theme, "Enable shown", lambda: enable_visible(to=True), style="ghost")
         self.disable = Button(self._shown, theme, "Disable shown", lambda: enable_visible(to=False), style="ghost")
-        for row in (self._filters, (self.count, self.enable, self.disable)):
+        rows: tuple[tuple[tk.Widget, ...], ...] = (self._filters, (self.count, self.enable, self.disable))
+        for row in rows:
             for column, widget in enumerate(row):
                 tk.Grid.grid_configure(widget, row=0, column=column, sticky="ew", padx=(0, theme.px(GAP)))
         self.columnconfigure(0, weight=1)  # the entry is cut where there is little room, not the labels
