@@ -68,11 +68,11 @@ def repository_facts(name: str, *, parts: Sequence[str], hub: HubAccess) -> Repo
     # Imported here: the import takes a third of a second.
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-    from huggingface_hub.utils import filter_repo_objects
+    from huggingface_hub.utils import filter_repo_objects, httpx
 
     try:
         info = HfApi().model_info(name, files_metadata=True, token=hub.token, timeout=_TIMEOUT_SECONDS)
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError) as error:
+    except (HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError, OSError, ValueError) as error:
         if refused := refusal(name, error, hub):
             raise refused from error
         raise DarkroomError(

@@ -11,6 +11,7 @@ from modules.config.schema import Config
 from modules.families.kinds.file_kind import FileKind
 from modules.formats.repository import RepositoryFacts
 from modules.model_finder.finder import FoundModel
+from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.model_folders import alone_on_machine, checkpoint, comfyui
 from tests.ui.conftest import Window
@@ -165,6 +166,8 @@ def test_a_download_shows_its_size_its_licence_and_the_free_space(
 
     def answer(name: str, *, parts: list[str], hub: object) -> RepositoryFacts:
         asked.append((name, parts))
+        if name not in facts:
+            raise DarkroomError("Hugging Face could not be asked.", advice="Check the connection.")
         return facts[name]
 
     monkeypatch.setattr("ui.features.base_model.download.repository_facts", answer)
@@ -175,6 +178,7 @@ def test_a_download_shows_its_size_its_licence_and_the_free_space(
     click(dialog.ask_button)
     window.wait_until(lambda: "openrail" in dialog.facts.cget("text"), "the facts")
     assert dialog.facts.cget("text").startswith("4.3 GB to download, ")
+    assert "Licence: openrail, to read at huggingface.co/" in dialog.facts.cget("text")
     assert asked == [("stable-diffusion-v1-5/stable-diffusion-v1-5", ["unet", "text_encoder", "vae"])]
     labels = [dialog.repository_menu().entrycget(n, "label") for n in range(2)]
     assert all(label.startswith("Stable Diffusion 1 and 2:") for label in labels)
@@ -182,6 +186,12 @@ def test_a_download_shows_its_size_its_licence_and_the_free_space(
     click(dialog.ask_button)
     window.wait_until(lambda: "not enough space" in dialog.facts.cget("text"), "the facts")
     assert "huggingface.co/owner/large" in dialog.facts.cget("text")
+    dialog.repository.set(sdxl := "stabilityai/stable-diffusion-xl-base-1.0")
+    window.wait_until(lambda: dialog.facts.cget("text").startswith("About "), "the estimate")
+    size = dialog.facts.cget("text")
+    click(dialog.ask_button)
+    wanted = f"{size} Hugging Face could not be asked. Check the connection."
+    window.wait_until(lambda: dialog.facts.cget("text") == wanted, f"the size of {sdxl} and why no more is known")
     dialog.repository.set("no name of a repository")
     click(dialog.use_download)
     assert "not the name of a repository" in dialog.message.cget("text")

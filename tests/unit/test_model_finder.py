@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from huggingface_hub.utils import httpx
 
 from modules.formats.repository import RepositoryFacts, repository_facts
 from modules.model_finder import finder
@@ -202,12 +203,14 @@ def test_the_size_of_a_repository_is_that_of_the_files_that_a_run_downloads(monk
     facts = repository_facts("owner/model", parts=["unet"], hub=HubAccess())
     assert facts == RepositoryFacts("owner/model", 1_011, "own-terms", True)
 
-    def fail(*_: object, **__: object) -> None:
-        raise OSError("no route to host")
+    for error in (OSError("no route to host"), httpx.ConnectError("[Errno -2] Name or service not known")):
 
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", fail)
-    with pytest.raises(DarkroomError, match="Hugging Face could not be asked about owner/model"):
-        repository_facts("owner/model", parts=["unet"], hub=HubAccess())
+        def fail(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", fail)
+        with pytest.raises(DarkroomError, match="Hugging Face could not be asked about owner/model"):
+            repository_facts("owner/model", parts=["unet"], hub=HubAccess())
 
 
 def test_the_verb_lists_them_as_text_and_as_json(home: Path) -> None:

@@ -65,17 +65,13 @@ class Download:
 
     def text(self, name: str) -> str:
         """Return the size, the free space and the licence of a repository, as far as they are known."""
-        if name == self._asked:
-            match self._answer:
-                case None:
-                    return "Asking Hugging Face…"
-                case str() as problem:
-                    return problem
-                case facts:
-                    return self._describe(facts)
+        answer = self._answer if name == self._asked else ""
+        if isinstance(answer, RepositoryFacts):
+            return self._describe(answer)
         size = self._sizes.get(name)
         texts = [] if size is None else [self._room(size, about="About ") if size else "It is already downloaded."]
-        return " ".join([*texts, "" if self.may_ask else _OFFLINE]).strip()
+        texts.append("Asking Hugging Face…" if answer is None else answer)
+        return " ".join(filter(None, [*texts, "" if self.may_ask else _OFFLINE]))
 
     def estimate(self, name: str) -> None:
         """Estimate the size of a repository that presets use, in the background."""
@@ -120,9 +116,12 @@ class Download:
 
     def _describe(self, facts: RepositoryFacts) -> str:
         lines = [self._room(facts.size_bytes)]
-        lines.append(f"Licence: {facts.licence}." if facts.licence else "It states no licence.")
+        page = f"huggingface.co/{facts.name}"
         if facts.is_gated:
-            lines.append(f"Accept its terms at huggingface.co/{facts.name}, and enter a token (Tokens…).")
+            lines.append(f"Licence: {facts.licence or 'its own terms'}.")
+            lines.append(f"Accept it at {page}, and enter a token: Tokens… on the Model page.")
+        else:
+            lines.append(f"Licence: {facts.licence}, to read at {page}." if facts.licence else "It states no licence.")
         return " ".join((*lines, _AT_START))
 
     def _room(self, size_bytes: int, about: str = "") -> str:
