@@ -12,6 +12,7 @@ from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.paths import from_caller
+from modules.system.process_setup import hide_library_warnings
 from trainer.cli.program import Verb, run_verb
 from trainer.jobs.config import read_config
 from trainer.launch import import_engine
@@ -103,6 +104,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _main(arguments: Sequence[str]) -> int:
+    hide_library_warnings()  # some commands import libraries before they read their options
     if arguments and arguments[0] in _COMMANDS:
         return int(load_factory(_COMMANDS[arguments[0]])(arguments[1:]))
     return run_verb("python -m benchmarks", Verb(_SUMMARY, _arguments, _measure), arguments)

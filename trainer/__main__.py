@@ -31,8 +31,13 @@
     python -m trainer bundle [CONFIG]       collect a zip for a bug report: settings, versions, logs; no secrets
 
 Any setting can be changed for one run with --set, as in --set training.epochs=20.
-Exit codes: 0 success, 1 the run failed or the doctor found an error, 2 the command or the config is invalid,
-3 a repeated run has another result, 130 stopped by the user.
+Exit codes of all verbs:
+    0    done
+    1    the work failed, or a part of it: a run, some of the images, a full disk, too little memory; the doctor found
+         an error
+    2    the command, its config, or a file, folder or machine that it names is wrong: change it and try again
+    3    a repeated run has another result
+    130  stopped by the user
 """
 
 from __future__ import annotations

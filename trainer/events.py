@@ -325,8 +325,8 @@ class RunFailed:
     """The run failed: a plain sentence, an advice, and the file that holds the technical details.
 
     `missing_model` is the name of a model that could neither be found nor downloaded, `remedy` the name of what fixes
-    it (`modules/system/remedies.py`), if something does. `is_crash` is set by whoever follows a process that ended
-    without reporting a failure.
+    it (`modules/system/remedies.py`), if something does. `is_refused`: the config has errors, so nothing was started.
+    `is_crash` is set by whoever follows a process that ended without reporting a failure.
     """
 
     message: str
@@ -335,6 +335,7 @@ class RunFailed:
     backup_path: str = ""
     missing_model: str = ""
     remedy: str = ""
+    is_refused: bool = False
     is_crash: bool = False
 
     @property

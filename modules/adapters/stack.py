@@ -120,11 +120,9 @@ def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module
     """
     kind = identify(path)
     if not serves_as(kind, "start of an adapter"):
-        is_missing = kind.facts.get("defect") == "missing"
-        message = kind.sentence if is_missing else f"{path.name} is not a supported adapter file. {kind.sentence}"
-        raise DarkroomError(
-            message, advice=f"Choose a file of one of these types: {', '.join(s.label for s in ADAPTERS.values())}."
-        )
+        labels = ", ".join(spec.label for spec in ADAPTERS.values())
+        advice = f"Choose a file of one of these types: {labels}."
+        raise kind.refusal(f"{path.name} is not a supported adapter file.", advice)
     content = read_adapter_file(path, naming.targets)
     refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced, kind.sentence)
     if refusal:

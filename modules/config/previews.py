@@ -29,8 +29,7 @@ def optimizer_preview(config: Config, total_steps: int = 0) -> BarPreview:
     missing = [p.distribution or p.name for p in spec.packages_of(settings) if not p.is_installed]
     needed = [p.distribution or p.name for p in spec.packages_of(settings)]
     facts = [
-        f"{spec.label} keeps {num_bytes:.2g} bytes of state per trained weight: {num_bytes * 1e6 / 2**20:.2g} MiB for "
-        "each million.",
+        f"{spec.label} keeps {num_bytes:.2g} bytes of state per trained weight: {num_bytes:.2g} MB for each million.",
         f"Usual learning rate for {target}: {usual.usual}.",
         f"Needs the package {', '.join(needed)}{', which is not installed' if missing else ''}." if needed else "",
         "It can update weights during the backward pass (fused), which saves the memory of gradients."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 NO_THREAD = "can't start new thread"
@@ -17,6 +18,28 @@ _CONNECTION = re.compile(
 )
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _DENIED = {errno.EACCES, errno.EPERM}
+_OF_MACHINE = _FULL | {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_CHECK = "Check the path and its permissions."
+
+# What is wrong, and what to do.
+_FULL_DISK = ("The disk is full: {file} could not be written.", "Free some space, or choose another folder.")
+_NO_ACCESS = ("{file} may not be accessed: {reason}.", "Check its permissions, or choose another folder.")
+_NO_NAME = ("{file} is not a possible name here: {reason}.", "Choose another name.")
+_TOO_MANY = ("Too many files are open: {file} could not be opened.", "Close other programs and try again.")
+_SENTENCES: Mapping[int, tuple[str, str]] = {
+    **dict.fromkeys(_FULL, _FULL_DISK),
+    **dict.fromkeys(_DENIED, _NO_ACCESS),
+    errno.EROFS: ("{file} is on a disk that can only be read.", "Choose a folder on another disk."),
+    errno.ENOENT: ("{file} does not exist.", "Check the path."),
+    errno.EISDIR: ("{file} is a folder, not a file.", "Choose a file."),
+    errno.EEXIST: ("{file} exists already, so no folder can be made there.", "Choose another folder."),
+    errno.ENOTDIR: ("{file} cannot be there: a part of its path is a file, not a folder.", "Choose another folder."),
+    errno.EIO: ("{file} could not be read or written: the disk reported an error.", "Check the disk."),
+    errno.ENAMETOOLONG: _NO_NAME,
+    errno.EILSEQ: _NO_NAME,
+    errno.EMFILE: _TOO_MANY,
+    errno.ENFILE: _TOO_MANY,
+}
 
 
 class UnconfirmedError(OSError):
@@ -45,6 +68,13 @@ def is_disk_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in _FULL
 
 
+def is_failure_of_machine(error: BaseException | None) -> bool:
+    """Return whether an error is one of the disk, the memory or the network: another path would not help."""
+    return isinstance(error, UnconfirmedError | ConnectionError | TimeoutError) or (
+        isinstance(error, OSError) and error.errno in _OF_MACHINE
+    )
+
+
 def describe_file_error(error: OSError) -> tuple[str, str]:
     """Return a sentence that names the file and what is wrong with it, and an advice."""
     if isinstance(error, UnconfirmedError):
@@ -53,26 +83,11 @@ def describe_file_error(error: OSError) -> tuple[str, str]:
             "It may be lost if the power fails now. Check the disk.",
         )
     if error.errno is None:
-        return f"A file could not be read or written: {error}.", "Check the path and its permissions."
-    file = _path_of(error)
-    match error.errno:
-        case number if number in _FULL:
-            what = f"The disk is full: {file} could not be written." if error.filename else "The disk is full."
-            return what, "Free some space, or choose another folder."
-        case number if number in _DENIED:
-            return f"{file} may not be accessed: {_reason(error)}.", "Check its permissions, or choose another folder."
-        case errno.EROFS:
-            return f"{file} is on a disk that can only be read.", "Choose a folder on another disk."
-        case errno.ENOENT:
-            return f"{file} does not exist.", "Check the path."
-        case errno.EIO:
-            return f"{file} could not be read or written: the disk reported an error.", "Check the disk."
-        case errno.ENAMETOOLONG | errno.EILSEQ:
-            return f"{file} is not a possible name here: {_reason(error)}.", "Choose another name."
-        case errno.EMFILE | errno.ENFILE:
-            return f"Too many files are open: {file} could not be opened.", "Close other programs and try again."
-        case _:
-            return f"{file} could not be read or written: {_reason(error)}.", "Check the path and its permissions."
+        return f"A file could not be read or written: {error}.", _CHECK
+    if error.errno in _FULL and not error.filename:
+        return "The disk is full.", _SENTENCES[error.errno][1]
+    what, advice = _SENTENCES.get(error.errno, ("{file} could not be read or written: {reason}.", _CHECK))
+    return what.format(file=_path_of(error), reason=_reason(error)), advice
 
 
 def plain_reason(error: BaseException, *, names_file: bool = False) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from modules.config.codec import load_file, save_file
 from modules.config.schema import Config
+from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import run
@@ -94,14 +95,23 @@ def test_check_reports_the_problems_and_the_preview(config_file: Path, capsys: p
     assert data["preview"]["total_steps"] == 6
 
 
-def test_a_failed_run_has_its_exit_code(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_refused_and_one_that_fails_have_their_exit_codes(
+    config_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (config_file.parent / "empty").mkdir()
     broken = config_file.parent / "empty" / "model_index.json"
     broken.write_text('{"_class_name": "StableDiffusionPipeline"}')
-    assert main(["train", str(config_file), "--set", f"model.base_model={broken.parent}"]) == 1
+    assert main(["train", str(config_file), "--set", f"model.base_model={broken.parent}"]) == 2
     reported = capsys.readouterr().err
     assert "unet/config.json is missing" in reported
     assert "Traceback" not in reported
+
+    def fail(*_: object) -> None:
+        raise DarkroomError("The loss is not finite.")
+
+    monkeypatch.setattr("trainer.run.execute.carry_out", fail)
+    assert main(["train", str(config_file)]) == 1
+    assert "failed: The loss is not finite." in capsys.readouterr().err
 
 
 def test_a_former_verb_names_the_package_that_does_it_now(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +128,10 @@ def test_a_former_verb_names_the_package_that_does_it_now(capsys: pytest.Capture
         (["train", "{config}", "--set", "training.epochs"], "has no value"),
         (["resume", "{folder}"], "no complete backup"),
         (["sample", "{config}"], "no sample prompts"),
+        (["train", "{config}", "--set", "model.base_model=nowhere"], "The base model nowhere does not exist."),
+        (["preview", "{config}", "--out", "{folder}/sheet.xyz"], "sheet.xyz is not a valid name for a PNG image."),
+        (["bundle", "--output", "{folder}/bundle.xyz"], "bundle.xyz is not a valid name for a zip file."),
+        (["caption", "{folder}/nowhere"], "There is no folder"),
     ],
 )
 def test_a_wrong_command_gets_a_sentence(
@@ -126,6 +140,62 @@ def test_a_wrong_command_gets_a_sentence(
     filled = [a.format(config=config_file, folder=config_file.parent) for a in arguments]
     assert main(filled) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [["train"], ["inspect"], ["queue", "run"], ["secrets", "list"]], ids=" ".join)
+def test_an_unknown_option_shows_the_usage_of_its_verb(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It was that of the program."""
+    positional = {"train": ["a.json"], "inspect": ["a"]}.get(verb[0], [])
+    with pytest.raises(SystemExit, match="2"):
+        main([*verb, *positional, "--nonsense", "extra"])
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"usage: python -m trainer {' '.join(verb)} [-h]")
+    assert printed.endswith("error: unrecognized arguments: --nonsense extra\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"no header", "{} is not a safetensors file. Choose another file; if it was a safetensors file, download it"),
+        (b"", "{} is empty. Download it again."),
+        (None, "There is no file {}."),
+    ],
+)
+@pytest.mark.parametrize("verb", ["sample", "lora-merge", "lora-resize"])
+def test_a_file_that_cannot_be_read_gets_one_sentence(
+    verb: str,
+    content: bytes | None,
+    words: str,
+    config_file: Path,
+    tiny_sd: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """There were four, of which two said that it is no adapter."""
+    lora = config_file.parent / "broken.safetensors"
+    if content is not None:
+        lora.write_bytes(content)
+    out = f"{config_file.parent}/out.safetensors"
+    arguments = {
+        "sample": [str(config_file), "--prompt", "x", "--lora", str(lora)],
+        "lora-merge": [str(tiny_sd), out, str(lora)],
+        "lora-resize": [str(lora), out, "--rank", "1"],
+    }
+    assert main([verb, *arguments[verb]]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(words.format(lora if content is None else lora.name))
+
+
+@pytest.mark.parametrize("name", ["folder", "nowhere", "empty", "broken.safetensors"])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_inspect_fails_for_what_is_no_model(
+    name: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "broken.safetensors").write_bytes(b"no header")
+    assert main(["inspect", str(tmp_path / name), *options]) == 2
+    printed = capsys.readouterr().out
+    assert not options or json.loads(printed)["path"] == str(tmp_path / name)
 
 
 @pytest.mark.parametrize(

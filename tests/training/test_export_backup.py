@@ -45,3 +45,5 @@ def test_an_exported_backup_is_the_save_of_its_step(
     assert (metadata["ss_steps"], metadata["ss_output_name"]) == (of_save["ss_steps"], "exported")
     assert main(["export", str(backup), "--out", str(out)]) == 2
     assert "exists" in capsys.readouterr().err
+    assert main(["export", str(backup), "--out", str(tmp_path / "exported.xyz")]) == 2
+    assert "exported.xyz does not end in .safetensors" in capsys.readouterr().err

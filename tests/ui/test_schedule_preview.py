@@ -88,7 +88,7 @@ def test_the_optimizer_says_what_it_keeps_and_needs() -> None:
     def caption(**training: object) -> str:
         return optimizer_preview(Config.model_validate({"training": training})).caption
 
-    assert caption(optimizer="adamw").startswith("AdamW keeps 8 bytes of state per trained weight: 7.6 MiB for each")
+    assert caption(optimizer="adamw").startswith("AdamW keeps 8 bytes of state per trained weight: 8 MB for each")
     assert "for an adapter: between 0.00005 and 0.001." in caption(optimizer="adamw")
     assert "for a fine-tune: between 0.000001 and 0.00002." in caption(optimizer="adamw", trains="full")
     assert "Needs the package bitsandbytes" in caption(optimizer="adamw_8bit")

@@ -167,7 +167,7 @@ def test_an_image_is_never_its_own_mask(folder: Path, tmp_path: Path) -> None:
 def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DarkroomError, match="no image files"):
         captioned(CaptionJob(folder=str(tmp_path), model="blip_base"), tmp_path)
-    with pytest.raises(DarkroomError, match="cannot be read"):
+    with pytest.raises(DarkroomError, match="There is no folder"):
         captioned(CaptionJob(folder=str(tmp_path / "missing"), model="blip_base"), tmp_path)
 
 

@@ -15,7 +15,7 @@ from modules.system.redaction import redact
 from trainer import commands
 from trainer.cli.console import Meter, reading_commands, time_left
 from trainer.cli.options import add_options, settings_of
-from trainer.cli.program import Verb
+from trainer.cli.program import Verb, exit_code_of
 from trainer.cli.signals import at_signal
 from trainer.event_lines import to_line
 from trainer.job import Job
@@ -117,7 +117,7 @@ def run_job(spec: JobSpec, settings: Section, *, is_json: bool) -> int:
             raise failure from error
         remedy = "space" if is_disk_full(error) else failure.remedy
         show(JobFailed(redact(failure.message), redact(failure.advice), remedy=remedy))
-        return 2
+        return exit_code_of(error)
 
 
 def _show_on_terminal(event: JobEvent, meter: Meter) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO, cast
 
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import NO_THREAD, describe_file_error
+from modules.system.file_errors import NO_THREAD, describe_file_error, is_failure_of_machine
 from modules.system.process_setup import (
     collection_off,
     hide_library_warnings,
@@ -22,6 +22,7 @@ from modules.system.process_setup import (
 from modules.system.redaction import redact
 
 OK, FAILED, WRONG, STOPPED = 0, 1, 2, 130
+"""The exit codes of all verbs, which `python -m trainer --help` explains."""
 _LEFT = "\n\t"
 _DIRECTION = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _SURROGATES = range(0xD800, 0xE000)  # bytes of file names that are not valid UTF-8; no stream could write them
@@ -46,7 +47,7 @@ def add_verbs(
     for name, verb in verbs.items():
         command = commands.add_parser(name, help=verb.summary, description=verb.summary)
         verb.arguments(command)
-        command.set_defaults(**{dest: verb.run})
+        command.set_defaults(**{dest: verb.run}, parser=command)
     return commands
 
 
@@ -57,6 +58,12 @@ def verb_group(summary: str, actions: Mapping[str, Verb]) -> Verb:
         add_verbs(parser, actions, metavar="ACTION", dest="run_action")
 
     return Verb(summary, add_actions, lambda options: int(options.run_action(options)))
+
+
+def exit_code_of(error: DarkroomError | OSError) -> int:
+    """Return FAILED for an error of the machine, such as a full disk, WRONG for what the user has to change."""
+    is_full = isinstance(error, DarkroomError) and error.remedy == "space"
+    return FAILED if is_full or any(map(is_failure_of_machine, (error, error.__cause__))) else WRONG
 
 
 def run_program(parser: Callable[[], argparse.ArgumentParser], arguments: Sequence[str] | None) -> int:
@@ -84,13 +91,15 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
     use_growing_segments()
     try:
         with collection_off():
-            options = parser().parse_args(arguments)
+            program = parser()
+            options, unknown = program.parse_known_args(arguments)
+        if unknown:
+            getattr(options, "parser", program).error(f"unrecognized arguments: {' '.join(unknown)}")
         code = int(options.run_verb(options))
         sys.stdout.flush()  # here, so that a closed pipe is caught below
         return code
     except DarkroomError as error:
-        print(redact(f"{error.message}\n{error.advice}".strip()), file=sys.stderr)
-        return WRONG
+        message, advice, code = error.message, error.advice, exit_code_of(error)
     except BrokenPipeError:  # the reader, such as head, closed the pipe early
         silence(sys.stdout)
         return OK
@@ -98,15 +107,16 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
         print("Stopped.", file=sys.stderr)
         return STOPPED
     except OSError as error:
-        message, advice = describe_file_error(error)
+        (message, advice), code = describe_file_error(error), exit_code_of(error)
     except MemoryError:
-        message, advice = "There is not enough memory.", "Close other programs and try again."
+        message, advice, code = "There is not enough memory.", "Close other programs and try again.", FAILED
     except RuntimeError as error:
         if NO_THREAD not in str(error):
             raise
-        message, advice = "The system could not start another thread.", "Close other programs and try again."
+        message, code = "The system could not start another thread.", FAILED
+        advice = "Close other programs and try again."
     print(redact(f"{message}\n{advice}".strip()), file=sys.stderr)
-    return FAILED
+    return code
 
 
 def silence(stream: TextIO) -> None:

@@ -17,7 +17,7 @@ from modules.system.secrets_file import load_secrets
 from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener, reading_commands
 from trainer.cli.options import settings_verb
-from trainer.cli.program import FAILED, OK, STOPPED, WRONG, verb_group
+from trainer.cli.program import FAILED, OK, STOPPED, exit_code_of, verb_group
 from trainer.cli.renting import RENTING, MachineName
 from trainer.cli.signals import at_signal
 from trainer.commands import Stop, StopRequested
@@ -312,7 +312,7 @@ def _followed(work: Callable[[Line], None], remote: Remote, settings: FollowSett
         emit(RunFinished("stopped", 0, "Stopped before the run was started."))
     except DarkroomError as error:
         emit(RunFailed(error.message, error.advice))
-        return WRONG
+        return exit_code_of(error)
     except OSError as error:
         message, advice = describe_file_error(error)
         emit(RunFailed(message, f"{advice} A run that has begun continues on {remote.name}: follow it again then."))

@@ -26,6 +26,7 @@ from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener, OtherProcess, reading_commands
 from trainer.cli.jobs import job_on_terminal
 from trainer.cli.options import settings_verb
+from trainer.cli.program import FAILED, OK, STOPPED, WRONG
 from trainer.cli.recipes import read_repeat, repeat
 from trainer.cli.remote import train_on
 from trainer.cli.signals import at_signal
@@ -296,10 +297,12 @@ def _run(
 
         execute_guarded(request, emit=emit, desk=desk)
     listener.close()
-    status = ending[-1].status
-    if status is RunStatus.STOPPED:
-        return STOPPED_UNDER_LAUNCHER if _LAUNCHER in os.environ else 130
-    return int(status.is_failure)
+    end = ending[-1]
+    if end.status is RunStatus.STOPPED:
+        return STOPPED_UNDER_LAUNCHER if _LAUNCHER in os.environ else STOPPED
+    if isinstance(end, RunFailed):
+        return WRONG if end.is_refused and end.remedy != "space" else FAILED
+    return OK
 
 
 def _run_on_several(request: RunRequest) -> int:

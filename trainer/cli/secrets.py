@@ -7,7 +7,6 @@ import getpass
 import sys
 
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import UnconfirmedError, describe_file_error
 from modules.system.paths import from_caller, secrets_file
 from modules.system.secrets import SECRET_FIELDS, SECRET_NAMES, Secrets, hub_access, secret, secret_error, with_secret
 from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
@@ -38,7 +37,7 @@ def _set(options: argparse.Namespace) -> int:
         raise DarkroomError("No value was entered.", advice=f"To remove it: secrets remove {options.name}.")
     if error := secret_error(options.name, value):
         raise DarkroomError(error)
-    _save(with_secret(_load(), options.name, value))
+    save_secrets(with_secret(_load(), options.name, value))
     sys.stdout.write(f"{options.name} is set.\n")
     return 0
 
@@ -48,7 +47,7 @@ def _remove(options: argparse.Namespace) -> int:
     if not secret(stored, options.name):
         sys.stdout.write(f"{options.name} was not set.\n")
         return 0
-    _save(with_secret(stored, options.name, ""))
+    save_secrets(with_secret(stored, options.name, ""))
     sys.stdout.write(f"{options.name} is removed.\n")
     return 0
 
@@ -56,7 +55,7 @@ def _remove(options: argparse.Namespace) -> int:
 def _import(options: argparse.Namespace) -> int:
     source = from_caller(options.file)
     secrets, names = import_secrets(source, _load())
-    _save(secrets)
+    save_secrets(secrets)
     sys.stdout.write(f"Imported: {', '.join(names)}.\n{source} still contains them; delete them there if possible.\n")
     return 0
 
@@ -66,15 +65,6 @@ def _load() -> Secrets:
     for problem in loaded.problems:
         sys.stderr.write(describe(problem) + "\n")
     return loaded.secrets
-
-
-def _save(secrets: Secrets) -> None:
-    try:
-        save_secrets(secrets)
-    except OSError as error:
-        message, advice = describe_file_error(error)
-        kept = "" if isinstance(error, UnconfirmedError) else "The stored secrets were not changed. "
-        raise DarkroomError(message, advice=kept + advice) from error
 
 
 def _name_argument(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from modules.settings.field import Setting
 from modules.system.atomic import copy_file
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+from modules.system.file_errors import plain_reason
 from modules.system.leftovers import sweep
 from modules.system.paths import replaced_files_dir
 from modules.system.problem import count
@@ -103,13 +104,10 @@ class Summary:
 
 
 def images_of(folder: Path, *, include_subfolders: bool) -> tuple[Path, ...]:
-    """Return the image files of a folder, without those in archives. Raises DarkroomError without any."""
-    try:
-        listed = list_images(folder, include_subfolders=include_subfolders).images
-    except OSError as error:
-        raise DarkroomError(
-            f"The folder {folder} cannot be read: {error.strerror or error}.", advice="Choose a folder of images."
-        ) from error
+    """Return the image files of a folder, without those in archives. Raises DarkroomError without any, and OSError."""
+    if not folder.is_dir():
+        raise DarkroomError(f"There is no folder {folder}.", advice="Choose a folder of images.")
+    listed = list_images(folder, include_subfolders=include_subfolders).images
     images = tuple(image for image in listed if archive_of(image) is None)
     if not images:
         raise DarkroomError(
@@ -140,7 +138,7 @@ def carry_out(work: Work, job: Job, originals: Originals, *, clock: Callable[[],
                 outcome = "stopped"
                 break
             except OSError as error:
-                problem = error.reason if isinstance(error, BrokenImageError) else error.strerror or str(error)
+                problem = error.reason if isinstance(error, BrokenImageError) else plain_reason(error, names_file=True)
             num_worked += 1
             began = clock() if began is None else began  # after the first image, which waits for the model
         num_written += done.has_written

@@ -11,7 +11,7 @@ from modules.system.paths import from_root, log_dir
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import read_config
-from trainer.jobs.spec import Argument, JobSpec
+from trainer.jobs.spec import Argument, JobSpec, require_ending
 from trainer.run_folder.bundle import collect_bundle, newest_run, write_bundle
 from trainer.run_folder.event_log import EVENTS_FILE
 
@@ -45,7 +45,7 @@ BUNDLE = JobSpec(
 
 
 def bundle(settings: BundleSettings, _job: Job) -> JobFinished:
-    """Return the list of the files, after writing them. Raises DarkroomError if they cannot be written."""
+    """Return the list of the files, after writing them. Raises DarkroomError if the zip file exists, and OSError."""
     config = read_config(settings.config).config if settings.config else None
     run_dir = _run_dir(from_root(settings.run_path)) if settings.run_path else None
     log_file = max(log_dir().glob("darkroom-*.log"), default=None)
@@ -54,13 +54,10 @@ def bundle(settings: BundleSettings, _job: Job) -> JobFinished:
     if settings.list_only:
         return JobFinished("Listed.", text=text)
     out = from_root(settings.output)
+    require_ending(out, ".zip", "a zip file")
     if out.exists() and not settings.replace:
         raise DarkroomError(f"{out} already exists.", advice="Choose another name, or add --replace.")
-    try:
-        write_bundle(out, files)
-    except OSError as error:
-        message = f"The bundle could not be written to {out}: {error.strerror or error}."
-        raise DarkroomError(message, advice="Choose another folder with --output.") from error
+    write_bundle(out, files)
     return JobFinished("Written.", text=f"{text}Written to {out}. It contains no tokens, images or weights.\n")
 
 

@@ -51,8 +51,7 @@ CAPTION = JobSpec(
     CaptionJob,
     "trainer.jobs.caption:caption",
     "Writes a caption next to each image of a folder. Existing captions stay, unless --mode is replace, new_line or "
-    "append; copies of the changed files are kept. Ctrl+C stops. Exit codes: 0 done, 1 some images could not be "
-    "done, 2 the model cannot be used, 130 stopped.",
+    "append; copies of the changed files are kept. The exit code is 1 if some images could not be done.",
     stopped="Stopped. The captions that were written stay.",
 )
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
-from modules.data.doctor.finding import printable
 from modules.data.doctor.page import as_html
 from modules.data.doctor.report import as_json, as_table
 from modules.settings.field import Setting
 from modules.system.atomic import write_text
-from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished
@@ -36,13 +33,12 @@ DOCTOR = JobSpec(
     "trainer.jobs.doctor:doctor",
     "Decodes every image once and lists what is probably wrong: unreadable, tiny, blurred, dark and nearly equal "
     "images, letterbox bars, missing and duplicate captions, unusual tags, buckets and concepts out of balance. "
-    "Nothing is changed. Exit codes: 0 without errors (warnings and notes do not count), 1 if a file cannot be "
-    "read, 2 if the config is invalid, 130 stopped.",
+    "Nothing is changed. The exit code is 1 if a file cannot be read; warnings and notes do not count.",
 )
 
 
 def doctor(settings: DoctorSettings, job: Job) -> JobFinished:
-    """Return the findings as a text. Raises DarkroomError if the page cannot be written."""
+    """Return the findings as a text. Raises OSError if the page cannot be written."""
     report = examine(settings.load().config, job.progress)
     numbers = {
         "num_images": report.num_images,
@@ -51,14 +47,6 @@ def doctor(settings: DoctorSettings, job: Job) -> JobFinished:
     }
     if settings.html:
         thumbnails = thumbnails_of(report.findings, job.progress)
-        _write(from_root(settings.html), as_html(report.findings, thumbnails, title=settings.config, **numbers))
+        write_text(from_root(settings.html), as_html(report.findings, thumbnails, title=settings.config, **numbers))
     text = (as_json if settings.json_text else as_table)(report.findings, **numbers)
     return JobFinished("Examined.", text=text, code=1 if report.has_errors else 0)
-
-
-def _write(file: Path, page: str) -> None:
-    try:
-        write_text(file, page)
-    except OSError as error:
-        message = f"The page {printable(file)} cannot be written: {error.strerror or error}."
-        raise DarkroomError(message, advice="Choose another file with --html.") from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
+from modules.config.codec import load_file
+from modules.settings.edit import replace_value
 from modules.settings.field import Section, Setting
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -13,6 +15,7 @@ from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.spec import Argument, JobSpec, Overwrite, positional
 from trainer.launch import import_engine
+from trainer.preflight.places import unusable_output
 from trainer.run_folder.backup import find_backup
 
 
@@ -42,8 +45,11 @@ EXPORT = JobSpec(
 
 
 def export(settings: ExportSettings, job: Job) -> JobFinished:
-    """Write the model of a backup. Raises DarkroomError if the destination exists."""
+    """Write the model of a backup. Raises DarkroomError if the destination exists or is not valid."""
     backup, out = find_backup(from_root(settings.run_path)), from_root(settings.out)
+    config = replace_value(load_file(backup.path / "config.json").config, "output.destination", str(out))
+    if (problem := unusable_output(config, tries_writing=True)) is not None:
+        raise DarkroomError(problem.message, advice=problem.advice, remedy=problem.remedy)
     if out.exists() and not settings.overwrite:
         raise DarkroomError(f"{out} exists.", advice="Choose another name, or add --overwrite.")
     job.progress("loading the program", 0, 1)

@@ -35,7 +35,7 @@ from trainer.jobs.files import (
     MergeSettings,
     ResizeSettings,
 )
-from trainer.jobs.spec import AdapterChoice
+from trainer.jobs.spec import AdapterChoice, require_ending
 
 _MB = 1_000_000
 
@@ -132,7 +132,7 @@ def extract_lora(settings: ExtractSettings, job: Job) -> JobFinished:
     base, tuned, out = from_root(settings.base), from_root(settings.tuned), from_root(settings.out)
     choice = _rank_choice(settings)
     require_free([base, tuned], out, overwrite=settings.overwrite)
-    _require_lora_name(out)
+    require_ending(out, ".safetensors", "a LoRA")
     job.progress("reading", 0, 1)
     one, other = open_source(base), open_source(tuned)
     result = extract_difference(one, other, choice, _layers(job), with_text_encoders=settings.text_encoders)
@@ -186,11 +186,8 @@ def _weighted_files(files: Sequence[AdapterChoice]) -> list[WeightedFile]:
 
 def _open(job: Job, path: Path, out: Path, *, overwrite: bool) -> Source:
     require_free([path], out, overwrite=overwrite)
-    _require_lora_name(out)
+    require_ending(out, ".safetensors", "a LoRA")
     job.progress("reading", 0, 1)
-    kind = identify(path)
-    if kind.facts.get("defect") == "missing":
-        raise DarkroomError(kind.sentence)
     return open_adapter(path)
 
 
@@ -204,11 +201,6 @@ def _write(
     return write_result(
         result, sources[0], out, metadata=metadata, dtype=stored, created=_now(), on_written=_writing(job)
     )
-
-
-def _require_lora_name(path: Path) -> None:
-    if path.suffix.lower() != ".safetensors":
-        raise DarkroomError(f"{path.name} is not a valid name for a LoRA.", advice="End its name in .safetensors.")
 
 
 def _rank_choice(settings: CombineSettings | ResizeSettings | ExtractSettings) -> RankChoice:

@@ -128,7 +128,10 @@ def fit_as_json(choice: Fit) -> dict[str, Any]:
 
 
 def save_changed(config: Config, settings: FitSettings) -> str:
-    """Save a config in the file of --save and return a sentence. Raises DarkroomError if it cannot be written."""
+    """Save a config in the file of --save and return a sentence.
+
+    Raises DarkroomError if it would replace lists of others, and OSError.
+    """
     file = from_root(settings.save)
     confirmed = [problem.path for problem in lists_to_confirm(config, file)] if settings.save_lists else []
     try:
@@ -137,7 +140,4 @@ def save_changed(config: Config, settings: FitSettings) -> str:
         raise DarkroomError(
             f"The config was not saved. {error}", advice="Add --save-lists if that file is to be written."
         ) from error
-    except OSError as error:
-        message = f"The config {file} cannot be written: {error.strerror or error}."
-        raise DarkroomError(message, advice="Choose another file with --save.") from error
     return f"Saved as {file}." + (f" The file before is kept as {kept}." if kept else "")

@@ -12,7 +12,7 @@ from typing import Annotated
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.folder import folder_metadata
 from modules.families.kinds.identify import identify_with_header, who_loads
-from modules.families.kinds.other_files import BROKEN
+from modules.families.kinds.other_files import BROKEN, UNKNOWN
 from modules.families.kinds.record import Loads
 from modules.settings.field import Section, Setting
 from modules.system.paths import from_root
@@ -74,8 +74,9 @@ class Inspection:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the file can be read and contains no code."""
-        return self.kind.kind != BROKEN.name and "code" not in self.kind.facts
+        """Whether the file can be read and contains no code, or the folder contains a model."""
+        is_no_model = self.kind.kind == UNKNOWN.name and self.path.is_dir()
+        return self.kind.kind != BROKEN.name and not is_no_model and "code" not in self.kind.facts
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:

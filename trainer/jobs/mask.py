@@ -67,15 +67,17 @@ MASK = JobSpec(
     MaskJob,
     "trainer.jobs.mask:mask",
     "Writes a mask next to each image of a folder, as cat-masklabel.png next to cat.jpg. Existing masks stay, unless "
-    "--mode is replace, add, subtract or blend; copies of the changed files are kept. Ctrl+C stops. Exit codes: 0 "
-    "done, 1 some images could not be done, 2 the model cannot be used, 130 stopped.",
+    "--mode is replace, add, subtract or blend; copies of the changed files are kept. The exit code is 1 if some "
+    "images could not be done.",
     stopped="Stopped. The masks that were written stay.",
 )
 
 
 def mask(settings: MaskJob, job: Job) -> JobFinished | JobStopped:
-    """Write the masks. Raises DarkroomError if the model cannot be used."""
+    """Write the masks. Raises DarkroomError if the model cannot be used, and OSError."""
     spec, folder = MASKERS[settings.model], _masks_folder(settings)
+    if settings.masks_folder:
+        folder.mkdir(parents=True, exist_ok=True)
     return annotate(spec, settings, job, partial(mask_work, settings), folder=folder)
 
 

@@ -28,7 +28,7 @@ from trainer.data.preview import trained_pixels
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import ConfigSettings
-from trainer.jobs.spec import Argument, JobSpec
+from trainer.jobs.spec import Argument, JobSpec, require_ending
 
 _MOST = 200  # images, epochs and uses of an image; a sheet is one PNG
 _TILE_PX, _GAP_PX, _LABEL_PX = 224, 8, 16
@@ -60,12 +60,12 @@ PREVIEW = JobSpec(
 
 
 def preview(settings: PreviewSettings, _job: Job) -> JobFinished:
-    """Write the sheet and return its path. Raises DarkroomError without images, and OSError."""
-    config = settings.load().config
+    """Write the sheet and return its path. Raises DarkroomError for another ending, or without images, and OSError."""
+    out, config = from_root(settings.out), settings.load().config
+    require_ending(out, ".png", "a PNG image")
     sheet = contact_sheet(config, num_images=settings.num_images, num_epochs=settings.epochs, num_draws=settings.draws)
     content = io.BytesIO()
     sheet.save(content, "PNG")
-    out = from_root(settings.out)
     write_bytes(out, content.getvalue())
     return JobFinished("Drawn.", (str(out),), text=f"{out}\n")
 

@@ -52,10 +52,7 @@ def with_model(config: Config, base_model: str) -> Config:
     if path.exists():
         kind = identify(path)
         if not kind.is_model:
-            raise DarkroomError(
-                f"{path.name} is not a whole model. {kind.sentence}",
-                advice="Choose a model file or a diffusers folder.",
-            )
+            raise kind.refusal(f"{path.name} is not a whole model.", "Choose a model file or a diffusers folder.")
         config = with_kind(config, kind.family, kind.variant or BASE_VARIANT)
     return config.model_copy(update={"model": config.model.model_copy(update={"base_model": base_model})})
 

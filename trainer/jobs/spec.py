@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AllowInfNan, ValidationError
@@ -126,6 +127,12 @@ def argument_of(section: type[Section], name: str) -> Argument:
     """Return how a setting of a section is written on the command line."""
     metadata = section.model_fields[name].metadata
     return next((m for m in metadata if isinstance(m, Argument)), Argument())
+
+
+def require_ending(path: Path, ending: str, what: str) -> None:
+    """Raise DarkroomError for a name that does not end as files of its format, such as ".png" for "a PNG image"."""
+    if path.suffix.lower() != ending:
+        raise DarkroomError(f"{path.name} is not a valid name for {what}.", advice=f"End its name in {ending}.")
 
 
 def validate_settings(section: type[SectionT], values: Mapping[str, Any]) -> SectionT:

@@ -34,7 +34,7 @@ def problems_of_places(
     are read.
     """
     yield from _folders(config, tries_writing=tries_writing)
-    if (problem := _unusable_output(config, tries_writing=tries_writing)) is not None:
+    if (problem := unusable_output(config, tries_writing=tries_writing)) is not None:
         yield problem
     elif is_taken(from_root(config.output.destination)):
         if own_run is not None:
@@ -52,7 +52,7 @@ def _folders(config: Config, *, tries_writing: bool) -> Iterator[Problem]:
             yield Problem(path, message, advice=advice, remedy="space" if reason.startswith(_FULL) else "")
 
 
-def _unusable_output(config: Config, *, tries_writing: bool) -> Problem | None:
+def unusable_output(config: Config, *, tries_writing: bool) -> Problem | None:
     """Return why no result can be written to the destination."""
     name = config.output.destination
     destination = from_root(name)
@@ -212,7 +212,7 @@ def _why_not_writable(folder: Path, *, tries_writing: bool) -> str:
         _remove(probe)
         return _FULL if is_disk_full(error) else error.strerror or str(error)
     if free_bytes < _MIN_FREE_BYTES:
-        return f"{_FULL} ({free_bytes / 2**20:.1f} MiB free)"
+        return f"{_FULL} ({free_bytes / 1e6:.1f} MB free)"
     return ""
 
 

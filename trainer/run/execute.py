@@ -40,7 +40,7 @@ from trainer.preflight.passes import ESTIMATING
 from trainer.preflight.report import Progress, Report
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
 from trainer.run.data import build_loaders, caches_of
-from trainer.run.failure import failure_of, not_enough_memory
+from trainer.run.failure import RefusedConfigError, failure_of, not_enough_memory
 from trainer.run.machine import Machine, machine_of, name_of, no_spill
 from trainer.run.meters import DownloadMeter, MemoryMeter
 from trainer.run.model import load_model
@@ -305,7 +305,8 @@ def _check(
 
 def _error_of(report: Report) -> DarkroomError:
     advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
-    return DarkroomError(" ".join(e.message for e in report.errors), advice=advice)
+    remedy = "space" if all(e.remedy == "space" for e in report.errors) else ""
+    return RefusedConfigError(" ".join(e.message for e in report.errors), advice=advice, remedy=remedy)
 
 
 def _check_progress(emit: Callable[[Event], None], check: Callable[[], None]) -> Progress:

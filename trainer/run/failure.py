@@ -30,6 +30,10 @@ _SHARE = 0.8  # of the estimate: the savings are to bring the run well below wha
 logger = logging.getLogger("darkroom.run")
 
 
+class RefusedConfigError(DarkroomError):
+    """The check before a run has found errors in its config."""
+
+
 def failure_of(error: BaseException, run_dir: Path | None) -> RunFailed:
     """Return the failure of a run, if necessary without its backup and details: a run never ends without an event."""
     try:
@@ -50,7 +54,14 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
         advice = f"{advice} {_way_on(run_dir, backups)}"
     if is_fixable(error):
         missing = error.name if isinstance(error, MissingModelError) else ""
-        return RunFailed(message, advice, backup_path=backup_path, missing_model=missing, remedy=remedy_of(error))
+        return RunFailed(
+            message,
+            advice,
+            backup_path=backup_path,
+            missing_model=missing,
+            remedy=remedy_of(error),
+            is_refused=isinstance(error, RefusedConfigError),
+        )
     details = redact("".join(traceback.format_exception(error)))
     if isinstance(error, OSError):  # its sentence is enough; where no log is open, this is printed
         logger.error("The run failed: %s", message)

@@ -111,7 +111,7 @@ def name_of(device: Device) -> str:
     if device.type != "cuda":
         return device.type
     facts = torch.cuda.get_device_properties(device.torch)
-    return f"{facts.name} ({facts.total_memory / 2**30:.0f} GiB)"
+    return f"{facts.name} ({facts.total_memory / 1e9:.0f} GB)"
 
 
 @contextmanager

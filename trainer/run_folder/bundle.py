@@ -120,9 +120,9 @@ def _environment() -> Iterator[str]:
 def _hardware(run_dir: Path | None) -> Iterator[str]:
     memory = psutil.virtual_memory()
     yield f"Processor: {platform.processor() or platform.machine()}, {os.cpu_count()} logical cores"
-    yield f"Memory: {memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB free"
+    yield f"Memory: {memory.total / 1e9:.1f} GB, {memory.available / 1e9:.1f} GB free"
     place = run_dir if run_dir is not None and run_dir.exists() else Path.home()
-    yield f"Disk of {place}: {shutil.disk_usage(place).free / 2**30:.1f} GiB free"
+    yield f"Disk of {place}: {shutil.disk_usage(place).free / 1e9:.1f} GB free"
     yield f"torch build: {torch_build() or 'default'}"
     try:
         yield from (f"GPU: {line}" for line in run_tool(_GPU_QUERY).splitlines())

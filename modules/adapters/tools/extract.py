@@ -24,9 +24,8 @@ def extract_difference(
     """
     for source in (base, tuned):
         if not source.kind.is_model:
-            raise DarkroomError(
-                f"{source.path.name} is not a whole model. {source.kind.sentence}",
-                advice="Choose a model file or a diffusers folder.",
+            raise source.kind.refusal(
+                f"{source.path.name} is not a whole model.", "Choose a model file or a diffusers folder."
             )
     targets = _targets(base, tuned, with_text_encoders=with_text_encoders)
     layers: list[AdapterLayer] = []

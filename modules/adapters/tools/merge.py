@@ -40,9 +40,8 @@ def merge_into_model(model: Source, files: Sequence[WeightedFile], *, dtype: tor
     Raises DarkroomError for a file of another model, and for a change that is not known or does not fit.
     """
     if not model.kind.is_model:
-        raise DarkroomError(
-            f"{model.path.name} is not a whole model. {model.kind.sentence}",
-            advice="Choose a model file or a diffusers folder.",
+        raise model.kind.refusal(
+            f"{model.path.name} is not a whole model.", "Choose a model file or a diffusers folder."
         )
     targets = published(model.kind.model).adapter_targets(model.configs)
     changes: dict[Place, list[_Change]] = {}

@@ -44,7 +44,7 @@ def open_adapter(path: Path) -> Source:
     kind = identify(path)
     if kind.kind != "lora" or not kind.model:
         labels = ", ".join(spec.label for spec in FAMILIES.values())
-        raise DarkroomError(f"{path.name} cannot be used. {kind.sentence}", advice=f"Choose a LoRA file for {labels}.")
+        raise kind.refusal(f"{path.name} cannot be used.", f"Choose a LoRA file for {labels}.")
     source = open_lora(path, kind)
     _require_whole(path.name, content_of(source))
     return source
@@ -63,7 +63,7 @@ def read_for_model(path: Path, targets: AdapterTargets) -> AdapterFile:
     """
     kind = identify(path)
     if kind.kind != "lora":
-        raise DarkroomError(f"{path.name} is not an adapter file. {kind.sentence}", advice="Choose a LoRA file.")
+        raise kind.refusal(f"{path.name} is not an adapter file.", "Choose a LoRA file.")
     content = read_adapter_file(path, targets)
     refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced, kind.sentence)
     if refusal:

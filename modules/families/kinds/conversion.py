@@ -230,10 +230,8 @@ def open_source(path: Path, *, use_ema: bool = False) -> Source:
     kind = identify(path)
     opener = FILE_KINDS[kind.kind].opener
     if not opener:
-        raise DarkroomError(
-            f"{path.name} cannot be converted. {kind.sentence}",
-            advice=f"Choose a whole model or a LoRA file of {', '.join(s.label for s in FAMILIES.values())}.",
-        )
+        labels = ", ".join(spec.label for spec in FAMILIES.values())
+        raise kind.refusal(f"{path.name} cannot be converted.", f"Choose a whole model or a LoRA file of {labels}.")
     opened: Callable[..., Source] = load_factory(opener)
     return opened(path, kind, use_ema=use_ema)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from modules.system.errors import DarkroomError
+
 WITHOUT = "without"
 """The fact with the optional parts that a model lacks, separated by commas."""
 Prediction = Literal["epsilon", "v_prediction", "flow", "edm", ""]
@@ -47,6 +49,12 @@ class FileKind:
     def is_denoiser(self) -> bool:
         """Whether it is the denoiser of a model of a known family, without the other parts."""
         return self.kind == "part" and bool(self.model)
+
+    def refusal(self, why: str, advice: str) -> DarkroomError:
+        """Return the error for a file that does not serve. What is wrong with one that cannot be read is enough."""
+        if self.kind == "broken":
+            return DarkroomError(self.sentence)
+        return DarkroomError(f"{why} {self.sentence}", advice=advice)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as data."""

@@ -111,7 +111,7 @@ def test_a_full_disk(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places.shutil, "disk_usage", lambda path: nearly)
     report = check(config)
     assert errors(report) == ["general.workspace_dir", "general.cache_dir", "output.destination"]
-    assert all("the disk is full (1.0 MiB free)" in p.message for p in report.errors)
+    assert all("the disk is full (1.0 MB free)" in p.message for p in report.errors)
 
 
 def test_a_disk_that_is_full_to_the_last_byte(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

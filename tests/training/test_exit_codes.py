@@ -1,0 +1,91 @@
+"""The exit codes of all verbs: 2 for what the user has to change, 1 for what the machine refused."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from modules.config.codec import save_file
+from tests.builders.configs import small_config
+from tests.builders.full_disk import FullDisk
+from tests.builders.runs import run
+from tests.training.test_lora_tools import write_lora
+from trainer.__main__ import _verbs, main
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# A command of each verb that writes to {out}.
+WRITERS: Mapping[str, str] = {
+    "train": "{config} --set output.destination={out}/lora.safetensors",
+    "resume": "{run} --set training.epochs=2 --set output.destination={out}/lora.safetensors",
+    "fork": "{run} --set training.epochs=2 --set output.destination={out}/lora.safetensors",
+    "cache": "{config} --set general.cache_dir={out}",
+    "queue": "add {config}",
+    "remote": "add box --host 203.0.113.7",
+    "secrets": "set huggingface_token",
+    "check": "{config} --save {out}/config.json",
+    "doctor": "{config} --html {out}/page.html",
+    "sample": "{config} --prompt disc --width-px 64 --height-px 64 --steps 1 --out {out}",
+    "preview": "{config} --out {out}/sheet.png",
+    "probe": "{config} --what rate --steps 12 --out {out}",
+    "self-test": "{config} --steps 5 --out {out}",
+    "convert": "{lora} {out}/lora.safetensors",
+    "export": "{run} --out {out}/lora.safetensors",
+    "lora-merge": "{model} {out}/model {lora}",
+    "lora-combine": "{out}/lora.safetensors {lora} {lora}",
+    "lora-resize": "{lora} {out}/lora.safetensors --rank 1",
+    "lora-extract": "{model} {other} {out}/lora.safetensors --rank 1",
+    "lora-blocks": "{lora} {out}/lora.safetensors down=0.5",
+    "schema": "--output {out}/schema.json",
+    "mask": "{images} --model colour --masks-folder {out}",
+    "bundle": "--output {out}/bundle.zip",
+}
+# These write next to what they read, into the environment, or nothing.
+WITHOUT_OUTPUT = {"report", "web", "checkpoints", "inspect", "models", "diff", "caption", "install"}
+
+
+def test_every_verb_is_held_to_the_exit_codes() -> None:
+    assert {*WRITERS, *WITHOUT_OUTPUT} == set(_verbs())
+
+
+@pytest.fixture(scope="module")
+def places(tiny_sd: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """The files that the commands read."""
+    folder = tmp_path_factory.mktemp("files")
+    config = small_config(folder, model=tiny_sd, images=images, training={"epochs": 1})
+    save_file(config, folder / "config.json")
+    lora = write_lora(folder / "lora.safetensors", tiny_sd, seed=1)
+    assert main(["lora-merge", str(tiny_sd), str(folder / "other"), str(lora)]) == 0
+    found = {"config": folder / "config.json", "lora": lora, "model": tiny_sd, "other": folder / "other"}
+    found |= {"images": Path(shutil.copytree(images, folder / "images"))}
+    run_dir = Path(run(config).finished.backup_path).parent.parent
+    return {name: str(path) for name, path in (found | {"run": run_dir}).items()}
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["a file in its place", "a full disk"])
+@pytest.mark.parametrize("verb", WRITERS)
+def test_an_output_that_cannot_be_written(
+    verb: str,
+    is_full: bool,
+    places: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out" / "folder"
+    if is_full:
+        FullDisk(monkeypatch, out.parent, is_full=True)
+    else:
+        out.parent.write_text("a file where a folder has to be")
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):  # of the queue, the machines and the secrets
+        monkeypatch.setenv(name, str(out))
+    monkeypatch.setattr("sys.stdin", io.StringIO("hf_secret\n"))
+    code = main([verb, *WRITERS[verb].format(out=out, **places).split()])
+    printed = capsys.readouterr().err
+    assert code == (1 if is_full else 2), printed
+    assert "full" in printed if is_full else str(out.parent) in printed
+    assert "Traceback" not in printed
