@@ -260,6 +260,10 @@ def decode(raw: object, *, over: Config | None = None, name: str = "The file") -
     if "remembered" in known:
         known["remembered"] = _storable(known["remembered"])
     config = validate(known, problems)
+    if is_onetrainer(raw):
+        from modules.config.migrations.tree_moves import with_their_key
+
+        problems = [with_their_key(problem, raw) for problem in problems]
     return Loaded(config, [default_named(p, config) for p in problems], was_migrated)
 
 

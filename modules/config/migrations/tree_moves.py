@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from modules.system.problem import DEFAULT_USED, Problem, shown
 
 Tree = dict[str, Any]
 Notes = list[Problem]
+
+# OneTrainer's defaults (version 11) where they are not ours.
+THEIR_DEFAULTS: Mapping[str, Any] = {
+    "training_method": "FINE_TUNE",
+    "epochs": 100,
+    "learning_rate": 3e-6,
+    "train_dtype": "FLOAT_16",
+    "fallback_train_dtype": "BFLOAT_16",
+    "ema_update_step_interval": 5,
+    "lora_alpha": 1.0,
+    "layer_filter_preset": "full",
+    "cache_dir": "workspace-cache/run",
+    "sample_image_format": "JPG",
+    "non_ema_sampling": True,
+    "output_dtype": "FLOAT_32",
+    "output_model_destination": "models/model.safetensors",
+    "include_train_config": "NONE",
+}
 
 
 def put(tree: Tree, path: str, value: object) -> None:
@@ -28,13 +47,18 @@ def move(rest: Tree, result: Tree, source: str, path: str) -> None:
 def choose(
     rest: Tree, result: Tree, source: str, path: str, names: Mapping[str, str], notes: Notes, *, where: str = ""
 ) -> None:
-    """Move a name, translated by `names`; an unknown name is reported under `where` or the path."""
+    """Move a name, translated by `names`; an unknown name is reported under `where` or the path, and OneTrainer's
+    default stands in its place.
+    """
     if source not in rest:
         return
     value = rest.pop(source)
     if isinstance(value, str) and value in names:
         put(result, path, names[value])
-    elif value not in (None, "NONE"):
+        return
+    if (default := str(THEIR_DEFAULTS.get(source))) in names:
+        put(result, path, names[default])
+    if value not in (None, "NONE"):
         message = f"{source} = {shown(value)} is not supported here; {DEFAULT_USED}."
         notes.append(Problem(where or path, message, "warning"))
 
@@ -86,6 +110,26 @@ def move_into(tree: Tree, source: str, holder: str, key: str, notes: Notes) -> b
 
 # Our path of an object of theirs, if it is not one of the parts of the model.
 _OUR_PATHS = {"optimizer": "training.optimizer", "embedding": "embeddings.words"}
+
+
+def with_their_key(problem: Problem, raw: Tree) -> Problem:
+    """Return a problem with a value of the file, found once it had its place here, with the file's own name of it."""
+    value, found, _ = problem.message.partition(" is not valid (")
+    if not found or problem.path.startswith("unknown"):
+        return problem
+    names = {name for name, leaf in _leaves(raw) if shown(leaf) == value}
+    alike = names & set(problem.path.split("."))
+    name, *others = alike or names or {""}
+    return replace(problem, message=f"{name} = {problem.message}") if name and not others else problem
+
+
+def _leaves(node: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Yield each value in a tree with its key."""
+    yield name, node
+    for key, inner in node.items() if isinstance(node, dict) else ():
+        yield from _leaves(inner, key)
+    for inner in node if isinstance(node, list) else ():
+        yield from _leaves(inner, name)
 
 
 def own_object(tree: Tree, key: str, notes: Notes) -> Tree:

@@ -13,40 +13,41 @@ from collections.abc import Mapping
 from modules.config.migrations.onetrainer_11.lists import concepts_of, samples_of
 from modules.config.migrations.onetrainer_11.model import adapter_of, model_of, parts_of
 from modules.config.migrations.onetrainer_11.other_topics import data_of, devices_of, embeddings_of, evaluation_of
+from modules.config.migrations.onetrainer_11.tables import family_of
 from modules.config.migrations.onetrainer_11.training import training_of
-from modules.config.migrations.tree_moves import Notes, Tree, number
-from modules.system.problem import Problem, cut
+from modules.config.migrations.onetrainer_keys import PARTS
+from modules.config.migrations.tree_moves import THEIR_DEFAULTS, Notes, Tree, number
+from modules.families.registry import FAMILIES
+from modules.system.problem import Problem, cut, shown
 
 __all__ = ["to_darkroom_1"]
 
-# OneTrainer's defaults (version 11) where they are not ours.
-_THEIR_DEFAULTS: Mapping[str, object] = {
-    "training_method": "FINE_TUNE",
-    "epochs": 100,
-    "learning_rate": 3e-6,
-    "train_dtype": "FLOAT_16",
-    "fallback_train_dtype": "BFLOAT_16",
-    "ema_update_step_interval": 5,
-    "lora_alpha": 1.0,
-    "layer_filter_preset": "full",
-    "cache_dir": "workspace-cache/run",
-    "sample_image_format": "JPG",
-    "non_ema_sampling": True,
-    "output_dtype": "FLOAT_32",
-    "output_model_destination": "models/model.safetensors",
-    "include_train_config": "NONE",
-}
 _MAX_NAMED = 8
-_PARTLY_USED = (
-    "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae", "concepts", "samples",
-    "additional_embeddings"
-)  # fmt: skip
+# Values of kept keys that mean nothing: OneTrainer's defaults, which every complete file has.
+_OFF: Mapping[str, tuple[object, ...]] = {
+    **dict.fromkeys(("include", "async_offloading"), (True,)),
+    **dict.fromkeys(("attention_mask", "transformer_attention_mask", "dynamic_timestep_shifting"), (False,)),
+    **dict.fromkeys(("force_v_prediction", "force_epsilon_prediction"), (False,)),
+    **dict.fromkeys((f"text_encoder{n}_layer_skip" for n in ("", "_2", "_3", "_4")), (0,)),
+    "rescale_noise_scheduler_to_zero_terminal_snr": (False,),
+    "guidance_scale": (1.0,),
+    "vb_loss_strength": (1.0,),
+    "dropout_probability": (0.0,),
+    "text_encoder_sequence_length": (512,),
+    "text_encoder_2_sequence_length": (77,),
+    "frames": (1, "25"),
+    "length": (10.0,),
+    "sample_video_format": ("MP4",),
+    "sample_audio_format": ("MP3",),
+}
+_PARTLY_USED = (*PARTS, "concepts", "samples", "additional_embeddings", "optimizer", "quantization")
 
 
 def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     """Return our tree for an OneTrainer tree of version 11, complete or sparse; unsupported keys are reported."""
     given = {k: v for k, v in copy.deepcopy(tree).items() if not k.startswith("__")}
-    rest = {**_THEIR_DEFAULTS, **given}
+    rest = {**THEIR_DEFAULTS, **given}
+    _replace_invalid(rest, notes)
     rest.pop("secrets", None)  # reported when they are removed, before any migration
     accumulation = number(rest.get("gradient_accumulation_steps", 1))
     if accumulation is not None:
@@ -65,23 +66,54 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     samples_of(rest, result, notes)
     if rest:
         result["unknown"] = {"onetrainer": rest}
-        message = f"These settings have no effect here and are kept unchanged: {_named(rest)}."
+        message = f"These settings have no effect here and are kept unchanged: {_named(rest, family_of(result))}."
         notes.append(Problem("", message, "info"))
     return result
 
 
-def _named(rest: Tree) -> str:
-    """Return the first few names, and how many more there are."""
-    keys = sorted(rest)
+def _replace_invalid(rest: Tree, notes: Notes) -> None:
+    """Cast numbers as OneTrainer does; of a value that cannot be cast it keeps its own default, which is not ours.
+
+    Unknown names are left to `choose`.
+    """
+    for key, default in THEIR_DEFAULTS.items():
+        given = rest[key]
+        if isinstance(default, int | float) and not isinstance(default, bool):
+            cast = number(given)
+            rest[key] = default if cast is None else type(default)(cast)
+            is_valid = cast is not None
+        else:
+            is_valid = isinstance(given, type(default))
+            rest[key] = given if is_valid else default
+        if not is_valid:
+            message = f"{key} = {shown(given)} is not valid; OneTrainer's default, {default}, is used instead."
+            notes.append(Problem("", message, "warning"))
+
+
+def _named(rest: Tree, family: str) -> str:
+    """Return the first few names, and how many more there are: those with a meaning for this type of model first."""
+    foreign = {*PARTS, "embedding"} - {part.name for part in FAMILIES[family].parts}
+    keys = sorted(rest, key=lambda key: (key in foreign or not _is_set(key, rest[key]), key))
     more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
-    return ", ".join(cut(_name(key, rest[key]), max_chars=60) for key in keys[:_MAX_NAMED]) + more
+    names = (key if key in foreign else _name(key, rest[key]) for key in keys[:_MAX_NAMED])
+    return ", ".join(cut(name, max_chars=60) for name in names) + more
+
+
+def _is_set(key: str, value: object) -> bool:
+    """Return whether a kept value, or any inside, is other than what it is in every complete file."""
+    match value:
+        case dict():
+            return any(_is_set(name, inner) for name, inner in value.items() if name != "__version")
+        case list():
+            return any(_is_set(key, item) for item in value)
+        case _:
+            return value not in (None, "") and value not in _OFF.get(key, ())
 
 
 def _name(key: str, value: object) -> str:
     """Return a name, with the names inside if the rest of the object is used."""
     if key not in _PARTLY_USED:
-        return cut(key, max_chars=40)
-    inside = [
-        name for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict) for name in item
-    ]
+        return cut(key, max_chars=60)
+    items = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
+    inside = [name for item in items for name in sorted(item, key=lambda name: not _is_set(name, item[name]))]
     return f"{key} ({', '.join(dict.fromkeys(inside))})" if inside else key

@@ -102,15 +102,15 @@ def concepts_from(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
 
 
 def _concept(given: Tree, notes: Notes, where: str) -> Tree:
-    kind = given.pop("type", "VALIDATION" if given.pop("validation_concept", False) else "STANDARD")
-    given.pop("validation_concept", None)
+    former = "VALIDATION" if given.pop("validation_concept", False) else "STANDARD"
+    kind = former if (stated := given.pop("type", None)) is None else stated
     given.pop("concept_stats", None)  # statistics, not settings
     is_known = is_key(kind, _KINDS)
     if not is_known:
         message = f"The concept type {plain(kind)} is not supported; the concept is disabled."
         notes.append(Problem(f"{where}.kind", message, "warning"))
     concept: Tree = {
-        "enabled": bool(given.pop("enabled", True)) and is_known,
+        "enabled": given.pop("enabled", True) not in (False, 0) and is_known,
         "kind": _KINDS[kind] if is_known else "training",
     }
     move_all(given, concept, _OF_CONCEPTS)

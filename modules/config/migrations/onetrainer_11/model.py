@@ -84,7 +84,6 @@ _NEAREST = {
 }
 _PLAIN = {
     "base_model_name": "model.base_model",
-    "text_encoder_layer_skip": "model.clip_skip",
     "compile": "model.compile",
     "force_circular_padding": "model.circular_padding",
     "offline_mode": "model.offline",
@@ -111,7 +110,7 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
     if rest.pop("continue_last_backup", False):
         message = "OneTrainer backups cannot be resumed; the LoRA file inside a backup can be used to start from."
         notes.append(Problem("", message, "info"))
-    _prediction(rest, result, notes)
+    _of_older_families(rest, result, notes)
     if family_of(result) == "flux":
         put(result, "model.text_tokens", rest.pop("text_encoder_2_sequence_length", _T5_TOKENS))
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
@@ -128,7 +127,6 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
             if rest.get(key, 0) == 0:  # T5 and Llama have no clip skip here
                 rest.pop(key, None)
     move_all(rest, result, _PLAIN)
-    _second_clip_skip(rest, result)
     choose(rest, result, "output_dtype", "output.dtype", OUTPUT_DTYPES, notes)
     _format(rest, result, notes)
     choose(
@@ -165,6 +163,16 @@ def _text_tokens(rest: Tree, result: Tree, notes: Notes) -> None:
     elif tokens not in (None, 512):
         message = f"text_encoder_sequence_length {shown(tokens)} is not supported, but 64 to 512; 512 tokens are read."
         notes.append(Problem("model.family", message, "warning"))
+
+
+def _of_older_families(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Convert the prediction type and the clip skip; for families without them their keys stay as they are."""
+    fields = FAMILIES[family_of(result)].settings.model_fields
+    if "prediction_type" in fields:
+        _prediction(rest, result, notes)
+    if "clip_skip" in fields:
+        move(rest, result, "text_encoder_layer_skip", "model.clip_skip")
+        _second_clip_skip(rest, result)
 
 
 def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:

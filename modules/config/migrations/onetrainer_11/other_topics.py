@@ -60,7 +60,7 @@ def _resolution(given: object, result: Tree, notes: Notes) -> None:
     if not is_whole:
         shorter = ", ".join(r if isinstance(r, str) else f"{r:g}" for r in resolutions)
         used = f"{shorter} is used" if resolutions else DEFAULT_USED
-        message = f"{shown(given)} is not a valid resolution; {used}."
+        message = f"resolution = {shown(given)} is not valid; {used}."
         notes.append(Problem("data.resolution_px", message, "warning"))
 
 

@@ -69,7 +69,8 @@ def every(rest: Tree, key: str, steps_per_update: int, default: tuple[float, str
     if unit == "NEVER" or (given is None and key == "stop_training_after"):
         return {"unit": "never"}
     if n is None or not isinstance(unit, str) or unit not in _UNITS:
-        message = f"{shown(given)} {shown(unit)} is not a valid period; {default[0]} {default[1]} is used instead."
+        value = f"{key} = {shown(given)} {shown(unit)}"
+        message = f"{value} is not a valid period; {default[0]} {default[1]} is used instead."
         notes.append(Problem(where, message, "warning"))
         n, unit = default
     if n <= 0 or unit == "NEVER":

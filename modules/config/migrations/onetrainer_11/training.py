@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers, move_all, remember
+from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers, family_of, move_all, remember
 from modules.config.migrations.onetrainer_optimizers import (
     low_precision_updates_from,
     optimizer_from,
@@ -14,6 +14,7 @@ from modules.config.migrations.onetrainer_optimizers import (
 from modules.config.migrations.tree_moves import Notes, Tree, choose, number, pop_object, put, put_back
 from modules.diffusion.timesteps.distributions import DISTRIBUTIONS
 from modules.diffusion.weightings import WEIGHTINGS
+from modules.families.registry import FAMILIES
 from modules.objectives.losses import LOSSES
 from modules.optim.schedule_registry import SCHEDULES
 from modules.system.problem import Problem, shown
@@ -84,7 +85,7 @@ def _optimizer(rest: Tree, result: Tree, notes: Notes) -> None:
     given = pop_object(rest, "optimizer", notes, "training.optimizer")
     theirs = given.get("optimizer", "ADAMW")
     name = theirs.lower() if isinstance(theirs, str) else ""
-    updates = low_precision_updates_from(given, name, are_bfloat16=_trains_bfloat16(rest))
+    updates = low_precision_updates_from(given, name, are_bfloat16=_trains_bfloat16(rest, family_of(result)))
     put(result, "training.small_weights", updates)
     chosen = optimizer_from(given, notes)
     put(result, "training.optimizer", chosen)
@@ -96,11 +97,11 @@ def _optimizer(rest: Tree, result: Tree, notes: Notes) -> None:
         put_back(rest, "optimizer_defaults", defaults)
 
 
-def _trains_bfloat16(rest: Tree) -> bool:
-    """Return whether any trained weight is bfloat16."""
+def _trains_bfloat16(rest: Tree, family: str) -> bool:
+    """Return whether any trained weight of the model is bfloat16."""
     if rest.get("training_method") == "LORA":
         return rest.get("lora_weight_dtype") == "BFLOAT_16"
-    names = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3")
+    names = (part.name for part in FAMILIES[family].trainable_parts if part.name != "vae")
     parts = [part for name in names if isinstance(part := rest.get(name), dict)]
     return any(part.get("train", True) is True and part.get("weight_dtype") == "BFLOAT_16" for part in parts)
 
@@ -208,7 +209,11 @@ def schedule_from(rest: Tree, notes: Notes, steps_per_update: int) -> Tree:
     else:
         rest.update({} if theirs is None else {"learning_rate_scheduler": theirs})
         notes.append(
-            Problem(_SCHEDULE, f"{shown(theirs)} is not a known schedule; constant is used instead.", "warning")
+            Problem(
+                _SCHEDULE,
+                f"learning_rate_scheduler = {shown(theirs)} is not a known schedule; constant is used instead.",
+                "warning",
+            )
         )
     _convert_warmup(rest, schedule, notes, max(1, steps_per_update))
     fields = SCHEDULES[schedule["name"]].settings.model_fields
@@ -228,7 +233,7 @@ def _convert_warmup(rest: Tree, schedule: Tree, notes: Notes, steps_per_update: 
     given = rest.pop("learning_rate_warmup_steps", 200.0)
     warmup = number(given)
     if warmup is None or warmup / steps_per_update > _MAX_WARMUP_STEPS:
-        message = f"{shown(given)} is not a valid warm-up length; warm-up is off."
+        message = f"learning_rate_warmup_steps = {shown(given)} is not valid; warm-up is off."
         notes.append(Problem(f"{_SCHEDULE}.warmup_steps", message, "warning"))
     elif warmup > 1:
         schedule["warmup_steps"] = math.ceil(warmup / steps_per_update)
@@ -242,7 +247,7 @@ def _convert_share(rest: Tree, schedule: Tree, notes: Notes) -> None:
     if factor is not None and 0 <= factor <= 1:
         schedule["min_factor"] = factor
     elif given is not None:
-        message = f"{shown(given)} is not a number from 0 to 1; the learning rate decays to 0."
+        message = f"learning_rate_min_factor = {shown(given)} is not from 0 to 1; the learning rate decays to 0."
         notes.append(Problem(f"{_SCHEDULE}.min_factor", message, "warning"))
 
 
@@ -252,7 +257,8 @@ def _convert_cycles(rest: Tree, schedule: Tree, notes: Notes) -> None:
     if cycles is not None and 0 < cycles <= 10_000:
         schedule["cycles"] = cycles
     elif given is not None:
-        notes.append(Problem(f"{_SCHEDULE}.cycles", f"{shown(given)} is not a number of cycles; 1 is used.", "warning"))
+        message = f"learning_rate_cycles = {shown(given)} is not a number of cycles; 1 is used."
+        notes.append(Problem(f"{_SCHEDULE}.cycles", message, "warning"))
 
 
 def _convert_custom(rest: Tree, schedule: Tree, notes: Notes) -> None:
@@ -267,7 +273,7 @@ def _convert_custom(rest: Tree, schedule: Tree, notes: Notes) -> None:
         schedule["arguments"] = "\n".join(lines)
         del rest["scheduler_params"]
     else:
-        message = f"{shown(arguments)} is not a list of names and values; the arguments are left out."
+        message = f"scheduler_params = {shown(arguments)} is not a list of names and values; it is left out."
         notes.append(Problem(f"{_SCHEDULE}.arguments", message, "warning"))
 
 
