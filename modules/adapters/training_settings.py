@@ -89,7 +89,7 @@ class RankedSettings(AdapterSection):
         advanced_setting(
             "DoRA on output axis",
             "One magnitude for each output of a layer, as in the paper, instead of each input. diffusers loads only "
-            "these; ComfyUI, Forge and A1111 apply only those of inputs as they were trained.",
+            "these; in ComfyUI, Forge and A1111 only magnitudes of inputs act as they were trained.",
             applies_when=When("decompose", (True,)),
         ),
     ] = False

@@ -28,28 +28,24 @@ class Batch:
     them, or all (None). `size_conditionings` describe how each image was resized and cropped. `epoch` is the one it is
     trained in, to which some samples of a merged batch do not belong. `group_samples` is the number of images in the
     whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch` marks its last micro-batch.
-    `step`, the group's first, and `micro_batch` count from 0 and select the random seeds.
-    `masks_B1HW`, at the size of the latents, are 1 where an image is trained with full weight and 0 where it has the
-    unmasked weight; `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked
-    training.
-    `prior_samples` is empty, or has for each image whether its target is the prediction of the original model.
-    `prior_weights_B1HW`, shaped like the masks, are the weights of the errors against that prediction that are added to
-    the loss; None adds none.
-    `rejected_latents_BCHW`, shaped like the latents, belong to the rejected images of pairs, whose chosen images the
-    others are: with the same augmentations and the same size conditioning. None without pairs. `same_pairs` is empty,
-    or has for each pair whether both images are the same, from which nothing can be learned. `pair_files` is empty, or
-    has for each pair the file of its chosen image if that is trained as it is in the file: whole, in its size, upright.
-    `group_start` is the number of the group's images in the micro-batches before it.
-    `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
-    `conditioning` has one more entry at the end, for the empty prompt.
-    `inputs` are the further inputs of the model by name (`ModelInput`), in the dtype of the latents; most models have
-    none.
-    `pixels_B3PP`, float32 in [-1, 1], are the images themselves for a method that trains on pixels: then the latents
-    are zeros, there is no conditioning, and the masks have the size of the images. None otherwise.
-    Where several processes share a micro-batch, this one's images are those from `first_row` on, of
-    `micro_batch_samples` in all; 0 if the micro-batch is not shared. Its captions are padded to the longest of
-    `padded_like`, all captions of the micro-batch. If it does not `count`, other processes train its images, too, and
-    its loss has no weight.
+    `step`, the group's first, and `micro_batch` count from 0 and select the random seeds. `masks_B1HW`, at the size of
+    the latents, are 1 where an image is trained with full weight and 0 where it has the unmasked weight;
+    `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked training. `prior_samples`
+    is empty, or has for each image whether its target is the prediction of the original model. `prior_weights_B1HW`,
+    shaped like the masks, are the weights of the errors against that prediction that are added to the loss; None adds
+    none. `rejected_latents_BCHW`, shaped like the latents, belong to the rejected images of pairs, whose chosen images
+    the others are: with the same augmentations and the same size conditioning. None without pairs. `same_pairs` is
+    empty, or has for each pair whether both images are the same, from which nothing can be learned. `pair_files` is
+    empty, or has for each pair the file of its chosen image if that is trained as it is in the file: whole, in its
+    size, upright. `group_start` is the number of the group's images in the micro-batches before it. `empty_for` is
+    empty, or has the indices of the text encoders that get the empty prompt for each image; then `conditioning` has one
+    more entry at the end, for the empty prompt. `inputs` are the further inputs of the model by name (`ModelInput`), in
+    the dtype of the latents; most models have none. `pixels_B3PP`, float32 in [-1, 1], are the images themselves for a
+    method that trains on pixels: then the latents are zeros, there is no conditioning, and the masks have the size of
+    the images. None otherwise. Where several processes share a micro-batch, this one's images are those from
+    `first_row` on, of `micro_batch_samples` in all; 0 if the micro-batch is not shared. Its captions are padded to the
+    longest of `padded_like`, all captions of the micro-batch. If it does not `count`, other processes train its images,
+    too, and its loss has no weight.
     """
 
     latents_BCHW: torch.Tensor

@@ -26,7 +26,7 @@ class Example:
     """An image of a concept, with its resize and center crop at each resolution; or a prompt with its sizes.
 
     `background` is the colour behind its transparent places; None where it has none. `place` is the folder of its image
-    within that of the concept, with a slash at its end, or its whole `name` where that ends differently. `mask_box` is
+    within the concept's, with a slash at its end, or its whole `name` where that ends differently. `mask_box` is
     the box around the white of its mask, in pixels of the image, where the concept crops to masks. `input_files` are
     the files of the model's further inputs that it has, by their name. `rejected_background` belongs to the rejected
     image of a pair, whose chosen image this is.
@@ -196,7 +196,7 @@ class Assignment:
         return known
 
     def _place(self, image: SourceImage) -> str:
-        """Return the folder of an image within that of the concept, or the name of an image elsewhere."""
+        """Return the folder of an image within the concept's, or the name of an image elsewhere."""
         place = self._places.get(image.folder)
         if place is not None:
             return place

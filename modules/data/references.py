@@ -89,7 +89,7 @@ class ReferenceFit:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BatchShape(Size):
-    """The size of the images of a batch, with those of the reference images that each of them has, in their order."""
+    """The size of the images of a batch, and of the reference images that each of them has, in their order."""
 
     references: tuple[Size, ...] = ()
 

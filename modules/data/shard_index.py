@@ -107,7 +107,7 @@ def remember_shard(archive: Path, index: ShardIndex, *, size_bytes: int, mtime_n
 def columns_of_shards(archives: Iterable[Path]) -> dict[str, NDArray[Any]]:
     """Return the indexes of tar shards as columns, for other processes. Raises OSError.
 
-    `names`, `ends_N` and `places_N2` are those of all shards, one after the other; `tables` has for each, as JSON, its
+    `names`, `ends_N` and `places_N2` go through all shards, one after the other; `tables` has for each, as JSON, its
     key, what is wrong with it, and how many members and bytes of names are its own.
     """
     found = [(_key_of(archive), shard_index(archive)) for archive in archives]

@@ -95,7 +95,7 @@ def is_too_long(num_images: int, views: float) -> bool:
 class Amount:
     """The images of a run: their number, how many samples of them an epoch has, and the images of a step.
 
-    `steps_per_epoch` is 0 until the sizes of the images are known: those of each size make batches of their own.
+    `steps_per_epoch` is 0 until the sizes of the images are known: the images of each size make batches of their own.
     """
 
     num_images: int

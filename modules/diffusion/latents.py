@@ -1,6 +1,6 @@
 """The normalisation of a model's latents: from the VAE's encoding to the denoiser's input, and back.
 
-Shapes: B batch, C channels of the VAE, H W height and width of its latents; those of a video have frames before them,
+Shapes: B batch, C channels of the VAE, H W height and width of its latents. Videos have frames before the height,
 (B, C, F, H, W), which noise, targets, losses and the steps of policies take as well. Each model has its own
 normalisation; diffusers keeps the constants in the VAE's config, or in its weights.
 """

@@ -120,7 +120,7 @@ class StepsShift:
     """The shift `exp(mu)` of samples that depends on the number of steps, too (`compute_empirical_mu` of diffusers).
 
     mu was fitted to good samples: it is linear in the tokens at 10 and at 200 steps, linear in the steps between these
-    two lines and beyond, and above 4,300 tokens that of 200 steps.
+    two lines and beyond, and above 4,300 tokens as with 200 steps.
     """
 
     def factor(self, num_tokens: int, num_steps: int) -> float:

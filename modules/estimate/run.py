@@ -284,11 +284,11 @@ class _Run:
         return sum(count(self._trained_of(n)) * self._trained_item(n) for n in self.run.plans)
 
     def _original_bytes(self) -> int:
-        """Return the bytes of the copies of weights before training; those of offloaded weights are offloaded too."""
+        """Return the bytes of the copies of weights before training; offloaded weights have offloaded copies."""
         return self._gradient_bytes() if self.run.has_originals else 0
 
     def _reference_bytes(self) -> int:
-        """Return the bytes of the copies of weights as they were at a later step, offloaded like those before it."""
+        """Return the bytes of the copies of weights as they were at a later step, offloaded likewise."""
         return self._gradient_bytes() if self.run.sampled and self.run.sampled.copies_weights else 0
 
     def _latents_bytes(self) -> int:

@@ -55,18 +55,16 @@ class RunPlan:
     pixels (width, height); `has_master_weights`: 16-bit weights have float32 ones; `average`: whether EMA is kept, and
     where. `scales_loss`: float16 with a loss scaler; `is_fused`: weights are updated inside the backward pass.
     `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
-    `has_originals`: training keeps a copy of the trained weights as they were before.
-    `step_batch` is the batch of this process where several share a step, 0 for the whole one. The weights of the
-    `sharded` parts are sharded among `num_shards` processes.
-    `summed_bytes` is how much of the gradients several processes sum at a time, None for a single process; those of 16
-    bits are summed in float32 with `sums_in_float32`.
-    `images_per_pass` is how many images a sample of the batch has: 2 for pairs. `reconstructs`: the VAE is trained, and
-    no denoiser runs; `is_perceptual`: with LPIPS in the loss.
-    `training_adapter_bytes` are on the device while images are sampled. `keeps_other_denoiser`: the denoiser of a
-    sampling model stays on the device, because nothing is offloaded.
-    The VAE encodes and decodes in `tiles`, samples in no smaller ones than `sample_tiles`. `references` are the sizes
-    of reference images with another size than their image, `clips` the sizes of clips, which `sizes` has as images with
-    as many latents.
+    `has_originals`: training keeps a copy of the trained weights as they were before. `step_batch` is the batch of this
+    process where several share a step, 0 for the whole one. The weights of the `sharded` parts are sharded among
+    `num_shards` processes. `summed_bytes` is how much of the gradients several processes sum at a time, None for a
+    single process; with `sums_in_float32` gradients of 16 bits are summed in float32. `images_per_pass` is how many
+    images a sample of the batch has: 2 for pairs. `reconstructs`: the VAE is trained, and no denoiser runs;
+    `is_perceptual`: with LPIPS in the loss. `training_adapter_bytes` are on the device while images are sampled.
+    `keeps_other_denoiser`: the denoiser of a sampling model stays on the device, because nothing is offloaded. The VAE
+    encodes and decodes in `tiles`, samples in no smaller ones than `sample_tiles`. `references` are the sizes of
+    reference images with another size than their image, `clips` the sizes of clips, which `sizes` has as images with as
+    many latents.
     """
 
     plans: Plans

@@ -34,7 +34,7 @@ _CARD_MEMORY = 1e12 * _UNIT_SECONDS
 _HOST_MEMORY = 20e9 * _UNIT_SECONDS
 
 # The share of the forward pass that is computed again. The transformer blocks of SDXL's UNet have three quarters of its
-# FLOPs, those of SD 1.5 about half; "selective" keeps the products and attention and repeats what is between them;
+# FLOPs, SD 1.5's about half; "selective" keeps the products and attention and repeats what is between them;
 # "auto" repeats between nothing and all.
 _RECOMPUTED: dict[CheckpointMode, float] = {
     "off": 0.0, "auto": 0.5, "selective": 0.15, "transformer": 0.7, "block": 1.0, "whole": 1.0,

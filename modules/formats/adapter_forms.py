@@ -22,7 +22,7 @@ Spelling = Literal["kohya", "peft"]
 Layout = Literal["diffusers", "original", "comfyui", "with part", "text", "bare text"]
 """How a path is written: a denoiser's as in diffusers or in the original ("SGM") layout, a text encoder's with
 "text_model." or without it. "comfyui" is a denoiser's path in ComfyUI's checkpoints if these are neither,
-"with part" that of another part inside the denoiser's files, with the part's name before it."""
+"with part" the path of another part in the denoiser's files, with the part's name before it."""
 Naming = Literal[
     "kohya, SGM names",
     "kohya, diffusers names",

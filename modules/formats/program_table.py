@@ -209,7 +209,7 @@ CHANGES: Mapping[str, Answers] = {
     },
     # In files whose values cannot be read, such as pickles.
     "unreadable alpha": {
-        "diffusers": Answer("unknown", "gives them a wrong strength if their alpha is not that of most layers"),
+        "diffusers": Answer("unknown", "gives them a wrong strength if their alpha differs from most layers'"),
         "diffusers 0.31": UNKNOWN,
     },
 }

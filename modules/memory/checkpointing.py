@@ -69,16 +69,15 @@ def create_checkpointed_forward(
 
     `mode` is "off"; "whole": only the inputs of the module are saved; "block": the inputs of every sub-module of one of
     `block_types`; "transformer": of one of `transformer_types`; "auto": of the blocks named in `chosen_blocks`, as the
-    estimate names them; "selective": as "block", but the results of matrix
-    products, convolutions and attention are saved, too, so that only what is fast is computed again (torch's selective
-    activation checkpointing; not together with offloaded layers). With `offload_activations` the tensors saved between
-    forward and backward are on `temp_device` and are fetched to `train_device` when the backward pass needs them.
-    `offload_fraction` of the weights of the blocks, except the `resident` ones, stay on `temp_device` and are copied to
-    `train_device` while their block is computed (`modules/memory/offload.py`). With a `compilation` the blocks are
-    compiled, inside of all this (`modules/memory/compiled_blocks.py`). `entry` is the method that runs the module, if
-    that is not its forward pass, such as the `decode` of a VAE. Calling this again on the same module replaces the
-    previous setup; a `Placement` made afterwards moves the weights to their devices. Without gradients (`no_grad`)
-    nothing is computed twice.
+    estimate names them; "selective": as "block", but the results of matrix products, convolutions and attention are
+    saved, too, so that only what is fast is computed again (torch's selective activation checkpointing; not together
+    with offloaded layers). With `offload_activations` the tensors saved between forward and backward are on
+    `temp_device` and are fetched to `train_device` when the backward pass needs them. `offload_fraction` of the weights
+    of the blocks, except the `resident` ones, stay on `temp_device` and are copied to `train_device` while their block
+    is computed (`modules/memory/offload.py`). With a `compilation` the blocks are compiled, inside of all this
+    (`modules/memory/compiled_blocks.py`). `entry` is the method that runs the module, if that is not its forward pass,
+    such as the `decode` of a VAE. Calling this again on the same module replaces the previous setup; a `Placement` made
+    afterwards moves the weights to their devices. Without gradients (`no_grad`) nothing is computed twice.
 
     The gradients are bit-identical to the plain forward's; offloaded ones too, as copying is lossless. Compiled blocks
     are bit-identical to themselves.
@@ -119,7 +118,8 @@ class _CheckpointedForward:
 
     The second pass uses the copies of weights that the first one had (`modules/memory/pass_copies.py`). The state of
     the generators is only kept for it if something in the module draws from them: keeping and restoring it takes the
-    host about as long as starting ten kernels, for each block. With `restores_mps` that of an Apple GPU is kept here.
+    host about as long as starting ten kernels, for each block. With `restores_mps` an Apple GPU's generator is kept
+    here.
     """
 
     def __init__(

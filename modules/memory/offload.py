@@ -8,9 +8,9 @@ device: fetching weight, gradient and optimizer state for it would be four times
 memory-bound anyway (Ren et al. 2021, "ZeRO-Offload", section 4). An adapter's weights are few and stay.
 
 The backward pass needs the copies as well. Where each block is checkpointed, its recomputation fetches them again and
-they live until the block's gradients are computed; those of the last layer are kept for it, which needs them next.
-Without that, autograd holds the copies of every layer until the
-end of the backward pass: correct, but nothing is saved, so `modules/config/rules/training.py` rejects it.
+they live until the block's gradients are computed; the last layer's are kept for it, which needs them next. Without
+that, autograd holds the copies of every layer until the end of the backward pass: correct, but nothing is saved, so
+`modules/config/rules/training.py` rejects it.
 """
 
 from __future__ import annotations

@@ -87,9 +87,9 @@ class PartPlan:
     """The dtypes, training and memory settings of a part.
 
     `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without. Unless it `autocasts`, only an
-    adapter multiplies in that size, and the part computes in its weights' own. `trains` selects what is
-    trained, and `adapter` is the adapter, if it is one. Layers with a prefix in `unreached` are never trained: they get
-    no gradient; a fine-tune only trains those of `layers`. `offloads` moves activations to the offload device.
+    adapter multiplies in that size, and the part computes in its weights' own. `trains` selects what is trained, and
+    `adapter` is the adapter, if it is one. Layers with a prefix in `unreached` are never trained: they get no gradient;
+    a fine-tune only trains the ones that `layers` takes. `offloads` moves activations to the offload device.
     `offload_fraction` of the weights of its blocks stay there; the selection depends on the sizes: the layers with a
     prefix in `offloaded_prefixes`. `num_kept` is the number of values in float32 of an adapter that the part has and
     that is not trained. `quantized` is the format of the linear layers that it takes, whose weights are then frozen.

@@ -38,8 +38,8 @@ class PassCopies:
     ) -> None:
         """Add the hooks. A layer gets copies of the `weight` of each of its modules in `copied`, as many as the others.
 
-        The copies of all first modules lie one after the other in memory, then those of all second ones. While
-        `is_used()` is false a pass has no copies.
+        The copies of all first modules lie one after the other in memory, then all copies of second ones.
+        While `is_used()` is false a pass has no copies.
         """
         self._layers = list(copied)
         self._weights = [module._parameters for modules in zip(*copied.values(), strict=True) for module in modules]

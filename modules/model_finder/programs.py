@@ -29,9 +29,9 @@ class Program:
     """A program that keeps models.
 
     `names` are the names of its folder in the usual places. A folder is the program's if all of `marks` are in it.
-    `folders` are those of each sort of file; a new file belongs into the first one that exists, or else into the first.
-    `packages` are folders that contain other programs, `path_files` the YAML files that name more folders. `settings`
-    is the file in the user's folder of settings, and the key in it, that names the program's folder.
+    `folders` has the folders of each sort of file; a new file belongs into the first one that exists, or else into the
+    first. `packages` are folders that contain other programs, `path_files` the YAML files that name more folders.
+    `settings` is the file in the user's folder of settings, and the key in it, that names the program's folder.
     """
 
     name: str

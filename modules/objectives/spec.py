@@ -85,7 +85,7 @@ SOURCES: Mapping[MethodSource, str] = {
 class MethodStart:
     """How a method learns from a source: when to choose it there, and the settings that it needs then.
 
-    `needs` replaces those of the method's guide, if they differ with this source.
+    `needs` takes the place of the guide's, if this source needs something else.
     """
 
     why: str

@@ -65,7 +65,7 @@ def gradient_of_inputs(gradient: torch.Tensor, packed: torch.Tensor, scales: tor
 def round_tokens(tokens: torch.Tensor, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
     """Return tokens (n, k) rounded to the dtype of packed rows, and their scales (n, 1), as `Rows.round` does.
 
-    The bits are the same. On a GPU none of the tokens' values is written in float32 but those of int8, once.
+    The bits are the same. On a GPU values are not written in float32, except once for int8.
     """
     if not is_eager_gpu(tokens):
         return rows.round(tokens.float())

@@ -1,8 +1,8 @@
 """The address of a reward server in a config, and the approval to send images there.
 
 A config can come from anywhere, so images go to another computer only after the user approved exactly that address.
-Approvals are kept with those of code files (`user_code_file.py`), outside of configs. Servers on this computer need
-none.
+Approvals are kept with the approvals of code files (`user_code_file.py`), outside of configs. Servers on this computer
+need none.
 """
 
 from __future__ import annotations

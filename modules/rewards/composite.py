@@ -70,8 +70,8 @@ class CompositeReward:
         blind = [reward_model.name for reward_model in self.reward_models if not reward_model.reward.is_differentiable]
         if blind:
             raise DarkroomError(
-                f"The training method needs rewards that can be traced back to the images: not those of "
-                f"{', '.join(blind)}.",
+                f"The training method needs rewards with a gradient to the images, which {', '.join(blind)} "
+                f"{'does' if len(blind) == 1 else 'do'} not have.",
                 advice="Remove it from the reward models, or choose it as the held-out reward, which is only logged.",
             )
 

@@ -41,8 +41,8 @@ def directly_aligned(
 ) -> torch.Tensor:
     """Return the images (B, 3, P, P) in [0, 1] of clean latents (B, C, H, W) after a predicted step, with its graph.
 
-    `number` is the step of the denoising loop of `settings`, `seeds` those of the known noise of each image; other
-    arguments as of `roll_out`. The VAE is checkpointed.
+    `number` is the step of the denoising loop of `settings`, `seeds` are the seeds of each image's known noise; the
+    other arguments are as for `roll_out`. The VAE is checkpointed.
     """
     step = steps_of(family, settings, size)[number]
     predict = guided_prediction(family, conditioning, unconditional, size=size, guidance=settings.guidance)

@@ -124,8 +124,8 @@ def roll_out(
     `conditioning` belongs to B prompts on the device; `unconditional`, needed only for guidance, to the empty prompt,
     once or B times. Each image's noise comes from its own seed, so an image does not depend on the others in the batch;
     with `noise_seeds` its first noise comes from these seeds, which several images may share. `gradient_steps` is K, 0
-    for a rollout without a graph; `stored_states` are the numbers of the states to store, `stored_means` those of the
-    steps whose means are stored. Without `decodes` there are no images, only latents. `on_step` is called
+    for a rollout without a graph; `stored_states` are the numbers of the states to store, `stored_means` the numbers
+    of the steps whose means are stored. Without `decodes` there are no images, only latents. `on_step` is called
     before each denoising step and before the decoding, and may raise to end the rollout. Raises DarkroomError for
     settings that the model does not support, and ValueError where K exceeds the number of steps.
     """

@@ -272,7 +272,7 @@ def test_a_reward_that_is_not_differentiable_is_named(tiny_sd: Path, images: Pat
     approve(hash_of(file), file)
     honest = run(config)
     assert isinstance(honest.ending, RunFailed)
-    assert "traced back to the images: not those of user_code" in honest.ending.message
+    assert "a gradient to the images, which user_code does not have" in honest.ending.message
     assert not honest.of(StepFinished)
     beside = laid_over(
         config,

@@ -39,7 +39,7 @@ class SampleCallback(ABC):
     """Writes images at the start, when they are due or requested, and at the end.
 
     The processes of a `meeting` share them, dealt in turn; the main one writes them. A subclass names its images, and
-    its `_sample_share((step, number))` returns those of this process for one of the evaluations: images with EMA come
+    its `_sample_share((step, number))` returns this process's images for one of the evaluations: images with EMA come
     first, then those without.
     """
 

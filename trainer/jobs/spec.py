@@ -84,12 +84,11 @@ class JobSpec:
     """A job: its verb, label and help, its settings, and the function that does it.
 
     `function` names `function(settings, job)`, as "module:function"; it returns a JobFinished or a JobStopped, and may
-    raise DarkroomError and OSError. `check(settings)` raises DarkroomError if settings do not fit together.
-    `shows` is how the result is shown: "files" reports progress, then what was written; "text" prints a text at once.
-    `stopped` is the message if a stop ends it early. For the job's form: `button`, and the name of the setting `input`
-    and the `ending` that is added to the name of its file, to propose one for the result. `server` names a function
-    without arguments that does requests from standard input one after another, and keeps between them what takes long
-    to load.
+    raise DarkroomError and OSError. `check(settings)` raises DarkroomError if settings do not fit together. `shows` is
+    how the result is shown: "files" reports progress, then what was written; "text" prints a text at once. `stopped` is
+    the message if a stop ends it early. For the job's form: `button`, and the name of the setting `input` and the
+    `ending` that is added to the name of its file, to propose one for the result. `server` names a function without
+    arguments that does requests from standard input one after another, and keeps between them what takes long to load.
     """
 
     name: str

@@ -163,9 +163,8 @@ class LatentPairs:
 
     `conditioning()` returns the conditioning of their captions, B entries with size conditioning, from the current
     model. `position` selects the timesteps and the noise. `noises_BCHW` are the noises that the images were sampled
-    from, first those of the chosen ones, (2 B, C, H, W): then the loss uses these and no new noise (PNAPO), except for
-    images whose noise is NaN. The area
-    weights of a pair count for both of its images.
+    from, the chosen images' first, (2 B, C, H, W): then the loss uses these and no new noise (PNAPO), except for images
+    whose noise is NaN. The area weights of a pair count for both of its images.
     """
 
     chosen_BCHW: torch.Tensor

@@ -208,9 +208,9 @@ def sample_group(
     """Sample K images for every prompt of an accumulation group, score them, and return them without their images.
 
     Without a `reward` their rewards are NaN. `stored_states(prompts)` returns the numbers of the states to keep for the
-    chunks of a batch, `stored_means(prompts)` those of the steps whose means are kept. Seeds follow from the run's seed
-    and the positions, so that a repeated rollout is the same. Raises StopRequested between denoising steps. Several
-    processes (`ranks`) sample chunks in turn; each gets all of them, but only its own images.
+    chunks of a batch, `stored_means(prompts)` the numbers of the steps whose means are kept. Seeds follow from the
+    run's seed and the positions, so that a repeated rollout is the same. Raises StopRequested between denoising steps.
+    Several processes (`ranks`) sample chunks in turn; each gets all of them, but only its own images.
     """
     local: list[Chunk] = []
     first_step, rank = group[0].step, ranks.rank

@@ -55,8 +55,7 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
     those whose wildcards are not closed.
 
     A longer caption is encoded in chunks (`modules/families/parts/clip_tokens.py`), or truncated by a family that reads
-    no more.
-    Missing and empty ones are counted with the images (`problems_of_images`).
+    no more. Missing and empty ones are counted with the images (`problems_of_images`).
     """
     images = [e.image for d in (training, validation) for e in d.examples]
     with_braces = dict(_single_braces(training, validation))

@@ -1,6 +1,4 @@
-"""Checks of what the denoiser of a run can do: its prediction type, its sizes, and what training a distilled one
-does.
-"""
+"""Checks of what the denoiser of a run can do: its prediction type, its sizes, and what training a distilled one does."""
 
 from __future__ import annotations
 

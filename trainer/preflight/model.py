@@ -387,7 +387,7 @@ def _vae(config: Config) -> Iterator[Problem]:
         elif found.facts.get("class", part.class_name) != part.class_name:
             yield Problem(
                 path,
-                f"{cut(name, max_chars=200)} is a VAE of another kind than that of {spec.label}.",
+                f"{cut(name, max_chars=200)} is not a VAE of the kind that {spec.label} has.",
                 advice="Choose a VAE of the model's family, or leave it empty to use the model's own.",
             )
     for part in spec.parts:

@@ -113,7 +113,7 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
             return None
         expected = passes_of(config.family, base.configs).weights(denoiser.name, PartPlan()).own
         if other is None:
-            # The names in a file were compared; those of buffers, such as a table of positions, are not expected here.
+            # The names in a file were compared; buffers, such as a table of positions, are not expected here.
             found = _shapes_in_file(config, name, settings)
             shapes = {n: shape for n, shape in found.items() if n in expected or n.startswith(adds)}
         else:

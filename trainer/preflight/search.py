@@ -190,7 +190,7 @@ class StepTimes:
         return step_time(self.facts(config)) * (1.001 if self._narrows_vae(config) else 1.0)
 
     def seconds(self, config: Config, *, num_cores: int) -> float:
-        """Return about how long a step of the config's method takes: that of Denoising, times the passes of this one.
+        """Return about how long a step of the config's method takes: a step of Denoising, times the method's passes.
 
         Without decoding and scoring the images that a method samples.
         """

@@ -179,7 +179,7 @@ def _is_equal(here: Path, size: int, mtime_ns: int) -> bool:
 
 
 def _sign_again(manifest: Path) -> None:
-    """Write the digests of the texts of a fetched backup, whose paths are those of this machine now."""
+    """Write the digests of the texts of a fetched backup, which have the paths of this machine now."""
     content = json.loads(manifest.read_text(encoding="utf-8"))
     for name, facts in content["files"].items():
         file = manifest.parent / checked_name(name)

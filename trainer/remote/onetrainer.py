@@ -57,8 +57,8 @@ _LOST: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A machine of OneTrainer's settings. `notes` are about settings without a counterpart, and `api_key` is that of
-    its provider, if the file has one.
+    """A machine of OneTrainer's settings. `notes` are about settings without a counterpart, and `api_key` is its
+    provider's, if the file has one.
     """
 
     remote: Remote
@@ -69,7 +69,7 @@ class Imported:
 def import_machine(name: str, file: Path, stored: CloudSecrets) -> Imported:
     """Return the machine of a OneTrainer config or `secrets.json`.
 
-    The host and the user are among the secrets there: those of the file count, then the `stored` ones. Raises
+    The host and the user are among the secrets there: first the file's count, then the `stored` ones. Raises
     DarkroomError if the file cannot be read, or no machine is known, such as one that OneTrainer would create.
     """
     data = _read(file)

@@ -19,7 +19,7 @@ class Elsewhere:
     """A run on another machine: the name of the machine, its job there and the job's folder.
 
     `destination` is where the result is to be here. `paths` are the places of that machine that texts of the run may
-    name, with the paths on this machine. `price_per_hour` is that of the machine when the run was begun; 0 if unknown.
+    name, with the paths on this machine. `price_per_hour` is the price when the run was begun; 0 if unknown.
     """
 
     remote: str

@@ -42,7 +42,7 @@ _MOST_NAMED = 5
 class ImageLoss:
     """An image: `losses` are plain ones by timestep, `times` is their typical ratio to the losses of the other images.
 
-    `uses` counts those in full epochs. `verdict`: "high" for a loss far above those of the others, "low" for one far
+    `uses` counts its uses in full epochs. `verdict`: "high" for a loss far above the other images', "low" for one far
     below them, "details" and "composition" for one that is unusually high at little or at much noise for its mean.
     """
 
@@ -190,7 +190,7 @@ def thumbnail_of(image: Any, side_px: int = 112) -> bytes:
 
 
 _ADVICE = (
-    "A loss far above that of the others: a wrong caption, an image of something else, a broken file, text or borders. "
+    "A loss far above the other images': a wrong caption, an image of something else, a broken file, text or borders. "
     "Far below: a nearly empty image, or one that is seen so often that the model knows it by heart. Odd details: a "
     "high loss at little noise, as of grain or patterns. Odd composition: at much noise, as of an image of something "
     "else. Losses differ for good reasons, too: detailed images have higher ones."

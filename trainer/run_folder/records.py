@@ -38,11 +38,11 @@ _OF_STEP = b'{"event": "StepFinished"'
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """A run: its folder and the facts in its log. `seconds` is the time that it ran, without the time between attempts;
-    `machine_seconds` is that with the preparation of the first one, for which another machine is paid, too.
+    `machine_seconds` adds the preparation of the first attempt, for which another machine is paid, too.
 
     It has crashed if neither an ending was logged nor a process holds the folder. `best_loss` is the lowest validation
-    loss, `pace` that of the last attempt. `outputs` are the saved models, `size_bytes` is the size of the
-    folder without them. `chosen_step` is the step of the result if an earlier model was chosen as it afterwards.
+    loss, `pace` the pace of the last attempt. `outputs` are the saved models, `size_bytes` is the size of the folder
+    without them. `chosen_step` is the step of the result if an earlier model was chosen as it afterwards.
     """
 
     run_dir: Path
@@ -216,7 +216,7 @@ def size_of(folder: Path) -> int:
 def timed_events(run_dir: Path, num_bytes: int | None = None) -> Iterator[tuple[float, events.Event]]:
     """Yield the events of a run with their time in seconds since 1970; 0 where the log has none.
 
-    With `num_bytes` only those of so many bytes at the beginning of its log.
+    With `num_bytes` only the events in so many bytes at the beginning of its log.
     """
     for line in _lines(run_dir):
         if num_bytes is not None and (num_bytes := num_bytes - len(line)) < 0:

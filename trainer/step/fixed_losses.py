@@ -43,7 +43,7 @@ class FixedLosses:
 
     @property
     def timesteps(self) -> Sequence[int]:
-        """The timesteps, spread evenly over those of the model's noise process."""
+        """The timesteps, spread evenly over the model's noise process."""
         return fixed_timesteps(self.num_timesteps, num_timesteps=self.family.process.num_timesteps)
 
     def of(

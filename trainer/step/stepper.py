@@ -202,7 +202,7 @@ class Stepper:
     ) -> StepOutcome:
         """Do on the host what depends on whether the step was skipped, before the next update, and return its outcome.
 
-        The weights are still those of this step: it is the same average as right after the update.
+        The weights have not changed since this step: it is the same average as right after the update.
         """
         is_finite, loss = numbers.is_finite, numbers.loss
         if is_finite and self.ema is not None:

@@ -77,7 +77,7 @@ def concept_of_rows(file: str, notes: Notes) -> dict[str, Any] | None:
     """Return the concept of a JSONL file of musubi-tuner (`image_jsonl_file`); None if it cannot be read.
 
     Its rows name an image (`image_path`), and may name control images (`control_path`, or `control_path_0` and so on).
-    The concept's folder is the one that contains all images; the columns may lead into those of the control images.
+    The concept's folder is the one that contains all images; the columns may lead into the folders of control images.
     """
     rows = _rows(Path(file))
     images = [str(row["image_path"]) for row in rows if is_set(row.get("image_path"))]

@@ -24,7 +24,7 @@ _FILES = {"clip_l": (":CLIPTextModel",), "t5xxl": (":T5EncoderModel",), "ae": ("
           "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel", ":Qwen2_5_VLTextModel"),
           "byt5": (":T5EncoderModel",), "qwen3": (":Qwen3Model",), "gemma2": (":Gemma2Model",)}  # fmt: skip
 _SHIFT = 3.0  # sd-scripts' `discrete_flow_shift`
-_NEXT_DIT_SHIFT = 3.1582  # e to the power of 1.15: that of `nextdit_shift` at 1024 px
+_NEXT_DIT_SHIFT = 3.1582  # e to the power of 1.15: the shift of `nextdit_shift` at 1024 px
 _GUIDANCE = 3.5  # sd-scripts' `guidance_scale`
 _DROPOUTS = ("clip_l_dropout_rate", "clip_g_dropout_rate", "t5_dropout_rate")
 _SCHEMES = {"none": "uniform", "sigma_sqrt": "uniform", "logit_normal": "logit_normal", "mode": "heavy_tail",
@@ -53,7 +53,7 @@ def model_type_of(given: Args) -> str:
     boxes = [name for box, name in _BOXES.items() if flag_of(given.pop(box, False))]
     named = str(pop_first(given, "model_type") or "").lower()
     size = str(given.get("model_version") or "").lower().replace("-", "_")
-    if family_of_type(size) is not None:  # musubi-tuner's, of FLUX.2 klein: the module is that of dev, too
+    if family_of_type(size) is not None:  # musubi-tuner's, of FLUX.2 klein, whose module is dev's, too
         given.pop("model_version")
         named = named or size
     module = _MODULE.search(str(given.get("network_module", "")))

@@ -73,8 +73,8 @@ def _untrained_embeddings(config: Config) -> Iterator[Problem]:
     elif uses_prior(config):
         yield Problem(
             "training.trains",
-            "Masked prior preservation and prior prediction concepts need another prediction than that of the trained "
-            "model, but a run of embeddings does not change the model.",
+            "Masked prior preservation and prior prediction concepts compare the trained model with the model before "
+            "training, but a run of embeddings does not change the model.",
             advice="Switch off masked prior preservation and the prior prediction concepts, or train a LoRA besides.",
         )
 

@@ -137,7 +137,7 @@ class Data(Section):
         advanced_setting(
             "Caption dropout 2",
             "The probability of an empty caption for the second text encoder alone, drawn on its own; Caption dropout "
-            "is then that of the first alone. Images that a method samples during training get the caption.",
+            "then counts for the first alone. Images that a method samples during training get the caption.",
             group="Captions",
             empty_means="together with the first",
             applies_when=When("model.family", families_with("text_encoder", at_least=2)),

@@ -59,7 +59,7 @@ class Dgpo(Section):
         *Interval(gt=0, le=0.5),
         advanced_setting(
             "Clip range",
-            "How far the denoising loss of an image may move from that of the sampling model before it is not trained "
+            "How far the denoising loss of an image may move from the sampling model's before it is not trained "
             "further. Published: 1e-3 to 1e-2 with guidance, 1e-5 to 1e-4 without.",
         ),
     ] = 1e-3

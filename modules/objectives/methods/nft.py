@@ -66,7 +66,7 @@ class Nft(Section):
         *Interval(gt=0, le=0.5),
         advanced_setting(
             "Clip range",
-            "How far the denoising loss of an image may move from that of the sampling model before it is not trained "
+            "How far the denoising loss of an image may move from the sampling model's before it is not trained "
             "further. Published: 1e-5.",
             applies_when=_OF_AWM,
         ),
