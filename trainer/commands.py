@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import get_args
 
+from modules.system.regular_files import json_object_in
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:
@@ -155,11 +157,8 @@ def to_line(command: Command) -> str:
 
 def from_line(line: str) -> Command | None:
     """Return the command of a line, or None for any other line."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    kind = COMMAND_TYPES.get(str(data.get("command"))) if isinstance(data, dict) else None
+    data = json_object_in(line) or {}
+    kind = COMMAND_TYPES.get(str(data.get("command")))
     if kind is Pause:
         return Pause(free_memory=data.get("free_memory") is True)
     return kind() if kind else None

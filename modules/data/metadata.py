@@ -21,6 +21,7 @@ from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import SkippedEntry, is_metadata, sample_of
 from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, row_name, table_facts
 from modules.system.problem import shown
+from modules.system.regular_files import json_object_in
 
 METADATA_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"})
 CAPTION_COLUMNS = ("text", "caption", "captions", "prompt", "description")
@@ -253,11 +254,7 @@ def _of_lines(text: str, problems: list[MetadataProblem]) -> Iterator[tuple[str,
     for number, line in enumerate(text_lines(text), start=1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if isinstance(row, dict):
+        if (row := json_object_in(line)) is not None:
             yield "", row
         else:
             bad.append(number)

@@ -7,12 +7,12 @@ Three LoRAs become one of the sum of their ranks, whose up matrix is block-diago
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from modules.formats.adapter_names import DOWN, UP, dora_axis
 from modules.formats.adapter_targets import AdapterTarget
 from modules.formats.adapter_types import DORA_SCALE, Shape, Shapes, adapter_type
+from modules.system.regular_files import json_object_in
 
 RANKS_KEY = "darkroom_matrix_ranks"
 """The metadata key with the ranks of the pieces of block-diagonal layers, as JSON by the matrix's path."""
@@ -24,12 +24,8 @@ _MAX_RANKS_CHARS = 500_000
 def ranks_in(metadata: Mapping[str, str]) -> Mapping[str, tuple[int, ...]]:
     """Return the ranks of the pieces of block-diagonal layers, by the matrix's path, from the metadata of a file."""
     text = metadata.get(RANKS_KEY, "{}")
-    try:
-        stated = json.loads(text) if len(text) <= _MAX_RANKS_CHARS else {}
-    except (ValueError, RecursionError):
-        return {}
-    known = stated.items() if isinstance(stated, dict) else ()
-    return {p: tuple(r) for p, r in known if isinstance(r, list) and all(type(n) is int and n >= 0 for n in r)}
+    stated = json_object_in(text) or {} if len(text) <= _MAX_RANKS_CHARS else {}
+    return {p: tuple(r) for p, r in stated.items() if isinstance(r, list) and all(type(n) is int and n >= 0 for n in r)}
 
 
 def why_undivided(target: AdapterTarget, shapes: Shapes) -> str:

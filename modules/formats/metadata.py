@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from modules.system.regular_files import json_object_in
+
 FOLDED_KEY = "darkroom_model_metadata"
 """The key of a model's metadata in the header of a folder's denoiser, as JSON."""
 
@@ -138,11 +140,8 @@ def fold_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
 
 def unfold_metadata(header: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata that `fold_metadata` stored in a header; empty if it is missing or not valid."""
-    try:
-        stored = json.loads(header.get(FOLDED_KEY, "{}"))
-    except (ValueError, RecursionError):
-        return {}
-    return {str(n): str(text) for n, text in stored.items()} if isinstance(stored, dict) else {}
+    stored = json_object_in(header.get(FOLDED_KEY, "{}")) or {}
+    return {name: str(text) for name, text in stored.items()}
 
 
 def lora_metadata(facts: LoraFacts, of_result: Mapping[str, str], *, payload_sha256: str) -> dict[str, str]:

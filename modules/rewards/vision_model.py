@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from modules.rewards.transport import RewardServer, StatusError, wrong_answer
 from modules.rewards.waiting import Patience
 from modules.system.errors import DarkroomError
 from modules.system.problem import shown
+from modules.system.regular_files import json_object_in
 
 if TYPE_CHECKING:
     from modules.rewards.settings import Scorer
@@ -58,11 +58,7 @@ def score_in(text: str, highest: float) -> float:
 def _json_score(text: str) -> float | None:
     """Return the number "score" of an answer that is nothing but a JSON object, perhaps in a code block."""
     bare = re.sub(r"\A\s*```\w*\s*|\s*```\s*\Z", "", text)
-    try:
-        data = json.loads(bare)
-    except (ValueError, RecursionError):
-        return None
-    score = data.get("score") if isinstance(data, dict) else None
+    score = (json_object_in(bare) or {}).get("score")
     return score if isinstance(score, int | float) and not isinstance(score, bool) else None
 
 

@@ -23,6 +23,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from modules.system.regular_files import json_object_in
+
 _LOCKED_BYTE = 1 << 20  # beyond the text: Windows refuses to read a locked byte
 _MAX_TEXT_BYTES = 4096
 _SAME_START_SECONDS = 2.0
@@ -167,11 +169,7 @@ def _try_lock(file: BinaryIO) -> bool | None:
 def _read_holder(file: BinaryIO) -> Holder | None:
     """Return the process a lock file names; None if it names none, for example after a full disk."""
     file.seek(0)
-    try:
-        data = json.loads(file.read(_MAX_TEXT_BYTES))
-    except (ValueError, RecursionError):
-        return None
-    match data:
+    match json_object_in(file.read(_MAX_TEXT_BYTES)):
         case {"pid": int(pid), "started": float(started), "host": str(host)}:
             return Holder(pid, started, host)
         case _:

@@ -47,7 +47,15 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 def read_json_object(path: Path, max_bytes: int = _MAX_JSON_BYTES) -> dict[str, Any] | None:
     """Return the JSON object in a regular file; None if it is missing, unreadable, too large, or not an object."""
     try:
-        content = json.loads(read_regular(path, max_bytes))
-    except (OSError, ValueError, RecursionError):
+        return json_object_in(read_regular(path, max_bytes))
+    except (OSError, ValueError):
+        return None
+
+
+def json_object_in(text: str | bytes) -> dict[str, Any] | None:
+    """Return the JSON object that a text is; None for any other text, such as a line that is half written."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None

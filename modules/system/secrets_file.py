@@ -8,12 +8,12 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
 from modules.system.paths import secrets_file
 from modules.system.problem import Problem
+from modules.system.regular_files import json_object_in
 from modules.system.secrets import (
     WHERE_TO_ENTER,
     Secrets,
@@ -62,14 +62,11 @@ def import_secrets(file: Path, into: Secrets) -> tuple[Secrets, tuple[str, ...]]
     config, and the names of the imported values. Raises DarkroomError where the file cannot be read or contains none.
     """
     try:
-        data = json.loads(file.read_text(encoding="utf-8-sig"))
+        data = json_object_in(file.read_bytes()) or {}
     except OSError as error:
         raise DarkroomError(f"{file} cannot be read: {error.strerror}.", advice="Check its name.") from error
-    except (ValueError, RecursionError):
-        data = None
-    if isinstance(data, dict) and isinstance(data.get("secrets"), dict):
-        data = data["secrets"]
-    loaded, _ = from_json(data) if isinstance(data, dict) else (Secrets(), [])
+    inner = data.get("secrets")
+    loaded, _ = from_json(inner if isinstance(inner, dict) else data)
     guard(loaded)
     # OneTrainer always writes the user "root", even if it was never set.
     names = tuple(n for n in set_names(loaded) if not (n == "cloud.user" and loaded.cloud.user == "root"))
@@ -83,7 +80,7 @@ def import_secrets(file: Path, into: Secrets) -> tuple[Secrets, tuple[str, ...]]
 
 def _read(file: Path) -> LoadedSecrets:
     try:
-        data: Any = json.loads(file.read_text(encoding="utf-8-sig"))
+        data = json_object_in(file.read_bytes())
     except FileNotFoundError:
         return LoadedSecrets(Secrets())
     except OSError as error:
@@ -91,9 +88,7 @@ def _read(file: Path) -> LoadedSecrets:
         return LoadedSecrets(
             Secrets(), (Problem("", message, "warning", "Make it readable; until then none are used."),)
         )
-    except (ValueError, RecursionError):
-        data = None
-    if not isinstance(data, dict):
+    if data is None:
         return LoadedSecrets(Secrets(), (_set_aside(file),))
     secrets, odd = from_json(data)
     if not odd:

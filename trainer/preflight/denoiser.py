@@ -1,4 +1,4 @@
-"""Checks of what the denoiser of a run can do: its prediction type, its sizes, and what training a distilled one does."""
+"""Checks of a run's denoiser: its prediction type, its sizes, and how a distilled one is trained."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.system.errors import DarkroomError
+from modules.system.regular_files import json_object_in
 from modules.system.secrets import CloudSecrets, Secrets, from_json, with_secret
 from modules.system.secrets_file import load_secrets, save_secrets
 from trainer.remote.record import AfterRuns, Remote, RemotesFile
@@ -119,12 +119,10 @@ def keep(found: Imported, file: RemotesFile) -> bool:
 
 def _read(file: Path) -> Mapping[str, Any]:
     try:
-        data: Any = json.loads(file.read_text(encoding="utf-8-sig"))
+        data = json_object_in(file.read_bytes())
     except OSError as error:
         raise DarkroomError(f"{file} cannot be read: {error.strerror}.", advice="Check its name.") from error
-    except (ValueError, RecursionError):
-        data = None
-    if not isinstance(data, dict):
+    if data is None:
         raise DarkroomError(f"{file} is not a config or a secrets.json of OneTrainer.")
     return data
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -18,6 +18,7 @@ from modules.formats.distributed_checkpoint import METADATA, Part, read_distribu
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.formats.stored_tensors import read_lazy_safetensors
 from modules.system.errors import DarkroomError
+from modules.system.regular_files import json_object_in
 
 Kind = Literal["weights", "optimizer", "ema"]
 
@@ -114,12 +115,9 @@ def _parts_in(shards: Path) -> dict[str, list[Part]]:
 
 def _places(file: Path, text: str) -> dict[str, tuple[int, int]]:
     """Return the first row and the number of rows of each sharded tensor in a file."""
-    try:
-        places: Any = json.loads(text)
-        if all(_is_place(place) for place in places.values()):
-            return {key: (start, num_rows) for key, (start, num_rows) in places.items()}
-    except (ValueError, AttributeError, RecursionError):
-        pass
+    places = json_object_in(text)
+    if places is not None and all(_is_place(place) for place in places.values()):
+        return {key: (start, num_rows) for key, (start, num_rows) in places.items()}
     raise DarkroomError(f"{file} cannot be read: its list of rows is damaged.", advice=_ADVICE)
 
 

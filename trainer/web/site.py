@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from starlette.types import ASGIApp
 from modules.data.images import open_image
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import describe_file_error
+from modules.system.regular_files import json_object_in
 from trainer.run_queue.file import QueueFile
 from trainer.web import actions
 from trainer.web.access import LOGIN, Access, Guard
@@ -186,11 +186,7 @@ async def _body_of(request: Request) -> Mapping[str, Any]:
         body += chunk
         if len(body) > _MAX_BODY_BYTES:
             raise HTTPException(413, "The request is too long.")
-    try:
-        data = json.loads(body)
-    except (ValueError, RecursionError):
-        data = None
-    if not isinstance(data, dict):
+    if (data := json_object_in(body)) is None:
         raise DarkroomError("The request is not valid.", advice="Load the page again.")
     return data
 

@@ -5,7 +5,6 @@ The readers of other programs' files are imported when such a file is read: the 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from modules.config.codec import Loaded, decode, load_file, load_text
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem
-from modules.system.regular_files import read_regular
+from modules.system.regular_files import json_object_in, read_regular
 
 CONFIG_SUFFIXES = (".json", ".toml", ".yaml", ".yml", ".safetensors")
 _KOHYA_KEYS_NAMES = """
@@ -42,7 +41,7 @@ def load_any(path: Path, *, over: Config | None = None) -> Loaded:
     if path.suffix.lower() in (".yaml", ".yml"):
         return _load_yaml(path)
     try:
-        raw = _json_object(path.read_text(encoding="utf-8-sig"))
+        raw = json_object_in(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):  # reported by `load_file`
         raw = None
     return _of_others(raw, path.name) or load_file(path, over=over)
@@ -50,7 +49,7 @@ def load_any(path: Path, *, over: Config | None = None) -> Loaded:
 
 def load_any_text(text: str, *, name: str) -> Loaded:
     """Read settings from text: a config of ours or of another program. Messages call the text `name`."""
-    raw = _json_object(text)
+    raw = json_object_in(text)
     if raw is None and text.lstrip("- \n").startswith("job:"):
         return _from_yaml(text, name)
     return _of_others(raw, name) or load_text(text, name=name, folder=PROGRAM_ROOT)
@@ -147,12 +146,3 @@ def _from_kohya(raw: dict[str, Any], name: str) -> Loaded:
     notes = [Problem("", f"{name} is a kohya config; settings with a counterpart here were converted.", "info")]
     loaded = decode(tree_of_kohya(raw, notes))
     return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
-
-
-def _json_object(text: str) -> dict[str, Any] | None:
-    """Return the object in a JSON text; None for anything else, which the codec then reports."""
-    try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return raw if isinstance(raw, dict) else None

@@ -6,7 +6,6 @@ writes (MIT).
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from modules.config.sections.evaluation import REFERENCE_IMAGES
 from modules.data.image_settings import CONDITIONING_FOLDERS
 from modules.families.registry import FAMILIES, files_of
 from modules.system.problem import Problem, shown
-from modules.system.regular_files import read_regular
+from modules.system.regular_files import json_object_in, read_regular
 
 _MAX_BYTES = 100_000_000
 _MAX_ROWS = 200_000
@@ -131,15 +130,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         lines = read_regular(file, _MAX_BYTES).decode("utf-8", errors="replace").split("\n")[:_MAX_ROWS]
     except (OSError, ValueError):
         return []
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line) if line.strip() else None
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
+    return [row for line in lines if (row := json_object_in(line)) is not None]
 
 
 def _common_folder(paths: Sequence[str]) -> str:
