@@ -127,12 +127,12 @@ class KroneckerDelta(FactorDelta):
         if not self._vec_trick:
             return apply_weight(layer, x, self.weight())
         if isinstance(layer, nn.Conv2d):
-            return self._convolved(layer, x)
+            return self._convolve(layer, x)
         first, second = self.first(), self.second()
         blocks = functional.linear(x.unflatten(-1, (first.shape[1], second.shape[1])), second)
         return functional.linear(blocks.transpose(-1, -2), first).transpose(-1, -2).flatten(-2)
 
-    def _convolved(self, layer: nn.Conv2d, x_BCHW: torch.Tensor) -> torch.Tensor:
+    def _convolve(self, layer: nn.Conv2d, x_BCHW: torch.Tensor) -> torch.Tensor:
         first, second = self.first(), self.second()
         batch, num_blocks = x_BCHW.shape[0], first.shape[1]
         blocks = x_BCHW.reshape(batch * num_blocks, second.shape[1], *x_BCHW.shape[2:])

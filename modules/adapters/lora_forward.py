@@ -56,7 +56,7 @@ def _forward(layer: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Te
         return plain
     scale, dropout = layer.scaling[ADAPTER], layer.lora_dropout[ADAPTER]
     if isinstance(base, nn.Conv2d):
-        return _convolved(base, base(x), dropout(x), _factors(layer, x.dtype), scale)
+        return _convolve(base, base(x), dropout(x), _factors(layer, x.dtype), scale)
     if is_plain(base) and isinstance(dropout, nn.Identity):
         if not torch.compiler.is_compiling() and (shared := _output_with_siblings(layer, x)) is not None:
             return shared
@@ -106,7 +106,7 @@ def is_plain(layer: nn.Module) -> bool:
     return type(layer) is nn.Linear and not hooks and not layer.weight.requires_grad
 
 
-def _convolved(base: nn.Conv2d, out: torch.Tensor, x: torch.Tensor, factors: _Factors, scale: float) -> torch.Tensor:
+def _convolve(base: nn.Conv2d, out: torch.Tensor, x: torch.Tensor, factors: _Factors, scale: float) -> torch.Tensor:
     down, up = (Rounded.apply(*pair) for pair in zip(factors[:2], factors[2:], strict=True))  # type: ignore[no-untyped-call]
     low = functional.conv2d(padded(base, x), down, None, base.stride, base.padding, base.dilation)
     return torch.add(out, functional.conv2d(low, up), alpha=scale)
@@ -151,7 +151,7 @@ class Siblings:
 
     def compute(self, layer: Any, x: torch.Tensor) -> torch.Tensor:
         """Compute all outputs, return the output of a layer, and keep the others. All must have copies."""
-        down = _joined([_factors(sibling, x.dtype)[2] for sibling in self.layers])
+        down = _join_downs([_factors(sibling, x.dtype)[2] for sibling in self.layers])
         scales = tuple(sibling.scaling[ADAPTER] for sibling in self.layers)
         tensors = []
         for sibling in self.layers:
@@ -174,7 +174,7 @@ def _with_one_input(part: nn.Module, layers: Mapping[str, nn.Module]) -> Iterato
                 yield found
 
 
-def _joined(downs: Sequence[torch.Tensor]) -> torch.Tensor:
+def _join_downs(downs: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return matrices (rank, in) as one: where they lie one after the other in memory, without a copy."""
     first, ranks = downs[0], [len(down) for down in downs]
     places = accumulate((down.numel() for down in downs), initial=first.storage_offset())

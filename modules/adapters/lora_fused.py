@@ -140,7 +140,7 @@ class AdaptedSiblings(torch.autograd.Function):
                 of_low[:, start:end].zero_()
             else:
                 torch.mm(of_out, up, out=of_low[:, start:end])
-        low, of_low = _scaled(low, ctx.scales, places), _scaled(of_low, ctx.scales, places)
+        low, of_low = _scale_products(low, ctx.scales, places), _scale_products(of_low, ctx.scales, places)
         of_downs: list[torch.Tensor | None] = [None] * number
         of_ups: list[torch.Tensor | None] = [None] * number
         needs = ctx.needs_input_grad
@@ -166,7 +166,7 @@ def _gradient_of_input(
     return of_low @ down if total is None else total.addmm_(of_low, down)
 
 
-def _scaled(low: torch.Tensor, scales: Sequence[float], places: Sequence[int]) -> torch.Tensor:
+def _scale_products(low: torch.Tensor, scales: Sequence[float], places: Sequence[int]) -> torch.Tensor:
     """Return low-rank products (n, ranks) times the scale of each layer."""
     if len(set(scales)) == 1:
         return low if scales[0] == 1 else low * scales[0]

@@ -32,7 +32,7 @@ from modules.system.errors import DarkroomError
 _NAME = "stacked_layers"
 
 
-class _Stacked(nn.Module):
+class _StackedChanges(nn.Module):
     """The changes of one layer of a model, by several files."""
 
     def __init__(self) -> None:
@@ -100,10 +100,10 @@ class AdapterStack:
         change = kept_layer(layer, target, where=file.path.name)
         stacked = target._modules.get(_NAME)
         if stacked is None:
-            stacked = _Stacked()
+            stacked = _StackedChanges()
             target.add_module(_NAME, stacked)
             self._stacked[target] = target.register_forward_hook(stacked.add_to)
-        assert isinstance(stacked, _Stacked)
+        assert isinstance(stacked, _StackedChanges)
         stacked.changes.append(change)
         stacked.strengths.append(file.strength)
 

@@ -48,10 +48,10 @@ def _sections() -> Iterator[str]:
         for title, rows in groupby(plain, key=lambda r: r.setting.group):
             yield (f"\n### {title}\n\n" if title else "\n") + _table(list(rows))
         for record in members:
-            yield from _inside(record)
+            yield from _inner_tables(record)
 
 
-def _inside(record: FieldRecord) -> Iterator[str]:
+def _inner_tables(record: FieldRecord) -> Iterator[str]:
     """Yield the fields of a record's variants, entries or parts."""
     if record.item is not None:
         entry = "<part>" if record.kind == "map" else "<number>"
@@ -73,7 +73,7 @@ def _table(records: tuple[FieldRecord, ...] | list[FieldRecord]) -> str:
 
 
 def _row(record: FieldRecord) -> str:
-    cells = (record.label, f"`{record.path}`", _default(record), _allowed(record), _meaning(record))
+    cells = (record.label, f"`{record.path}`", _default(record), _allowed_values(record), _meaning(record))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
@@ -107,7 +107,7 @@ def _default(record: FieldRecord) -> str:
     return _value(record.default)
 
 
-def _allowed(record: FieldRecord) -> str:
+def _allowed_values(record: FieldRecord) -> str:
     if record.choices:
         names = (f"`{n}`{' (not yet)' if n in record.setting.not_yet_choices else ''}" for n in record.choices)
         return ", ".join(names)

@@ -246,7 +246,7 @@ def _about_prompts(config: Config, result: Config) -> Iterator[Problem]:
     changed: dict[str, str] = {}
     for before, now in zip(config.sampling.prompts, result.sampling.prompts, strict=True):
         for record in records_of(SamplePrompt):
-            old, new = (_shown(record, getattr(prompt, record.name)) for prompt in (before, now))
+            old, new = (_value_text(record, getattr(prompt, record.name)) for prompt in (before, now))
             if old != new:
                 changed.setdefault(record.name, f"{record.label} {old} to {new}")
     if changed:
@@ -293,7 +293,7 @@ def _label(config: Config, path: str) -> str:
     return record.label if record is not None else path.rpartition(".")[2].replace("_", " ").capitalize()
 
 
-def _shown(record: FieldRecord, value: object) -> str:
+def _value_text(record: FieldRecord, value: object) -> str:
     text = f"{value:g}" if isinstance(value, float) else record.choices.get(str(value), str(value))
     return cut(text, max_chars=20) or "none"
 

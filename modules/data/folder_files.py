@@ -82,7 +82,7 @@ _File = tuple[str, int, int, bool]
 """The name of a file, its size and date, and whether it is a link."""
 
 
-class _Listed(NamedTuple):
+class _FolderContent(NamedTuple):
     """The content of a folder, sorted; None for one out of bounds."""
 
     real: str
@@ -92,13 +92,13 @@ class _Listed(NamedTuple):
 
 def _visit(
     folder: Path,
-    listing: Future[_Listed],
+    listing: Future[_FolderContent],
     pool: ThreadPoolExecutor,
     bounds: Path,
     include_subfolders: bool,
     leave_out: Callable[[LeftOut], None],
     entered: set[str],
-) -> Iterator[FolderFiles | tuple[Path, Future[_Listed]]]:
+) -> Iterator[FolderFiles | tuple[Path, Future[_FolderContent]]]:
     """Yield the files of a folder, and between them its subfolders, in the order of their names."""
     try:
         listed = listing.result()
@@ -118,7 +118,7 @@ def _visit(
         for left_out in sorted({file[0] for file in listed.files} - {file[0] for file in files}):
             leave_out(LeftOut(folder / left_out))
     waiting = iter(listed.folders if include_subfolders else ())
-    ahead: deque[tuple[Path, Future[_Listed]]] = deque()
+    ahead: deque[tuple[Path, Future[_FolderContent]]] = deque()
     start = 0
     while True:
         while len(ahead) < 2 * _THREADS and (name := next(waiting, None)) is not None:
@@ -138,11 +138,11 @@ def _parts(folder: Path, files: Sequence[_File]) -> Iterator[FolderFiles]:
         yield FolderFiles(folder, list(names), suffixes, array("q", sizes), array("q", mtimes))
 
 
-def _list(folder: Path, bounds: Path | None) -> _Listed:
+def _list(folder: Path, bounds: Path | None) -> _FolderContent:
     """Return the content of a folder; on another thread. Raises OSError."""
     real = os.path.realpath(folder)
     if bounds is not None and not is_inside(real, bounds):
-        return _Listed(real, None, [])
+        return _FolderContent(real, None, [])
     files: list[_File] = []
     folders: list[str] = []
     with os.scandir(folder) as entries:
@@ -153,7 +153,7 @@ def _list(folder: Path, bounds: Path | None) -> _Listed:
                 folders.append(entry.name)
     files.sort(key=lambda file: order_of(file[0]))
     folders.sort(key=order_of)
-    return _Listed(real, files, folders)
+    return _FolderContent(real, files, folders)
 
 
 def order_of(name: str) -> str:

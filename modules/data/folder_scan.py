@@ -52,7 +52,7 @@ class _Read:
     caption: tuple[CaptionFault, str] | None = None
 
 
-class _Unknown(NamedTuple):
+class _UnreadImage(NamedTuple):
     """An image and its caption of which a file is to be read: their places; a caption that is known has -1."""
 
     image: int
@@ -61,7 +61,7 @@ class _Unknown(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _KnownFacts:
     """The known facts of images by their places: their headers, or why they cannot be used, and their captions.
 
     `of_samples` are the files of captions that are named after samples instead of images.
@@ -70,7 +70,7 @@ class _Found:
     headers: dict[int, _Header | str] = field(default_factory=dict)
     texts: dict[int, tuple[CaptionFault, str]] = field(default_factory=dict)
     of_samples: dict[int, Path] = field(default_factory=dict)
-    unknown: dict[int, _Unknown] = field(default_factory=dict)
+    unknown: dict[int, _UnreadImage] = field(default_factory=dict)
 
 
 def images_among(files: FolderFiles, suffixes: frozenset[str], skipped: list[SkippedEntry]) -> ImageFiles:
@@ -102,14 +102,14 @@ class FolderScan:
         done = 0
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-scan") as pool:
             for part in found:
-                known = self._known(part)
+                known = self._look_up(part)
                 for first in range(0, len(part.images), WATCHED_EVERY):
                     watch(done + first, num_images)
                     yield from self._usable(part.files, part.images[first : first + WATCHED_EVERY], known, pool)
                 done += len(part.images)
 
     def _usable(
-        self, files: FolderFiles, images: Sequence[int], found: _Found, pool: ThreadPoolExecutor
+        self, files: FolderFiles, images: Sequence[int], found: _KnownFacts, pool: ThreadPoolExecutor
     ) -> Iterator[SourceImage]:
         """Yield the images at some places that can be used; what is not known of them is read."""
         if unknown := [found.unknown[place] for place in images if place in found.unknown]:
@@ -141,13 +141,13 @@ class FolderScan:
                 is_transparent=header[2],
             )
 
-    def _known(self, part: ImageFiles) -> _Found:
+    def _look_up(self, part: ImageFiles) -> _KnownFacts:
         """Return the entries of the index for the images and their captions, and the files that must be read."""
         names, sizes, mtimes = part.files.names, part.files.sizes_bytes, part.files.mtimes_ns
         rows = self.index.rows(part.files.folder, names) if self.index is not None else {}
         has_text_files = self.origin.source == "text_file"
         place_of = {name: place for place, name in enumerate(names)} if has_text_files else {}
-        found = _Found()
+        found = _KnownFacts()
 
         for place in part.images:
             row = rows.get(names[place], _UNKNOWN)
@@ -164,10 +164,10 @@ class FolderScan:
                 fault, _, content = text.partition("\n")
                 found.texts[place] = cast(CaptionFault, fault), content
             if header is None or (caption >= 0 and text is None):
-                found.unknown[place] = _Unknown(place, header is None, caption if text is None else -1)
+                found.unknown[place] = _UnreadImage(place, header is None, caption if text is None else -1)
         return found
 
-    def _caption_place(self, image: int, part: ImageFiles, place_of: dict[str, int], found: _Found) -> int:
+    def _caption_place(self, image: int, part: ImageFiles, place_of: dict[str, int], found: _KnownFacts) -> int:
         """Return the place of an image's caption, or -1 without one."""
         name = part.files.names[image]
         caption = place_of.get(stem_of(name) + self.origin.extension, -1)
@@ -177,11 +177,13 @@ class FolderScan:
                 found.of_samples[image] = part.files.folder / part.files.names[caption]
         return caption
 
-    def _read(self, unknown: Sequence[_Unknown], found: _Found, files: FolderFiles, pool: ThreadPoolExecutor) -> None:
+    def _read(
+        self, unknown: Sequence[_UnreadImage], found: _KnownFacts, files: FolderFiles, pool: ThreadPoolExecutor
+    ) -> None:
         """Read the headers and captions of new and changed files, and add them to the index."""
         names, sizes, mtimes = files.names, files.sizes_bytes, files.mtimes_ns
 
-        def read(item: _Unknown) -> _Read:
+        def read(item: _UnreadImage) -> _Read:
             return _Read(
                 _read_header(files.folder / names[item.image], sizes[item.image]) if item.is_new else None,
                 _read_caption(files.folder / names[item.caption]) if item.caption >= 0 else None,

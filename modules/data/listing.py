@@ -203,7 +203,9 @@ def images_in_shard(shard: Path, names: Sequence[str], skipped: list[SkippedEntr
     """
     suffixes = [suffix_of(name.rpartition("/")[2]).lower() for name in names]
     images = [
-        (place, sample_name(name), *_parted(name)) for place, name in enumerate(names) if suffixes[place] in SUFFIXES
+        (place, sample_name(name), *_split_member(name))
+        for place, name in enumerate(names)
+        if suffixes[place] in SUFFIXES
     ]
     skipped += [SkippedEntry(shard / n, VIDEO) for n, s in zip(names, suffixes, strict=True) if s in VIDEO_SUFFIXES]
     companions = companion_suffixes()
@@ -217,7 +219,7 @@ def images_in_shard(shard: Path, names: Sequence[str], skipped: list[SkippedEntr
     return found
 
 
-def _parted(member: str) -> tuple[str, str]:
+def _split_member(member: str) -> tuple[str, str]:
     """Return the folder of a member of a shard, and its name there."""
     folder, _, name = member.rpartition("/")
     return folder, name

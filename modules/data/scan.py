@@ -145,14 +145,14 @@ def _scan_files(
     def captions_beside(path: Path) -> CaptionTexts:
         return captions_of(path, captions, metadata) if shared is None else shared
 
-    def noted() -> Iterator[ImageFiles]:
+    def with_paths() -> Iterator[ImageFiles]:
         for part in found:
             if names_images:
                 paths.extend(part.files.folder / part.files.names[place] for place in part.images)
             yield part
 
     scan = FolderScan(captions, folder, captions_beside, index, skipped)
-    images = tuple(scan.images(noted(), num_images, watch))
+    images = tuple(scan.images(with_paths(), num_images, watch))
     skipped += metadata.problems(paths)
     return Scan(images, tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
 

@@ -109,7 +109,7 @@ class StoredExamples(Sequence[Example]):
         self._integers_N4, self._numbers_N5 = columns["integers_N4"], columns["numbers_N5"]
         self._texts, self._further = columns["texts"], columns["further"]
         tables, crops_CR7 = json.loads(columns["tables"].tobytes()), columns["crops_CR7"]
-        self._shared = [_Shared.from_json(facts) for facts in tables["shared"]]
+        self._shared = [_SharedFacts.from_json(facts) for facts in tables["shared"]]
         self._folder = cache(lambda number: Path(tables["folders"][number]))
         self._crops = cache(lambda number: tuple(map(_crop_of, crops_CR7[number].tolist())))
         self._newest: tuple[int, Example] | None = None
@@ -195,7 +195,7 @@ def _columns(examples: Sequence[Example]) -> Columns:
     """Return the columns of examples."""
     integers, numbers = array("q"), array("i")
     texts, further = bytearray(), bytearray()
-    folders, shared, crops = dict[Path, int](), dict[_Shared, int](), dict[Crops, int]()
+    folders, shared, crops = dict[Path, int](), dict[_SharedFacts, int](), dict[Crops, int]()
     for example in examples:
         image, rest = example.image, _further(example)
         captions = () if "captions" in rest else image.captions
@@ -203,7 +203,7 @@ def _columns(examples: Sequence[Example]) -> Columns:
         further += json.dumps(rest).encode() if rest else b""
         integers.extend((image.size_bytes, image.mtime_ns, len(texts), len(further)))
         numbers.extend((image.width_px, image.height_px, folders.setdefault(image.folder, len(folders))))
-        numbers.append(shared.setdefault(_Shared.of(example), len(shared)))
+        numbers.append(shared.setdefault(_SharedFacts.of(example), len(shared)))
         numbers.append(crops.setdefault(example.resize_crops, len(crops)))
     tables = {"folders": list(map(os.fspath, folders)), "shared": [facts.to_json() for facts in shared]}
     rows = [[(*astuple(c.bucket), *c.scaled.sides_px, c.crop_left_px, c.crop_top_px) for c in some] for some in crops]
@@ -218,7 +218,7 @@ def _columns(examples: Sequence[Example]) -> Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
+class _SharedFacts:
     """Facts that many examples of a concept share."""
 
     concept: int
@@ -231,7 +231,7 @@ class _Shared:
     place: str
 
     @classmethod
-    def of(cls, example: Example) -> _Shared:
+    def of(cls, example: Example) -> _SharedFacts:
         """Return the shared facts of an example."""
         image = example.image
         return cls(
@@ -250,7 +250,7 @@ class _Shared:
         return [*astuple(replace(self, caption_from=None)), *_caption_place(self.caption_from)]
 
     @classmethod
-    def from_json(cls, facts: list[Any]) -> _Shared:
+    def from_json(cls, facts: list[Any]) -> _SharedFacts:
         """Return the facts from the JSON-safe data of `to_json`."""
         *values, file, suffix = facts
         concept, fault, _, is_transparent, has_image, background, of_rejected, place = values

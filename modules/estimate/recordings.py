@@ -60,7 +60,7 @@ _OTHER_KEYS = frozenset(
 
 def recordings_of(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> dict[str, PassesOfPart]:
     """Return the recordings of the parts whose shape is known, by part."""
-    known = {part.name: _known(spec, part, configs[part.name]) for part in spec.parts}
+    known = {part.name: _known_passes(spec, part, configs[part.name]) for part in spec.parts}
     return {name: recordings for name, recordings in known.items() if recordings is not None}
 
 
@@ -114,7 +114,7 @@ def _digest(module: str) -> str:
     return hashlib.sha256(file.read_text(encoding="utf-8").encode()).hexdigest()
 
 
-def _known(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> PassesOfPart | None:
+def _known_passes(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> PassesOfPart | None:
     for file in (shipped_file(spec, part, config), kept_file(spec, part, config)):
         if file.is_file():
             try:

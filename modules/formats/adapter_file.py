@@ -98,7 +98,7 @@ def adapter_file(
                 f"{where} is damaged at {target.part}.{target.path}: {damage}.", advice="Download it again."
             )
         changed = _check_layer(_layer(target, factors, alphas), where)
-        for own in _divided(changed, target, ranks.get(target.path, ()), where) if target.pieces else (changed,):
+        for own in _divide_layer(changed, target, ranks.get(target.path, ()), where) if target.pieces else (changed,):
             layers[own.part, own.path] = own
         placed |= set(names.values())
     extra = {name: tensor for name, tensor in tensors.items() if name not in placed}
@@ -128,7 +128,7 @@ def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], alphas: Peft
     return AdapterLayer(target.part, target.path, factors, alpha)
 
 
-def _divided(layer: AdapterLayer, target: AdapterTarget, ranks: Sequence[int], where: str) -> list[AdapterLayer]:
+def _divide_layer(layer: AdapterLayer, target: AdapterTarget, ranks: Sequence[int], where: str) -> list[AdapterLayer]:
     if why := why_undivided(target, layer.shapes):
         raise DarkroomError(undivided_message(where, layer.path, why), advice=UNDIVIDED_ADVICE)
     return divide(layer, target, ranks)

@@ -55,7 +55,7 @@ def join(
         members = [by_place.get(place) for place in places]
         if not any(members) or not _can_join(members):
             continue
-        by_place[target.part, target.path] = _joined(target, members)
+        by_place[target.part, target.path] = _join_members(target, members)
         for place in places:
             by_place.pop(place, None)
         if len(members) > 1:
@@ -73,7 +73,7 @@ def _can_join(members: Sequence[AdapterLayer | None]) -> bool:
     return len(scales) == len(members) and all(dora_axis(tuple(s.shape)) == "outputs" for s in scales)
 
 
-def _joined(target: AdapterTarget, members: Sequence[AdapterLayer | None]) -> AdapterLayer:
+def _join_members(target: AdapterTarget, members: Sequence[AdapterLayer | None]) -> AdapterLayer:
     there = [m for m in members if m is not None]
     rank, strength = sum(m.rank for m in there), there[0].scale
     down = torch.cat([m.factors[DOWN] for m in there])

@@ -36,7 +36,7 @@ def _unpack_q8_0(blocks: torch.Tensor) -> torch.Tensor:
 
 
 def _unpack_q4_0(blocks: torch.Tensor) -> torch.Tensor:
-    return _half(blocks[:, :2]) * _signed(_fields(blocks[:, 2:], 4), 8)
+    return _half(blocks[:, :2]) * _as_signed(_fields(blocks[:, 2:], 4), 8)
 
 
 def _unpack_q4_1(blocks: torch.Tensor) -> torch.Tensor:
@@ -45,7 +45,7 @@ def _unpack_q4_1(blocks: torch.Tensor) -> torch.Tensor:
 
 def _unpack_q5_0(blocks: torch.Tensor) -> torch.Tensor:
     q = _fields(blocks[:, 6:], 4) | _byte_by_byte(blocks[:, 2:6], 1) << 4
-    return _half(blocks[:, :2]) * _signed(q, 16)
+    return _half(blocks[:, :2]) * _as_signed(q, 16)
 
 
 def _unpack_q5_1(blocks: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,7 @@ def _unpack_q3_k(blocks: torch.Tensor) -> torch.Tensor:
     low = _fields(blocks[:, 32:96], 2, width=32)
     high = _fields(blocks[:, :32], 1)
     q = low.view(torch.int8) - ((high ^ 1) << 2).view(torch.int8)
-    return ((_half(blocks[:, 108:]) * _signed(scales, 32))[..., None] * q.view(-1, 16, 16)).flatten(1)
+    return ((_half(blocks[:, 108:]) * _as_signed(scales, 32))[..., None] * q.view(-1, 16, 16)).flatten(1)
 
 
 def _unpack_q4_k(blocks: torch.Tensor) -> torch.Tensor:
@@ -82,7 +82,7 @@ def _unpack_q5_k(blocks: torch.Tensor) -> torch.Tensor:
 def _unpack_q6_k(blocks: torch.Tensor) -> torch.Tensor:
     scales, d = blocks[:, 192:208].view(torch.int8), _half(blocks[:, 208:])
     q = _fields(blocks[:, :128], 4, width=64) | _fields(blocks[:, 128:192], 2, width=32) << 4
-    return ((d * scales)[..., None] * _signed(q, 32).view(-1, 16, 16)).flatten(1)
+    return ((d * scales)[..., None] * _as_signed(q, 32).view(-1, 16, 16)).flatten(1)
 
 
 def _unpack_iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
@@ -92,7 +92,7 @@ def _unpack_iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
 def _unpack_iq4_xs(blocks: torch.Tensor) -> torch.Tensor:
     scales = _byte_by_byte(blocks[:, 4:8], 4) | _byte_by_byte(blocks[:, 2:4], 2) << 4
     q = _iq4_values(_fields(blocks[:, 8:], 4, width=16)).view(-1, 8, 32)
-    return ((_half(blocks[:, :2]) * _signed(scales, 32))[..., None] * q).flatten(1)
+    return ((_half(blocks[:, :2]) * _as_signed(scales, 32))[..., None] * q).flatten(1)
 
 
 UNPACK: Mapping[str, Unpack] = {
@@ -117,7 +117,7 @@ def _half(number: torch.Tensor) -> torch.Tensor:
     return number.view(torch.float16).float()
 
 
-def _signed(fields: torch.Tensor, offset: int) -> torch.Tensor:
+def _as_signed(fields: torch.Tensor, offset: int) -> torch.Tensor:
     """Return unsigned bytes below 128, less an offset, as int8."""
     return fields.view(torch.int8) - offset
 

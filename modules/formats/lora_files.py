@@ -51,14 +51,14 @@ def with_letters(tensors: Mapping[str, _T]) -> dict[str, _T]:
     """
     cores = {name.removesuffix(f".{MID}") for name in tensors if name.endswith(f".{MID}")}
 
-    def renamed(name: str) -> str:
+    def new_name(name: str) -> str:
         for factor, letter in _LETTERS.items():
             layer = name.removesuffix(f".{factor}")
             if layer != name and layer not in cores:
                 return f"{layer}.{letter}"
         return name
 
-    return {renamed(name): tensor for name, tensor in tensors.items()}
+    return {new_name(name): tensor for name, tensor in tensors.items()}
 
 
 def _alpha(alpha: float, factors: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -61,9 +61,11 @@ def read_stored(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     try:
         if is_index(path):
             files = [read_lazy_safetensors(file)[0] for file in shards_of(path)]
-            return _scaled({name: t for tensors in files for name, t in tensors.items()}, {}, path.name), {}
+            return _with_scaled_weights(
+                {name: t for tensors in files for name, t in tensors.items()}, {}, path.name
+            ), {}
         tensors, metadata = read_lazy_safetensors(path)
-        return _scaled(tensors, metadata, path.name), metadata
+        return _with_scaled_weights(tensors, metadata, path.name), metadata
     except UnreadableFileError as error:
         if error.defect == "gguf":
             return gguf_tensors(path)
@@ -84,7 +86,9 @@ def read_lazy_safetensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, 
     return {name: _lazy_entry(path, entry) for name, entry in header.tensors.items()}, dict(header.metadata)
 
 
-def _scaled(tensors: dict[str, LazyTensor], metadata: Mapping[str, str], file: str) -> dict[str, LazyTensor]:
+def _with_scaled_weights(
+    tensors: dict[str, LazyTensor], metadata: Mapping[str, str], file: str
+) -> dict[str, LazyTensor]:
     """Return a file's tensors with scaled float8 weights. Raises DarkroomError where their scales are missing."""
     shapes, dtypes = {n: t.shape for n, t in tensors.items()}, {n: CODES.get(t.dtype, "") for n, t in tensors.items()}
     scales = scales_in(shapes, dtypes, metadata)

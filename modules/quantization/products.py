@@ -140,7 +140,7 @@ def _multiply_in_8_bits(
     """Return tokens (n, k), rounded, times packed rows (m, k), times their scales (1, m), plus the bias, in a dtype."""
     rounded, token_scales = round_tokens(tokens, _rows_of(packed))
     if packed.dtype == torch.int8:
-        return _rescaled(_int_product(rounded, packed), token_scales, scales, bias, dtype)
+        return _apply_scales(_int_product(rounded, packed), token_scales, scales, bias, dtype)
     packed = packed.contiguous()
     is_row_scaled = dtype == torch.bfloat16 and len(rounded) >= _LEAST_ROW_SCALED  # no other dtype has scales of rows
     if is_row_scaled and _takes_row_scales(packed.device):
@@ -150,7 +150,7 @@ def _multiply_in_8_bits(
         )
     one = token_scales.new_ones(())
     product = torch._scaled_mm(rounded, packed.T, scale_a=one, scale_b=one, out_dtype=torch.float32)
-    return _rescaled(product, token_scales, scales, bias, dtype)
+    return _apply_scales(product, token_scales, scales, bias, dtype)
 
 
 def _int_product(tokens: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
@@ -162,7 +162,7 @@ def _int_product(tokens: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
     return torch._int_mm(padded, packed.contiguous().T)[: len(tokens)]
 
 
-def _rescaled(
+def _apply_scales(
     product: torch.Tensor,
     token_scales: torch.Tensor,
     scales: torch.Tensor | None,

@@ -100,7 +100,7 @@ class RewardServer:
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise self._wrong(f"did not send JSON but {_quoted(data) or 'nothing'}") from error
+            raise self._wrong(f"did not send JSON but {_quote_beginning(data) or 'nothing'}") from error
 
     def _exchange(
         self, connection: http.client.HTTPConnection, body: bytes, sockets: list[socket.socket]
@@ -139,7 +139,7 @@ class RewardServer:
 
     def _refusal(self, status: int, data: bytes) -> DarkroomError:
         """Return the error for an answer with another status than 200."""
-        quoted = _quoted(data)
+        quoted = _quote_beginning(data)
         message = f"The reward server {self.address} answered with the HTTP status {status}"
         message += f" ({http.client.responses[status]})" if status in http.client.responses else ""
         if 300 <= status < 400:
@@ -180,7 +180,7 @@ def _cut(sockets: list[socket.socket]) -> None:
             one.shutdown(socket.SHUT_RDWR)
 
 
-def _quoted(data: bytes) -> str:
+def _quote_beginning(data: bytes) -> str:
     """Return the beginning of an answer on one line, quoted; empty for an empty one."""
     text = " ".join(redact(data.decode("utf-8", "replace")).split())
     return shown(text, max_chars=_MAX_QUOTED_CHARS) if text else ""

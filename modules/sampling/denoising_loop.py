@@ -37,7 +37,7 @@ class FlowSteps:
     ) -> None:
         """`config` is the model's own scheduler config, `size` the image's size."""
         self._record, self._config, self._convention, self._size = record, config, convention, size
-        self.scheduler: Any = self._made(1)
+        self.scheduler: Any = self._make_scheduler(1)
         self.timesteps = torch.empty(0)
         self._num_levels = int(self.scheduler.config.num_train_timesteps)
         # diffusers' own grid ends at its smallest sigma, which is shifted already if the shift is constant.
@@ -48,7 +48,7 @@ class FlowSteps:
 
     def set_timesteps(self, num_steps: int, device: torch.device | str | None = None) -> None:
         """Set the number of steps, and the device of the timesteps."""
-        self.scheduler = self._made(num_steps)
+        self.scheduler = self._make_scheduler(num_steps)
         if num_steps == 1:  # the stretch to a terminal sigma would divide by 1 - the first sigma, which is 0
             self.scheduler.register_to_config(shift_terminal=None)
         levels = self._levels(num_steps) if self._has_grid else None
@@ -90,7 +90,7 @@ class FlowSteps:
     def _shift(self, num_steps: int) -> float:
         return self._convention.sample_shift_at(self._size.width_px, self._size.height_px, num_steps)
 
-    def _made(self, num_steps: int) -> Any:
+    def _make_scheduler(self, num_steps: int) -> Any:
         """Return the scheduler, at the shift of that many steps."""
         options = {**self._record.options, self._record.shift_option: self._shift(num_steps)}
         return getattr(diffusers, self._record.scheduler).from_config(dict(self._config), **options)
@@ -211,12 +211,12 @@ def guide_projected(predict: Predict, guidance: float, how: ProjectedGuidance) -
         num_steps += 1
         if num_steps <= how.plain_steps:
             return negative_BCHW + guidance * change_BCHW
-        return negative_BCHW + how.scale * _projected(average_BCHW, positive_BCHW, how.most_norm)
+        return negative_BCHW + how.scale * _project_changes(average_BCHW, positive_BCHW, how.most_norm)
 
     return run
 
 
-def _projected(change_BCHW: torch.Tensor, onto_BCHW: torch.Tensor, most_norm: float) -> torch.Tensor:
+def _project_changes(change_BCHW: torch.Tensor, onto_BCHW: torch.Tensor, most_norm: float) -> torch.Tensor:
     """Return changes of at most a norm, without their parts parallel to other values (arXiv 2410.02416, eq. 5)."""
 
     def norms(of_BCHW: torch.Tensor) -> torch.Tensor:

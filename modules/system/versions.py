@@ -71,7 +71,7 @@ def commit_of(folder: Path) -> str:
             return head if _COMMIT.fullmatch(head) else ""
         name, common = head.removeprefix("ref:").strip(), _common_folder(git)
         place = next((p for p in (git / name, common / name) if p.is_file()), None)
-        found = _text(place) if place is not None else _packed(common, name)
+        found = _text(place) if place is not None else _packed_reference(common, name)
         return found if _COMMIT.fullmatch(found) else ""
     except (OSError, ValueError):
         return ""
@@ -87,7 +87,7 @@ def _common_folder(git: Path) -> Path:
     return git / _text(git / "commondir") if (git / "commondir").is_file() else git
 
 
-def _packed(common: Path, name: str) -> str:
+def _packed_reference(common: Path, name: str) -> str:
     if not (common / "packed-refs").is_file():
         return ""
     rows = (line.split(" ") for line in _text(common / "packed-refs").splitlines())

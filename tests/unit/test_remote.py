@@ -36,7 +36,7 @@ from trainer.remote.follower import Follower
 from trainer.remote.host_keys import fingerprints, is_known, offered_keys
 from trainer.remote.inputs import config_there, inputs_of, program_tree
 from trainer.remote.line import Line
-from trainer.remote.onetrainer import NEEDLESS, TAKEN, Imported, import_machine
+from trainer.remote.onetrainer import NEEDLESS, TAKEN, ImportedMachine, import_machine
 from trainer.remote.record import Remote, RemotesFile, problem_of
 from trainer.remote.starting import prepare
 from trainer.remote.trees import SentFile, Tree, send_trees
@@ -318,7 +318,7 @@ def test_each_cloud_setting_becomes_something(tmp_path: Path) -> None:
     file, defaults = tmp_path / "config.json", cloud_of_onetrainer()
     stored = CloudSecrets(id="ab12")
 
-    def imported(**changes: object) -> Imported:
+    def imported(**changes: object) -> ImportedMachine:
         file.write_text(json.dumps({"__version": 11, "cloud": {**defaults, **changes}}))
         return import_machine("pod", file, stored)
 

@@ -19,7 +19,7 @@ from trainer.__main__ import main
 from trainer.remote import agent, wheels
 from trainer.remote.connection import Connection
 from trainer.remote.record import Remote, RemotesFile
-from trainer.remote.wheels import Downloaded, download_wheels, offline_environment, platform_tags, wheel_tree
+from trainer.remote.wheels import WheelDownload, download_wheels, offline_environment, platform_tags, wheel_tree
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Wheels are downloaded on Linux only.")
 
@@ -76,7 +76,7 @@ def test_the_wheels_are_those_for_the_machine_and_what_has_none_is_built(tmp_pat
     first, build, again, of_extra, build_of_extra, *others = pip.commands
     files = [path.name for path in folder.glob("*.whl")]
     names = {name.partition("-")[0] for name in files}
-    assert downloaded == Downloaded(len(files), ("bitsandbytes",))
+    assert downloaded == WheelDownload(len(files), ("bitsandbytes",))
     assert {"torch", "diffusers", "dadaptation", "rapidocr", "onnxruntime", "pyarrow"} <= names
     assert not any("tksheet" in words[-1] for words in others), "it is the window's"
     assert (of_extra[-1].partition(">")[0], build_of_extra[-1]) == ("bitsandbytes", "bitsandbytes")
@@ -129,7 +129,7 @@ def test_pip_chooses_for_the_other_python_and_processor(tmp_path: Path, monkeypa
     machine = Machine(tmp_path / "there", machine="aarch64")
     machine.conditions = {"platform_machine": "aarch64", "python_version": "3.12", "python_full_version": "3.12.1"}
     there = cast(Connection, machine)
-    assert download_wheels(there, folder, page=lambda url: None) == Downloaded(6)
+    assert download_wheels(there, folder, page=lambda url: None) == WheelDownload(6)
     names = {path.name.partition("-")[0] for path in folder.glob("*.whl")}
     assert names == {"torch", "needed", "onlyarm", "deep", "deeper", "extra"}
 
@@ -159,7 +159,7 @@ def test_the_machine_installs_from_what_was_downloaded(
     asked: list[Path] = []
     monkeypatch.setattr("trainer.cli.remote._connected", lambda remote: nullcontext())
     monkeypatch.setattr(
-        wheels, "download_wheels", lambda connection, folder: asked.append(folder) or Downloaded(74, ("x",))
+        wheels, "download_wheels", lambda connection, folder: asked.append(folder) or WheelDownload(74, ("x",))
     )
     RemotesFile().add(Remote("box", "host", price_per_hour=0.5))
     assert main(["remote", "wheels", "box"]) == 0

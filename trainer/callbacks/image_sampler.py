@@ -231,7 +231,7 @@ class ImageSampler:
             return self.family.predict(noisy_BCHW, timesteps_B, conditioning, expanded)
 
         return run_denoising_loop(
-            self._guided(predict, prompt) if self.family.spec.doubles_batch(prompt.guidance) else predict,
+            self._with_guidance(predict, prompt) if self.family.spec.doubles_batch(prompt.guidance) else predict,
             scheduler_for(scheduled, prompt.sampler, Size(prompt.width_px, prompt.height_px)),
             noise_1CHW,
             num_steps=prompt.steps,
@@ -240,7 +240,7 @@ class ImageSampler:
             most_steps=most_steps,
         )
 
-    def _guided(self, predict: Predict, prompt: SamplePrompt) -> Predict:
+    def _with_guidance(self, predict: Predict, prompt: SamplePrompt) -> Predict:
         spec = self.family.spec
         if spec.projected_guidance is not None:
             return guide_projected(predict, prompt.guidance, spec.projected_guidance(prompt.prompt))

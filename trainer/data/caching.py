@@ -122,7 +122,9 @@ class Caches:
             rank = self.ranks.rank if self._is_shared else ONLY_RANK
             shares = [todo.share(rank.index, rank.world_size) for todo in found]
             missing = MissingImages(sides, shares, store, threads)
-            built = self._drive(self._encoded(missing, "images", threads=threads), "images", lambda: missing.total)
+            built = self._drive(
+                self._encode_images(missing, "images", threads=threads), "images", lambda: missing.total
+            )
             num_built = self._merge(missing, sides) if self._is_shared else missing.num_found
         self._report(built)
         self._report_entries("images", np.concatenate([side.keys.all_set for side in sides]), num_built, store)
@@ -155,7 +157,7 @@ class Caches:
         todo, share = self._share_of([job.key for job in missing_images(jobs, store)])
         built: list[EntryResult] = []
         if todo:
-            build = self._encoded((by_key[key] for key in share), what, threads=threads)
+            build = self._encode_images((by_key[key] for key in share), what, threads=threads)
             built = self._drive(build, what, lambda: len(share))
         if needed_label and (problem := next((b.problem for b in built if b.problem), "")):
             raise DarkroomError(
@@ -165,7 +167,9 @@ class Caches:
         self._report_entries(what, numbers_of(job.key for job in jobs), len(todo), store)
         return built
 
-    def _encoded(self, jobs: Iterable[EncodingJob], what: str, *, threads: int) -> Generator[EntryResult, None, None]:
+    def _encode_images(
+        self, jobs: Iterable[EncodingJob], what: str, *, threads: int
+    ) -> Generator[EntryResult, None, None]:
         """Encode images; the VAE is on the device from the first of them on."""
         waiting = iter(jobs)
         for first in waiting:

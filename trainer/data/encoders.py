@@ -83,7 +83,7 @@ class Encoders:
     def _encode(self, caption: ReadCaption) -> Conditioning:
         if isinstance(caption, str):
             return self.family.encode_prompts([caption])
-        images = list(map(_loaded, caption.images))
+        images = list(map(_load_reference, caption.images))
         return cast(FamilyThatSees, self.family).encode_with_images([caption.text], images)
 
     def _has_one_chunk(self, caption: str) -> bool:
@@ -91,7 +91,7 @@ class Encoders:
         return self.captions_at_once > 1 and self.family.count_tokens(caption) <= limit
 
 
-def _loaded(image: LoadableImage) -> torch.Tensor:
+def _load_reference(image: LoadableImage) -> torch.Tensor:
     """Return a reference image that is read with a caption. Raises DarkroomError if it cannot be decoded."""
     try:
         return image.load_tensor()

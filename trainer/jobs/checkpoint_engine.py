@@ -49,7 +49,7 @@ _OF_MODEL = ("model", "parts", "quantization")
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _ImageToSample:
     """An image of a comparison: its cell, and what it is sampled with."""
 
     cell: Cell
@@ -151,9 +151,9 @@ def _sample(
     A checkpoint that cannot be read has none, but a note. Raises DarkroomError if that leaves no image at all.
     """
     done: list[Comparison] = []
-    missing: list[tuple[int, _Wanted]] = []
+    missing: list[tuple[int, _ImageToSample]] = []
     for number, comparison in enumerate(comparisons):
-        wanted, notes = _wanted(comparison, prompts)
+        wanted, notes = _images_to_sample(comparison, prompts)
         present = [item.cell for item in wanted if _path_of(comparison, item).exists()]
         done.append(replace(comparison, cells=tuple(present)).with_notes(notes))
         missing += [(number, item) for item in wanted if not _path_of(comparison, item).exists()]
@@ -189,7 +189,7 @@ class _Sampling:
         self._job, self._num_steps, self._num_done = job, num_steps, 0
         self._engine = SamplingEngine()
 
-    def write(self, item: _Wanted, config: Config, path: Path) -> None:
+    def write(self, item: _ImageToSample, config: Config, path: Path) -> None:
         """Sample an image unless it is there: a whole model has the same at every strength. Raises DarkroomError."""
         if path.exists():
             return
@@ -206,13 +206,15 @@ class _Sampling:
         self._num_done += 1
 
 
-def _request(config: Config, item: _Wanted) -> SampleRequest:
+def _request(config: Config, item: _ImageToSample) -> SampleRequest:
     """Return the request of an image, with the embeddings that were trained with an adapter."""
     files = sorted(embeddings_folder(item.checkpoint.source).glob("*.safetensors")) if item.checkpoint.path else ()
     return SampleRequest(config, SampleChoices(embeddings=tuple(map(str, files))))
 
 
-def _wanted(comparison: Comparison, prompts: Sequence[SamplePrompt]) -> tuple[list[_Wanted], list[str]]:
+def _images_to_sample(
+    comparison: Comparison, prompts: Sequence[SamplePrompt]
+) -> tuple[list[_ImageToSample], list[str]]:
     """Return the images of a comparison, those with the same weights together, and notes about unreadable files."""
     wanted, notes = [], []
     for checkpoint in comparison.checkpoints:
@@ -225,11 +227,11 @@ def _wanted(comparison: Comparison, prompts: Sequence[SamplePrompt]) -> tuple[li
             for column, prompt in enumerate(prompts):
                 facts = [identity, strength if checkpoint.is_adapter else 1.0, prompt.model_dump(mode="json")]
                 key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=_KEY_BYTES).hexdigest()
-                wanted.append(_Wanted(Cell(checkpoint.name, column, strength, f"{key}.png"), checkpoint, prompt))
+                wanted.append(_ImageToSample(Cell(checkpoint.name, column, strength, f"{key}.png"), checkpoint, prompt))
     return wanted, notes
 
 
-def _path_of(comparison: Comparison, item: _Wanted) -> Path:
+def _path_of(comparison: Comparison, item: _ImageToSample) -> Path:
     return images_dir(comparison.run_dir) / item.cell.image
 
 

@@ -33,7 +33,7 @@ def checkpoints_of(run_dir: Path, *, has_backups: bool = True) -> list[Checkpoin
     """
     models = saves_of(run_dir)
     is_adapter = models.config.training.trains == "adapter"
-    steps, losses = _recorded(run_dir)
+    steps, losses = _steps_and_losses(run_dir)
     found: list[tuple[int, str, Path]] = []
     for save in models.saves:
         found.append((_step_of(save.path, save.step, steps), _kind_of(save), save.path))
@@ -70,7 +70,7 @@ def adapter_file_of(backup: Path) -> Path:
     return adapters_dir(backup.parent.parent) / f"{backup.name}-{fingerprint(backup)[:_KEY_CHARS]}.safetensors"
 
 
-def _recorded(run_dir: Path) -> tuple[dict[Path, int], dict[int, float]]:
+def _steps_and_losses(run_dir: Path) -> tuple[dict[Path, int], dict[int, float]]:
     """Return the step of each model that a run has saved, and its validation losses by step, from its log."""
     steps: dict[Path, int] = {}
     losses: dict[int, float] = {}

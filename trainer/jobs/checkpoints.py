@@ -145,9 +145,9 @@ def table_of(comparison: Comparison) -> list[str]:
             loss = "" if checkpoint.loss is None else f"{checkpoint.loss:.4f}{checkpoint.loss_place}"
             scores = (f"{means[name]:.4g}" if name in means else "" for name in names)
             rows.append((checkpoint.label, f"{strength:g}", loss, *scores, ", ".join(checkpoint.kinds)))
-    return [comparison.run_dir.name, *_aligned(rows)]
+    return [comparison.run_dir.name, *_align_columns(rows)]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

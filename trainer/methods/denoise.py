@@ -64,13 +64,13 @@ class Denoise:
 
     def loss(self, batch: Batch, context: StepContext) -> StepLoss:
         """Return the weighted mean of the samples' denoising losses, each at its own random timestep."""
-        drawn = self._drawn(batch, context)
+        drawn = self._draw_noise(batch, context)
         loss, metrics = self._reduce(self._errors(drawn, context), drawn, batch.step, context.family.process)
         return replace(self.as_step_loss(loss, batch), metrics=metrics)
 
     def draw(self, batch: Batch, context: StepContext) -> Drawn | None:
         """Return the inputs of the loss; None with predictions of the original model, or learned weights."""
-        return None if batch.needs_prior or self.learned is not None else self._drawn(batch, context)
+        return None if batch.needs_prior or self.learned is not None else self._draw_noise(batch, context)
 
     def loss_of(self, drawn: Drawn, context: StepContext) -> torch.Tensor:
         """Return the loss, of shape ()."""
@@ -86,7 +86,7 @@ class Denoise:
             zero_gradient_is_legal=batch.is_prior_only,
         )
 
-    def _drawn(self, batch: Batch, context: StepContext) -> Drawn:
+    def _draw_noise(self, batch: Batch, context: StepContext) -> Drawn:
         timesteps_B, noise = self.noising.draw(batch.latents_BCHW, position_of(batch), context)
         prior = _prior_of(batch, noise, timesteps_B, context) if batch.needs_prior else None
         return Drawn(

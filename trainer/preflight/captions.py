@@ -69,7 +69,7 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
             problems.append(Problem("model.base_model", error.message, advice=error.advice))
             tokenizer = None
         else:
-            problems += _uncounted(texts, tokens_read(config)) if tokenizer is None else ()
+            problems += _uncounted_captions(texts, tokens_read(config)) if tokenizer is None else ()
         if tokenizer is not None:
             chunk_tokens, truncates = tokens_read(config), config.family.text.truncates
             lengths = {text: _num_tokens(text, tokenizer, chunk_tokens) for text in sorted(texts)}
@@ -84,7 +84,7 @@ def _num_tokens(text: str, tokenizer: Any, chunk_tokens: int) -> int:
     return len(text) if is_short else int(tokenizer.count(text))
 
 
-def _uncounted(texts: Collection[str], num_tokens: int) -> Iterator[Problem]:
+def _uncounted_captions(texts: Collection[str], num_tokens: int) -> Iterator[Problem]:
     """Yield that long captions may be too long for a model whose tokenizer is not on this machine yet."""
     limit = _USUAL_CHARACTERS * num_tokens
     if num_long := sum(len(one) > limit for one in texts):

@@ -120,7 +120,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             "repository",
         )
     elif config.model.variant == BASE_VARIANT:
-        yield from _edited(name, files_of(spec.name).variant_named(name) or BASE_VARIANT)
+        yield from _unused_references(name, files_of(spec.name).variant_named(name) or BASE_VARIANT)
 
 
 def successor_of(name: str) -> str:
@@ -263,7 +263,7 @@ def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) 
         message = f"{name} is a model variant with additional inputs that is not supported. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose the base text-to-image model.")
     elif {actual, variant} == {BASE_VARIANT, spec.by_inputs_alone(actual) or spec.by_inputs_alone(variant)}:
-        yield from _edited(name, actual)
+        yield from _unused_references(name, actual)
     elif actual != variant:
         message = f"The model variant is set to {VARIANT_LABELS[variant]}, but {name} is another one. {found.sentence}"
         advice = f"Set the model variant to {VARIANT_LABELS[actual]}."
@@ -275,7 +275,7 @@ def _variant_of(found: FileKind, name: str, spec: FamilySpec) -> str:
     return found.variant or files_of(spec.name).variant_named(from_root(name).name) or BASE_VARIANT
 
 
-def _edited(name: str, actual: str) -> Iterator[Problem]:
+def _unused_references(name: str, actual: str) -> Iterator[Problem]:
     """Yield a warning where an editing model is trained without reference images, which its weights allow."""
     if actual != BASE_VARIANT:
         message = f"{name} is of the variant {VARIANT_LABELS[actual]}, and is trained without its further image."

@@ -226,12 +226,12 @@ def _kept_activations(budget: Budget) -> Choice:
     present = (settings.offload_fraction, settings.offload_activations, _KEPT.index(settings.checkpointing))
     wider, leaner = list[Move](), list[Move]()
     for fraction, offloads, mode in levels:
-        if move := _kept(budget, mode, offloads=offloads, fraction=fraction):
+        if move := _move_to(budget, mode, offloads=offloads, fraction=fraction):
             (wider if (fraction, offloads, _KEPT.index(mode)) < present else leaner).append(move)
     return Choice(tuple(wider), tuple(leaner))
 
 
-def _kept(budget: Budget, mode: CheckpointMode, *, offloads: bool, fraction: float) -> Move | None:
+def _move_to(budget: Budget, mode: CheckpointMode, *, offloads: bool, fraction: float) -> Move | None:
     """Return a move to these values; None if the config has them already."""
     config, part, encoders = budget.config, slowest_part(budget), reached_encoders(budget)
     values: list[tuple[str, Any]] = [(f"parts.{part.name}.offload_activations", offloads)]

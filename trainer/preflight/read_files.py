@@ -61,12 +61,12 @@ def files_read_by(config: Config) -> list[FoundFile]:
             place = from_root(value.rpartition(":")[0])
         match kind_of(place):
             case "file":
-                found += _stated(setting, place.name, place)
+                found += _found_file(setting, place.name, place)
             case "folder":
                 unused = {p.name for p in config.family.parts if not config.part(p.name).include}
                 without = parts_with_files(config) | unused if setting == _BASE else frozenset[str]()
                 for name, path in _in_folder(place, without):
-                    found += _stated(setting, name, path)
+                    found += _found_file(setting, name, path)
     return found
 
 
@@ -92,7 +92,7 @@ def digests_of_files(config: Config, files: list[FoundFile], *, reads: bool) -> 
     return tuple(done)
 
 
-def _stated(setting: str, name: str, path: Path) -> Iterator[FoundFile]:
+def _found_file(setting: str, name: str, path: Path) -> Iterator[FoundFile]:
     try:
         status = path.stat()
     except OSError:

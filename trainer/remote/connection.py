@@ -116,7 +116,7 @@ class Connection:
             raise ConnectionLostError("the other end did not answer as expected")
         body = self._stream.read(size)
         if len(body) < size:
-            raise self._lost()
+            raise self._reason_of_loss()
         if "reason" in answer:
             raise self._error_of(answer)
         return answer["result"], body
@@ -132,12 +132,12 @@ class Connection:
             self.process.stdin.write(content)
             self.process.stdin.flush()
         except (OSError, ValueError):
-            raise self._lost() from None
+            raise self._reason_of_loss() from None
 
     def _read_line(self) -> bytes:
         line = self._stream.readline(_MAX_ANSWER_BYTES)
         if not line.endswith(b"\n"):
-            raise self._lost()
+            raise self._reason_of_loss()
         return line
 
     def _error_of(self, answer: dict[str, Any]) -> DarkroomError:
@@ -151,7 +151,7 @@ class Connection:
         kind = GoneError if answer.get("errno") == _NO_FILE else DarkroomError
         return kind(f"{name} reports: {what}{answer['reason']}.", advice="Check the folder on that machine.")
 
-    def _lost(self) -> Exception:
+    def _reason_of_loss(self) -> Exception:
         """Return why the connection has ended: a decision of the user, or anything that may pass."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)

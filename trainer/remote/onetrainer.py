@@ -56,7 +56,7 @@ _LOST: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedMachine:
     """A machine of OneTrainer's settings. `notes` are about settings without a counterpart, and `api_key` is its
     provider's, if the file has one.
     """
@@ -66,7 +66,7 @@ class Imported:
     api_key: str
 
 
-def import_machine(name: str, file: Path, stored: CloudSecrets) -> Imported:
+def import_machine(name: str, file: Path, stored: CloudSecrets) -> ImportedMachine:
     """Return the machine of a OneTrainer config or `secrets.json`.
 
     The host and the user are among the secrets there: first the file's count, then the `stored` ones. Raises
@@ -101,10 +101,10 @@ def import_machine(name: str, file: Path, stored: CloudSecrets) -> Imported:
         notes.append(f"{end_key}: {cloud[end_key]} needs a command here, such as: --after 'sudo poweroff'.")
     if in_file.cloud.password:
         notes.append(f"password: {_LOST['password'][1]}")
-    return Imported(remote, tuple(dict.fromkeys(notes)), in_file.cloud.api_key)
+    return ImportedMachine(remote, tuple(dict.fromkeys(notes)), in_file.cloud.api_key)
 
 
-def keep(found: Imported, file: RemotesFile) -> bool:
+def keep(found: ImportedMachine, file: RemotesFile) -> bool:
     """Add a machine to the list, and store the API key of a rented one, unless there is a key; return whether it was.
 
     Raises DarkroomError, OSError.

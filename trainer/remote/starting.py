@@ -36,7 +36,7 @@ _MAKE_ENVIRONMENT = """
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedProgram:
     """A program on another machine: its folder there, Python's arguments, and its environment variables."""
 
     folder: str
@@ -46,7 +46,7 @@ class Prepared:
 
 def prepare(
     connection: Connection, config: Config, *, emit: Callable[[Event], None], check: Callable[[], None]
-) -> Prepared:
+) -> PreparedProgram:
     """Send this program to the machine, and install its packages if Darkroom makes the environment there.
 
     Those that choices of the config need are among them. Raises DarkroomError, ConnectionLostError, OSError.
@@ -61,12 +61,12 @@ def prepare(
     emit(PhaseChanged("sending", f"Darkroom, to {remote.name}"))
     [folder] = send_trees(connection, [program_tree()], cache_dir=None, progress=emit, check=check)
     if remote.python:
-        return Prepared(folder, (facts["python"], "-s", "-m", "trainer"), {})
+        return PreparedProgram(folder, (facts["python"], "-s", "-m", "trainer"), {})
     emit(PhaseChanged("starting", f"installing packages on {remote.name}; the first time takes minutes"))
     place = f"{facts['folder']}/environment"
     _run(connection, ["sh", "-c", _MAKE_ENVIRONMENT, "sh", place, facts["python"]], folder)
     environment = {"VIRTUAL_ENV": "", "CONDA_PREFIX": "", **_offline(connection, emit, check)}
-    prepared = Prepared(folder, (facts["python"], "-s", "-m", "launcher"), environment)
+    prepared = PreparedProgram(folder, (facts["python"], "-s", "-m", "launcher"), environment)
     settings = [f"{name}={value}" for name, value in prepared.environment.items()]
     packages = [package.pip_name for package in offered_packages(config)]
     _run(connection, ["env", *settings, *prepared.python, *(["install", *packages] if packages else _NOTHING)], folder)
@@ -121,7 +121,7 @@ def send_inputs(
 
 def start_there(
     connection: Connection,
-    prepared: Prepared,
+    prepared: PreparedProgram,
     elsewhere: Elsewhere,
     *,
     allowed_code: Collection[str] = (),

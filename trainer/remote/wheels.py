@@ -50,7 +50,7 @@ print(json.dumps({"build": build, "gpu": gpu, "conditions": {
 
 
 @dataclass(frozen=True, slots=True)
-class Downloaded:
+class WheelDownload:
     """How many wheels are in a folder, and which packages of extras could not be had for the machine."""
 
     num_wheels: int
@@ -82,7 +82,7 @@ def download_wheels(
     *,
     run: Callable[..., int] = run_pip,
     page: Callable[[str], str | None] | None = None,
-) -> Downloaded:
+) -> WheelDownload:
     """Download the wheels of all packages of a run on a machine, and return what is in the folder then.
 
     What is there already is not downloaded again. A package without a wheel is built here. Extras that cannot be had
@@ -102,7 +102,7 @@ def download_wheels(
             download.fetch([line])
         except DarkroomError:
             left_out.append(requirements.name_of(line))
-    return Downloaded(len(wheel_tree(folder).files), tuple(left_out))
+    return WheelDownload(len(wheel_tree(folder).files), tuple(left_out))
 
 
 class _Download:

@@ -151,7 +151,7 @@ def start_detached(request: RunRequest) -> Detached:
     module = _MODULE if request.on else module_arguments(request.config)
     try:
         export_file(request.config, config_file)
-        return _started([*module, *arguments_of(request, config_file)], log)
+        return _start_process([*module, *arguments_of(request, config_file)], log)
     except OSError:
         remove_quietly(config_file)
         raise
@@ -160,10 +160,10 @@ def start_detached(request: RunRequest) -> Detached:
 def start_following(run_dir: Path, *, resumes: bool = False) -> Detached:
     """Follow a run on another machine in a process of its own, likewise, or resume it there first. Raises OSError."""
     verb = "resume" if resumes else "attach"
-    return _started([*_MODULE, "remote", verb, str(run_dir), "--json-lines"], new_log())
+    return _start_process([*_MODULE, "remote", verb, str(run_dir), "--json-lines"], new_log())
 
 
-def _started(arguments: Sequence[str], log: Path) -> Detached:
+def _start_process(arguments: Sequence[str], log: Path) -> Detached:
     events_file, inbox_file = log.with_suffix(_EVENTS), log.with_suffix(_INBOX)
     try:
         with events_file.open("wb") as events, log.open("wb") as errors:

@@ -173,11 +173,11 @@ class RunQueue:
         message = "The program that ran the queue ended."
         state = RunStatus.INTERRUPTED
 
-        def recovered(item: Item) -> Item:
+        def after_recovery(item: Item) -> Item:
             has_ended = item.is_running and not is_run(item.machine)
             return replace(item, state=state, message=message) if has_ended else item
 
-        return replace(self, items=tuple(map(recovered, self.items)))
+        return replace(self, items=tuple(map(after_recovery, self.items)))
 
     def with_after_failure(self, choice: AfterFailure) -> RunQueue:
         """Choose what happens after a run that failed."""

@@ -159,13 +159,13 @@ class StepGraphs:
 
     def _run(self, key: object, inputs: T, share: float, loss_of: Callable[[T], torch.Tensor]) -> torch.Tensor:
         """Run a micro-batch as it is, and note which parameters it reaches."""
-        earlier = {} if key in self._reached else {p: p.grad for p in self._trained() if p.grad is not None}
+        earlier = {} if key in self._reached else {p: p.grad for p in self._trained_parameters() if p.grad is not None}
         for parameter in earlier:
             parameter.grad = None
         loss = loss_of(inputs)
         (loss * share).backward()
         if key not in self._reached:
-            self._reached[key] = [p for p in self._trained() if p.grad is not None]
+            self._reached[key] = [p for p in self._trained_parameters() if p.grad is not None]
         for parameter, gradient in earlier.items():
             parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
         return loss.detach()
@@ -207,7 +207,7 @@ class StepGraphs:
         if empty:
             torch._foreach_zero_(empty)
 
-    def _trained(self) -> list[nn.Parameter]:
+    def _trained_parameters(self) -> list[nn.Parameter]:
         return [t for t in self._tensors if isinstance(t, nn.Parameter) and t.requires_grad]
 
     def _drop_outdated(self) -> None:

@@ -146,7 +146,7 @@ class Guard:
                 added = [*_HEADERS, ("cache-control", "no-store")]
                 message["headers"] = [
                     *message.get("headers", ()),
-                    *_encoded(h for h in added if h[0].encode() not in own),
+                    *_encode_headers(h for h in added if h[0].encode() not in own),
                 ]
             await send(message)
 
@@ -161,5 +161,5 @@ class Guard:
         await send({"type": "http.response.body", "body": json.dumps({"message": sentence}).encode()})
 
 
-def _encoded(headers: Iterable[tuple[str, str]]) -> list[Any]:
+def _encode_headers(headers: Iterable[tuple[str, str]]) -> list[Any]:
     return [(name.encode(), value.encode()) for name, value in headers]

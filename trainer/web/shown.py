@@ -38,7 +38,7 @@ def shown_line(line: str, run_dir: Path) -> Shown | None:
     event = from_line(line)
     if event is None:
         return None
-    shown = _shown(event, run_dir)
+    shown = _facts_of(event, run_dir)
     at_seconds = 0.0 if isinstance(event, events.StepFinished) else time_of(line) or 0.0
     if isinstance(event, events.SampleReady):
         shown["at"] = at_seconds  # a resumed run may write another image under its name
@@ -84,7 +84,7 @@ class Verdict:
         return {"finding": reading.finding, "title": reading.title, "reason": reading.reason, "figures": f"{figures}."}
 
 
-def _shown(event: events.Event, run_dir: Path) -> Shown:
+def _facts_of(event: events.Event, run_dir: Path) -> Shown:
     make = _SHOWN.get(type(event))
     return {"kind": ""} if make is None else make(event, run_dir)
 

@@ -82,7 +82,7 @@ def converted(given: Args, name: str, notes: Notes) -> Tree:
     _output(section(given, "save"), result, f"{given.get('training_folder') or 'models'}/{name}", train)
     put(result, "training.trains", "adapter" if is_set(given.get("network")) else "full")
     _network(section(given, "network"), family, result, notes)
-    _quantized(model, family, result, notes)
+    _weight_dtypes(model, family, result, notes)
     if (seed := number_of(given.pop("training_seed", None))) is not None:
         put(result, "general.seed", int(seed))
     trigger = str(pop_first(given, "trigger_word") or "")
@@ -144,7 +144,7 @@ def _model(model: Args, result: Tree, notes: Notes) -> FamilySpec:
     return family
 
 
-def _quantized(model: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
+def _weight_dtypes(model: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
     """Convert the weight dtypes and the offloading of the denoiser and the text encoders."""
     is_quantized = flag_of(model.pop("quantize", False))
     is_text_quantized = flag_of(model.pop("quantize_te", is_quantized))

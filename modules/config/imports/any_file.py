@@ -120,13 +120,13 @@ def _load_toml(path: Path) -> Loaded:
         return Loaded(Config(), [Problem("", f"{path} is not a TOML file: it is not valid UTF-8.")])
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         return Loaded(Config(), [Problem("", f"{path} is not a TOML file: {describe_toml_error(text, str(error))}.")])
-    flat = _flattened(raw)
+    flat = _without_sections(raw)
     if "datasets" not in flat and not is_kohya(flat):
         return Loaded(Config(), [Problem("", f"{path} contains no known kohya settings.")])
     return _from_kohya(flat, path.name)
 
 
-def _flattened(raw: dict[str, Any]) -> dict[str, Any]:
+def _without_sections(raw: dict[str, Any]) -> dict[str, Any]:
     """Return a TOML tree without its sections, which have no meaning in sd-scripts' configs."""
     flat: dict[str, Any] = {}
     for key, value in raw.items():

@@ -40,16 +40,16 @@ def ranks_and_more(given: Args, network: Args, result: Tree, notes: Notes, *, na
             notes.append(Problem(f"adapter.{field}", f"{field} = {value} has no effect on {label}.", "info"))
 
 
-def _taken(given: Args, network: Args, name: str) -> object:
+def _pop_either(given: Args, network: Args, name: str) -> object:
     """Pop a setting that may be in either place; None if it is not set."""
     return pop_first({name: given.pop(name, None), "": network.pop(name, None)}, name, "")
 
 
 def _ranks(given: Args, network: Args, notes: Notes, *, on_resnets: bool) -> dict[str, object]:
-    conv_rank, conv_alpha = (number_of(_taken(given, network, key)) for key in ("conv_dim", "conv_alpha"))
+    conv_rank, conv_alpha = (number_of(_pop_either(given, network, key)) for key in ("conv_dim", "conv_alpha"))
     lines: list[str] = []
     for prefix, pattern in (("conv_block", _CONV), ("block", _LINEAR if on_resnets else _ATTENTION)):
-        dims, alphas = (_numbers(_taken(given, network, f"{prefix}_{of}")) for of in ("dims", "alphas"))
+        dims, alphas = (_numbers(_pop_either(given, network, f"{prefix}_{of}")) for of in ("dims", "alphas"))
         if dims and (on_resnets or pattern != _CONV):
             lines += _lines(dims, alphas, pattern, notes)
     return {
@@ -60,10 +60,10 @@ def _ranks(given: Args, network: Args, notes: Notes, *, on_resnets: bool) -> dic
 
 
 def _switches(given: Args, network: Args) -> dict[str, object]:
-    dropouts = {f: number_of(_taken(given, network, f)) or None for f in ("rank_dropout", "module_dropout")}
-    is_decomposed = flag_of(_taken(given, network, "dora_wd"))
-    on_outputs = _taken(given, network, "wd_on_output")
-    stabilized = flag_of(_taken(given, network, "rs_lora"))
+    dropouts = {f: number_of(_pop_either(given, network, f)) or None for f in ("rank_dropout", "module_dropout")}
+    is_decomposed = flag_of(_pop_either(given, network, "dora_wd"))
+    on_outputs = _pop_either(given, network, "wd_on_output")
+    stabilized = flag_of(_pop_either(given, network, "rs_lora"))
     axis = on_outputs is None or flag_of(on_outputs)  # LyCORIS' default
     decomposed = {"decompose": True, "decompose_output_axis": axis} if is_decomposed else {}
     return {**dropouts, **decomposed, "rank_stabilized": stabilized or None}
@@ -71,7 +71,7 @@ def _switches(given: Args, network: Args) -> dict[str, object]:
 
 def _rates(given: Args, network: Args, notes: Notes) -> dict[str, object]:
     names = ("loraplus_lr_ratio", "loraplus_unet_lr_ratio", "loraplus_text_encoder_lr_ratio")
-    ratios = [number_of(_taken(given, network, name)) for name in names]
+    ratios = [number_of(_pop_either(given, network, name)) for name in names]
     unique = {ratio for ratio in ratios if ratio}
     if len(unique) > 1:
         message = f"LoRA+ had several ratios, {', '.join(f'{r:g}' for r in sorted(unique))}; all parts have the first."

@@ -100,25 +100,25 @@ def _flat(tree: Tree, above: str = "") -> dict[str, object]:
     return flat
 
 
-class _Asked(dict[str, Any]):
+class _KeyRecorder(dict[str, Any]):
     """Settings that note which keys are looked up in them."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         super().__init__(given)
-        self.keys_asked: dict[str, None] = {}
+        self.looked_up: dict[str, None] = {}
 
     def pop(self, key: str, *default: Any) -> Any:
         """Note the key, and pop it."""
-        self.keys_asked[key] = None
+        self.looked_up[key] = None
         return super().pop(key, *default)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Note the key, and return its value."""
-        self.keys_asked[key] = None
+        self.looked_up[key] = None
         return super().get(key, default)
 
 
 def _kohya_keys() -> Iterator[str]:
-    asked = _Asked(_KOHYA_CONTEXT)
-    converted(asked, [])
-    return iter(asked.keys_asked)
+    recorder = _KeyRecorder(_KOHYA_CONTEXT)
+    converted(recorder, [])
+    return iter(recorder.looked_up)

@@ -86,7 +86,7 @@ def unsupported(config: Config) -> Iterator[Problem]:
         if name in record.setting.not_yet_choices:
             yield _refused_choice(record, name)
         elif record.setting.not_yet and value != record.default:
-            yield _refused(record, value) if record.setting.not_yet == "refused" else _without_effect(record, value)
+            yield _refusal(record, value) if record.setting.not_yet == "refused" else _without_effect(record, value)
 
 
 def _refused_choice(record: FieldRecord, name: str) -> Problem:
@@ -99,7 +99,7 @@ def _refused_choice(record: FieldRecord, name: str) -> Problem:
     )
 
 
-def _refused(record: FieldRecord, value: object) -> Problem:
+def _refusal(record: FieldRecord, value: object) -> Problem:
     return Problem(
         record.path,
         f"{record.label}: {_plain(record, value)} is not supported yet.",

@@ -140,7 +140,7 @@ def build_images(
         try:
             for staged in _ahead(batches_by_bucket(jobs, batch_size), submit, max(2 * threads, batch_size)):
                 encoded = _encode(staged.result(), encode, encode_in_float32)
-                former, writing = writing, writer.submit(_written, encoded, store)
+                former, writing = writing, writer.submit(_write_batch, encoded, store)
                 if former is not None:
                     yield from former.result()
             if writing is not None:
@@ -185,7 +185,7 @@ def _encode(batch: _ImageBatch, encode: EncodeImages, encode_in_float32: EncodeI
     return done
 
 
-def _written(batch: Sequence[_EncodedImage], store: EntryStore) -> list[EntryResult]:
+def _write_batch(batch: Sequence[_EncodedImage], store: EntryStore) -> list[EntryResult]:
     built = []
     for entry in batch:
         if entry.latents_CHW is not None:

@@ -46,7 +46,7 @@ class DigestIndex:
         waiting: deque[Future[str] | str] = deque()
         with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-digest") as pool:
             try:
-                for some in _batched(files, _ASKED_AT_ONCE):
+                for some in _batches(files, _ASKED_AT_ONCE):
                     for file, known in zip(some, [None] * len(some) if verify else self.known(some), strict=True):
                         if known is None:
                             waiting.append(pool.submit(self._read, file.path, file.size_bytes, file.mtime_ns))
@@ -81,7 +81,7 @@ def _result(digest: Future[str] | str) -> str:
     return digest if isinstance(digest, str) else digest.result()
 
 
-def _batched(files: Iterable[StatedFile], size: int) -> Iterator[list[StatedFile]]:
+def _batches(files: Iterable[StatedFile], size: int) -> Iterator[list[StatedFile]]:
     source = iter(files)
     while some := list(islice(source, size)):
         yield some

@@ -53,7 +53,7 @@ class ImageIndex:
         stored = list(map(stored_name, names))
         arguments = (stored_name(folder), min(stored), max(stored))
         with self._lock:
-            found = self._kept(arguments) if self._is_usable else []
+            found = self._stored_rows(arguments) if self._is_usable else []
             found += self._fresh(arguments)
         if any(name != plain for name, plain in zip(stored, names, strict=True)):
             plain_of = dict(zip(stored, names, strict=True))
@@ -101,7 +101,7 @@ class ImageIndex:
                 self._roll_back()
             self._detach()
 
-    def _kept(self, arguments: tuple[str, str, str]) -> list[Row]:
+    def _stored_rows(self, arguments: tuple[str, str, str]) -> list[Row]:
         assert self._file is not None
         try:
             if not self._is_attached:

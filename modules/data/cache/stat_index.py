@@ -58,14 +58,14 @@ class StatIndex:
     def find(self, path: Path, *, size_bytes: int, mtime_ns: int) -> str | None:
         """Return the text of a file, or None if it is new or has changed."""
         with self._lock:
-            known = self._known([stored_name(path)]).get(stored_name(path))
+            known = self._known_texts([stored_name(path)]).get(stored_name(path))
         return known[2] if known is not None and known[:2] == (size_bytes, mtime_ns) else None
 
     def find_all(self, files: Sequence[StatedFile]) -> list[str | None]:
         """Return the results of `find` for several files, in a fraction of the time."""
         names = [stored_name(file.path_text) for file in files]
         with self._lock:
-            known = self._known(names)
+            known = self._known_texts(names)
         return [
             facts[2] if (facts := known.get(n)) is not None and facts[:2] == (f.size_bytes, f.mtime_ns) else None
             for n, f in zip(names, files, strict=True)
@@ -99,7 +99,7 @@ class StatIndex:
             except (sqlite3.Error, OSError) as error:
                 logger.warning("%s cannot be saved: %s", self._file, error)
 
-    def _known(self, names: Sequence[str]) -> dict[str, tuple[int, int, str]]:
+    def _known_texts(self, names: Sequence[str]) -> dict[str, tuple[int, int, str]]:
         """Return the known texts of files: the new ones, and the ones in the database."""
         known = {n: self._fresh[n] for n in names if n in self._fresh}
         asked = [n for n in names if n not in known]

@@ -154,7 +154,7 @@ def final_text(text: str, rules: CaptionRules, generator: random.Random) -> str:
         text = _without_empty_tags(text, rules.delimiter)
     if rules.trigger_word and not _contains(text, rules.trigger_word):
         text = _join((rules.trigger_word, text), rules.delimiter)
-    return _between(rules.prefix, text, rules.suffix)
+    return _with_affixes(rules.prefix, text, rules.suffix)
 
 
 def _with_changed_tags(text: str, rules: CaptionRules, generator: random.Random) -> str:
@@ -200,7 +200,7 @@ def _contains(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
 
 
-def _between(prefix: str, text: str, suffix: str) -> str:
+def _with_affixes(prefix: str, text: str, suffix: str) -> str:
     """Return a text between a prefix and a suffix, with spaces; none before a punctuation mark."""
     result = ""
     for part in (prefix.strip(), text, suffix.strip()):

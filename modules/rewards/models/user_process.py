@@ -111,7 +111,7 @@ class UserReward:
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the scores (B,). Raises as `UserProcess.ask`."""
         if self.is_differentiable and images_B3PP.requires_grad and torch.is_grad_enabled():
-            scores_B: torch.Tensor = _Scored.apply(images_B3PP, self, prompts)  # type: ignore[no-untyped-call]
+            scores_B: torch.Tensor = _ProcessScores.apply(images_B3PP, self, prompts)  # type: ignore[no-untyped-call]
             return scores_B
         return self.scores(images_B3PP, prompts, key=None)
 
@@ -138,7 +138,7 @@ class UserReward:
         return as_tensor(data, images_shape).to(gradient_B)
 
 
-class _Scored(torch.autograd.Function):
+class _ProcessScores(torch.autograd.Function):
     """The scores of images, with the gradient that the process computes."""
 
     @staticmethod

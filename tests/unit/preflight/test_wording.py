@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modules.config.codec import save_file
-from modules.config.rules.every_setting import _refused
+from modules.config.rules.every_setting import _refusal
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.settings.field import FieldRecord, Setting
@@ -30,7 +30,7 @@ def test_a_rate_of_0_for_all_parts_is_one_error(config: Config) -> None:
 @pytest.mark.parametrize(("value", "shown"), [(0.5, "0.5"), (1.0, "1")])
 def test_numbers_are_shown_as_people_write_them(value: float, shown: str) -> None:
     setting = Setting("Strength", "A number that is not supported, of which there may be none.", not_yet="refused")
-    problem = _refused(FieldRecord("made.up", "up", "float", 0.0, setting), value)
+    problem = _refusal(FieldRecord("made.up", "up", "float", 0.0, setting), value)
     assert problem.message.endswith(f": {shown} is not supported yet.")
     assert problem.advice == "Set it back to 0."
 
