@@ -21,7 +21,7 @@ from modules.settings.field import FieldRecord, records_of
 from modules.settings.shared_types import side_of
 from modules.system.problem import Problem, cut
 
-# What a run keeps whatever its model is; all other settings are the preset's.
+# The settings that a run keeps with any model; all others are the preset's.
 _KEPT = (
     "general",
     "data",

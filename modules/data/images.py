@@ -101,7 +101,7 @@ class MemoryShare:
 
     @contextmanager
     def take(self, num_bytes: int) -> Iterator[None]:
-        """Take some of it within this context. What exceeds all of it waits until it is alone.
+        """Reserve bytes within this context. More than all of them are given once no other thread has any.
 
         A thread that has taken some already does not wait for more: it might be the one that it waits for.
         """

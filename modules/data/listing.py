@@ -122,7 +122,7 @@ def is_metadata(path: PurePath) -> bool:
 
 
 def is_left_out(folder: Path, name: str, companions: tuple[str, ...], skipped: list[SkippedEntry]) -> bool:
-    """Return whether an image file is none to train: a companion of another, or a hidden file, added to `skipped`."""
+    """Return whether an image file is not trained: a companion of another, or a hidden file, added to `skipped`."""
     if stem_of(name).endswith(companions):  # masks and conditioning images, of other trainers, too
         return True
     if name.startswith("."):

@@ -195,8 +195,8 @@ class Passes:
     ) -> int:
         """Return the peak bytes of encoding or decoding one image with the VAE, or encoding a clip, without weights.
 
-        Of an image in tiles that is one tile's, besides the whole image and the sum of its tiles; of a clip that is
-        encoded in pieces that is one piece's, besides the other frames.
+        For an image in tiles that is the peak of one tile, with the whole image and the sum of its tiles; for a clip
+        that is encoded in pieces the peak of one piece, with the other frames.
         """
         is_tiled, side_px = tiling.applies(width_px, height_px), tiling.side_px
         at_once = self._spec.latents.traced_frames(num_frames)

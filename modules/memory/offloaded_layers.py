@@ -1,4 +1,4 @@
-"""Which layers of a part are offloaded. Torch-free: the memory estimate uses the same function."""
+"""The choice of the layers of a part that are offloaded, for runs and for the memory estimate."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def test_a_config_gets_the_paths_of_the_machine(tmp_path: Path) -> None:
 def test_texts_of_the_machine_get_the_paths_of_here(tmp_path: Path) -> None:
     elsewhere = Elsewhere("box", "j", "/r/j", "/home/Ü/lora.safetensors", {"/r/t2/images": "/data/Ü"})
     line = json.dumps({"a": "/r/t2/images/a.png", "b": "/r/j/result/lora.safetensors", "c": "/r/j/workspace/runs/1/x"})
-    here = json.loads(elsewhere.in_words_of_here(line, "/r/j/workspace/runs/1", tmp_path))
+    here = json.loads(elsewhere.with_local_paths(line, "/r/j/workspace/runs/1", tmp_path))
     assert here == {"a": "/data/Ü/a.png", "b": "/home/Ü/lora.safetensors", "c": f"{tmp_path}/x"}
 
 
@@ -494,10 +494,10 @@ def test_the_machine_names_no_place_of_a_model_outside_of_the_run(there: str, he
     follower = Follower(run_dir, Line(lambda event: None))
     follower._run_there = "/r/run"
     line = to_line(ModelSaved(20, there, "kohya", is_final=True), time="2026-03-04T12:00:00+00:00")
-    event = from_line(follower._line_of_here(line.encode()))
+    event = from_line(follower._local_line(line.encode()))
     assert isinstance(event, ModelSaved)
     assert Path(os.path.normpath(event.path)) == tmp_path / here
-    begun = from_line(follower._line_of_here(to_line(started(Path("/home/ann"))).encode()))
+    begun = from_line(follower._local_line(to_line(started(Path("/home/ann"))).encode()))
     assert isinstance(begun, RunStarted)
     assert begun.run_dir == str(run_dir)
 

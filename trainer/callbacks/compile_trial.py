@@ -34,7 +34,7 @@ _ENOUGH_STEPS, _MOST_COMPILED_STEPS = 6, 40
 _BEST_GAIN = 0.25
 """The largest saving in published measurements of training with compiled blocks."""
 _ASSUMED_SECONDS = 60.0
-"""What compiling the blocks for one size is assumed to take before it is known; some minutes on a slow machine."""
+"""The time of compiling the blocks for one size before it was measured; it is minutes on a slow machine."""
 
 
 @dataclass(frozen=True, slots=True)

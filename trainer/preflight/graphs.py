@@ -1,4 +1,4 @@
-"""Which runs can record their steps as CUDA graphs (`trainer/step/graphs.py`), and why others cannot. Torch-free."""
+"""The runs that can record their steps as CUDA graphs (`trainer/step/graphs.py`), and the reasons why others cannot."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Preview:
     num_prompts: int = 0
     """The number of prompts without an image."""
     num_pairs: int = 0
-    """How many of the images are pairs, counted as one."""
+    """The number of pairs among the images; a pair counts as one image."""
     captions: tuple[tuple[str, str], ...] = ()
     """Files and what is to be known about their captions: missing, empty, in another encoding, long."""
     figures: RunFigures | None = None

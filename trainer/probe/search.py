@@ -121,7 +121,7 @@ def probe(request: ProbeRequest, job: Job) -> JobFinished:
 
 
 def measure_batches(request: ProbeRequest, scratch: Path, job: Job) -> BatchResult:
-    """Run a few steps of growing micro-batches until one does not fit, is no longer filled, or pays no more."""
+    """Run a few steps of growing micro-batches until one does not fit, cannot be filled, or is not faster."""
     config = request.config
     points: list[BatchPoint] = []
     reason, worse = f"no larger one was tried than {request.max_batch}.", 0

@@ -135,7 +135,7 @@ def run_trial(
 
 
 def only_steps_of(config: Config, scratch: Path) -> Config:
-    """Return the config with nothing but its steps, and with its outputs in a folder."""
+    """Return the config of a run that only makes steps, and writes to a folder."""
     for path, value in (
         ("general.workspace_dir", str(scratch)),
         ("general.tensorboard", False),

@@ -25,7 +25,7 @@ from trainer.run_folder.run_lock import LOCK_FILE
 _PART_BYTES = 4 << 20
 _TEXTS = frozenset({".json", ".jsonl", ".txt", ".csv"})
 _LARGE = ("backup", "save")
-_OF_HERE = (EVENTS_FILE, INBOX_FILE, LOCK_FILE, RUN_FILE, DESTINATION_FILE, LINK_FILE, "config.json", "launch.json")
+_LOCAL_FILES = (EVENTS_FILE, INBOX_FILE, LOCK_FILE, RUN_FILE, DESTINATION_FILE, LINK_FILE, "config.json", "launch.json")
 _RESULT = ".result"
 
 Translate = Callable[[str], str]
@@ -57,7 +57,7 @@ class RunFiles:
         for name, size, mtime_ns in files:
             here = self._run_dir / checked_name(name)
             is_unfinished = any(part.startswith(".") for part in PurePosixPath(name).parts)
-            is_ours = _is_of_here(name) or is_answer(name) or is_unfinished
+            is_ours = _is_local(name) or is_answer(name) or is_unfinished
             if is_ours or self._have.get(name) == (size, mtime_ns) or _is_equal(here, size, mtime_ns):
                 continue
             with suppress(GoneError):  # the run has renamed or removed it since
@@ -149,12 +149,12 @@ class RunFiles:
                 self._meanwhile()
 
 
-def _is_of_here(name: str) -> bool:
+def _is_local(name: str) -> bool:
     """Return whether a file of a run's folder is written here alone, or would make a folder of its name.
 
     Some systems ignore case, and dots at the end.
     """
-    return name.partition("/")[0].casefold().rstrip(". ") in _OF_HERE
+    return name.partition("/")[0].casefold().rstrip(". ") in _LOCAL_FILES
 
 
 def checked_name(name: str) -> str:

@@ -71,7 +71,7 @@ class _News:
 
 @dataclass(frozen=True, slots=True)
 class _LogLine:
-    """A line of the log there, in words of here, and the byte after it there."""
+    """A line of the log there, with the paths of this machine, and the byte after it there."""
 
     text: str
     end: int
@@ -135,13 +135,13 @@ class Follower:
         lines, end = [], self._byte
         for raw in content[:size].splitlines(keepends=True):
             end += len(raw)
-            lines.append(_LogLine(self._line_of_here(raw), end))
-        printed = (from_line(self._line_of_here(raw)) for raw in content[size:].splitlines())
+            lines.append(_LogLine(self._local_line(raw), end))
+        printed = (from_line(self._local_line(raw)) for raw in content[size:].splitlines())
         events = [event for event in printed if event is not None]
         return _News(facts["is_running"], lines, events, facts["live"] + len(content) - size)
 
     def _pass_commands(self, connection: Connection) -> None:
-        for command in self._line.taken():
+        for command in self._line.take():
             connection.call("send", f"{command_line(command)}\n".encode(), job=self._elsewhere.job)
 
     def _after(self, connection: Connection, last: Event) -> None:
@@ -215,8 +215,8 @@ class Follower:
         log.write(f"{to_line(ending, time=stamp(datetime.now()))}\n".encode())
         self._show(ending)
 
-    def _line_of_here(self, raw: bytes) -> str:
-        """Return a line of the log with the paths of here; a failure or a warning is about places of there."""
+    def _local_line(self, raw: bytes) -> str:
+        """Return a line of the log with local paths; failures and warnings keep the paths of the other machine."""
         line = raw.decode(errors="replace").rstrip()
         text = self._translate(line)
         event = from_line(text)
@@ -239,7 +239,7 @@ class Follower:
         return named if is_of_run else str(self._run_dir / "save" / path.name)
 
     def _translate(self, text: str) -> str:
-        return self._elsewhere.in_words_of_here(text, self._run_there, self._run_dir)
+        return self._elsewhere.with_local_paths(text, self._run_there, self._run_dir)
 
 
 def note_of(run_dir: Path) -> Elsewhere:

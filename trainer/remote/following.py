@@ -90,7 +90,7 @@ def fetch_now(connection: Connection, run_dir: Path, with_large: Collection[str]
     there = Follower(run_dir, Line(lambda event: None)).run_dir_there(connection)
     if not there:
         raise DarkroomError(f"The run has no folder on {elsewhere.remote} yet.", advice="Try again later.")
-    files = RunFiles(connection, there, run_dir, lambda text: elsewhere.in_words_of_here(text, there, run_dir))
+    files = RunFiles(connection, there, run_dir, lambda text: elsewhere.with_local_paths(text, there, run_dir))
     files.sync(with_large=with_large)
     return files.fetch_result(elsewhere.result, Path(elsewhere.destination))
 
@@ -111,7 +111,7 @@ def _begin(connection: Connection, request: RunRequest, line: Line) -> Path:
 
 @contextmanager
 def _own_folder(run_dir: Path, line: Line) -> Iterator[None]:
-    """Be the process of a run's folder."""
+    """Hold the lock of a run's folder and read its inbox, as a process that trains the run would."""
     lock = RunLock(run_dir)
     try:
         with open_inbox(run_dir / INBOX_FILE, line.commands):

@@ -29,8 +29,8 @@ class Line:
         """Follow the run no longer; it continues."""
         self.is_left.set()
 
-    def taken(self) -> list[Command]:
-        """Return the commands that have come."""
+    def take(self) -> list[Command]:
+        """Return the commands since the last call."""
         commands, self._kept = self._kept, []
         while not self.commands.empty():
             commands.append(self.commands.get())
@@ -38,7 +38,7 @@ class Line:
 
     def check(self) -> None:
         """Raise StopRequested if the run is to stop, or the user has left, before it has begun."""
-        self._kept = self.taken()
+        self._kept = self.take()
         if self.is_left.is_set() or any(isinstance(command, Stop) for command in self._kept):
             raise StopRequested
 

@@ -122,7 +122,7 @@ class RemotesFile:
         return found
 
     def current(self, remote: Remote) -> Remote:
-        """Return a record as it is now, after a run of days; as it was, if the list lacks it or cannot be read."""
+        """Return the newest record of a machine, which may change during a long run; else the given one."""
         try:
             return next((other for other in self.read() if other.name == remote.name), remote)
         except DarkroomError:

@@ -141,7 +141,7 @@ def rent(settings: RentSettings, file: RemotesFile, *, report: Report, wait: Wai
     except RefusedError:
         raise
     except DarkroomError as error:
-        pod = _made_all_the_same(provider, request.name, error)
+        pod = _find_after_lost_answer(provider, request.name, error)
     remote = replace(remote, pod=pod.id, price_per_hour=pod.price_per_hour)
     try:
         file.add(remote)
@@ -151,7 +151,7 @@ def rent(settings: RentSettings, file: RemotesFile, *, report: Report, wait: Wai
     return _with_address(remote, provider, file, report, wait)
 
 
-def _made_all_the_same(provider: Provider, name: str, error: DarkroomError) -> Pod:
+def _find_after_lost_answer(provider: Provider, name: str, error: DarkroomError) -> Pod:
     """Return the machine that was made although the answer was lost. Raises the error if none is found.
 
     It may still appear, so the user is to look.

@@ -69,9 +69,9 @@ class AttachedRun:
     """A run of another process, followed from a byte on: of its log, or of the events of a process without one yet."""
 
     def __init__(self, run_dir: Path | None, *, from_byte: int = 0, detached: Detached | None = None) -> None:
-        """Follow a run at once, one of which at least the folder or the process is known.
+        """Follow a run, of which the folder or the process must be known, from now on.
 
-        A process may have been started for a run without training yet; from the moment it does, its lock counts.
+        A process that was started for a run may not train yet; once it does, its lock counts.
         """
         assert run_dir is not None or detached is not None
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -158,7 +158,7 @@ def start_detached(request: RunRequest) -> Detached:
 
 
 def start_following(run_dir: Path, *, resumes: bool = False) -> Detached:
-    """Follow a run on another machine in a process of its own, likewise, or resume it there first. Raises OSError."""
+    """Follow a run on another machine in a process of its own; with `resumes`, resume it first. Raises OSError."""
     verb = "resume" if resumes else "attach"
     return _start_process([*_MODULE, "remote", verb, str(run_dir), "--json-lines"], new_log())
 

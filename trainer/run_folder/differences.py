@@ -1,4 +1,4 @@
-"""How what decided two runs differs, as parts of sentences: versions, machine, files, images, settings, own choices."""
+"""The differences between what decided two runs, as parts of sentences: versions, machine, files, images, settings."""
 
 from __future__ import annotations
 

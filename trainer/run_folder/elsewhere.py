@@ -34,7 +34,7 @@ class Elsewhere:
         """The folder of the result there."""
         return f"{self.folder}/result"
 
-    def in_words_of_here(self, text: str, run_dir_there: str, run_dir: Path) -> str:
+    def with_local_paths(self, text: str, run_dir_there: str, run_dir: Path) -> str:
         """Return a text of that machine, such as a line of JSON, with the paths of this one."""
         paths = {
             **self.paths,

@@ -19,9 +19,9 @@ from trainer.run_folder.run_dir import start_copy_in, weights_copy_in
 
 ORIGIN_FILE = "forked_from.json"
 LAYOUT_FILE = "layout.json"
-"""The memory layout of a run's weights: another one would round otherwise after a resume."""
+"""The memory layout of a run's weights: with another one a resumed run would round differently."""
 COMPILE_FILE = "compile.json"
-"""Which steps of a run are compiled, if that is its own choice: compiled blocks round otherwise."""
+"""The steps that a run compiles, if it chose them itself: compiled blocks round differently."""
 _OF_WEIGHTS = ("model.base_model", "training.trains", "adapter.", "embeddings")
 _FAMILY = "model.family"  # another one; its settings may change
 _MEASURED = (StepFinished, ValidationFinished, RewardMeasured)

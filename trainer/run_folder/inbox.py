@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.5
 
 
 class Desk(Protocol):
-    """Whatever commands can be put on, such as a `CommandDesk`."""
+    """An object that receives commands, such as a `CommandDesk`."""
 
     def put(self, command: Command, /) -> None:
         """Add a command; never blocks."""
@@ -37,9 +37,10 @@ def send(path: Path, command: Command) -> None:
 
 @contextmanager
 def open_inbox(path: Path, desk: Desk, *, is_new: bool = False) -> Iterator[None]:
-    """Put on the desk what is sent to an inbox while the context is open; what was sent to an earlier run is lost.
+    """Put the commands on the desk that are sent to an inbox while the context is open.
 
-    An inbox that `is_new` has been sent nothing by others: what is there already counts, too.
+    Commands that were sent to an earlier run are removed. With `is_new` there was no earlier run: commands that are
+    there already count, too.
     """
     over = threading.Event()
     if not is_new:

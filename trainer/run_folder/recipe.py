@@ -150,7 +150,7 @@ def known_recipe(run_dir: Path) -> Recipe | None:
 
 
 def _require_version(file: Path, text: bytes) -> None:
-    """Raise DarkroomError if a text is no JSON object with the version of a recipe that this program reads."""
+    """Raise DarkroomError if a text is not a JSON object with the version of a recipe that this program reads."""
     try:
         data: Any = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -42,7 +42,7 @@ class RunRecord:
 
     It has crashed if neither an ending was logged nor a process holds the folder. `best_loss` is the lowest validation
     loss, `pace` the pace of the last attempt. `outputs` are the saved models, `size_bytes` is the size of the folder
-    without them. `chosen_step` is the step of the result if an earlier model was chosen as it afterwards.
+    without them. `chosen_step` is the step of the result if the user has chosen an earlier model as the result.
     """
 
     run_dir: Path

@@ -126,9 +126,7 @@ def inverted_parabola_cdf(x: float, weight: float, bias: float) -> float:
 
 
 def _support(weight: float, bias: float) -> tuple[float, float]:
-    """Return the part of [0, 1] where the density is above 0; if there is no such part, the second is not above the
-    first.
-    """
+    """Return the ends of the part of [0, 1] where the density is above 0; the second is not larger if there is none."""
     if weight <= 0.0:
         return 0.0, 1.0
     centre, reach = bias + 0.5, math.sqrt(_TOP / weight)
