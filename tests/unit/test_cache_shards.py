@@ -198,7 +198,7 @@ def fill_until_killed(folder: Path, at: str) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 @pytest.mark.parametrize(
-    ("at", "num_shards"), [("store.write_shard", 0), ("shards._header", 0), ("store.remove_quietly", 1)]
+    ("at", "num_shards"), [("shards.write_shard", 0), ("shards._header", 0), ("store.remove_quietly", 1)]
 )
 def test_a_process_that_is_killed_loses_no_entry_that_it_has_written(tmp_path: Path, at: str, num_shards: int) -> None:
     fill_until_killed(tmp_path, at)
