@@ -119,7 +119,7 @@ class Download:
         page = f"huggingface.co/{facts.name}"
         if facts.is_gated:
             lines.append(f"Licence: {facts.licence or 'its own terms'}.")
-            lines.append(f"Accept it at {page}, and enter a token: Tokens… on the Model page.")
+            lines.append(f"Accept it at {page}, and enter a token: Tokens… in the presets menu.")
         else:
             lines.append(f"Licence: {facts.licence}, to read at {page}." if facts.licence else "It states no licence.")
         return " ".join((*lines, _AT_START))
