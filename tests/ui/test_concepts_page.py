@@ -84,6 +84,7 @@ def test_cards_show_images_captions_and_problems(window: Window, concepts: Any, 
     ]  # fmt: skip
     assert concepts.selected_indices == [0, 1]
     assert concepts._summary.cget("text") == "2 concepts, 3 images in use"
+    assert concepts.buttons["add"].style == "plain"
     window.wait_until(lambda: concepts.grid.canvas.find_withtag("photo"), "thumbnails")
     assert "more folders" in concepts._empty.cget("text")
     assert "2 without a caption" in concepts.model.tip(0)
@@ -428,6 +429,9 @@ def test_reference_images_are_on_the_general_tab(
 def test_a_file_of_prompts_is_added_by_a_button(window: Window, concepts: Any, tmp_path: Path) -> None:
     """It could only be dropped."""
     (prompts := tmp_path / "prompts.txt").write_text("a disc\n", encoding="utf-8")
+    window.app.form.edit("concepts", ())
+    window.settle()
+    assert concepts.buttons["add"].style == "primary", "Start was, without images"
     window.app.form.choose_variant("training.method", "grpo")
     window.asked.answers["ask_file"] = prompts
     concepts.buttons["file"].invoke()

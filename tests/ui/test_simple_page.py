@@ -225,8 +225,8 @@ def test_presets_that_come_later_do_not_move_what_is_below(window: Window) -> No
         window.settle()
         return card.card.winfo_reqheight()
 
-    looking_for_them = height_with(Here(DESKTOP))
-    found = height_with(Here(DESKTOP, (offer(), replace(offer(), preset=Preset("#other", "o", Path("other.json"))))))
+    looking_for_them = height_with(Here(CARD))
+    found = height_with(Here(CARD, (offer(), replace(offer(), preset=Preset("#other", "o", Path("other.json"))))))
     assert found == looking_for_them
     assert height_with(Here(DESKTOP, ())) < found
     for machine in (DESKTOP, CARD):  # fewer than may come

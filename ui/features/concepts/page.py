@@ -221,6 +221,7 @@ class ConceptsPage:
     def _show(self) -> None:
         model = self.model
         self.grid.show(model.grid_cards)
+        self.buttons["add"].restyle("plain" if model.cards else "primary")
         if model.cards:
             self.filter_bar.grid()
         else:

@@ -25,7 +25,7 @@ from ui.forms.model import Source
 
 _MAX_CAPTION_CHARS = 90
 _MAX_PROMPTS = 3  # that are named
-_MAX_OFFERS, _OFFERS_ON_PROCESSOR = 3, 2
+_MAX_OFFERS, _OFFERS_ON_PROCESSOR = 3, 1
 _GB = 1e9
 _TOY = "Until you choose one, the demo's model trains: a toy for 64 px, which shows how it goes."
 
