@@ -1,8 +1,9 @@
 """A sentence about the losses of a run: learning, flat, overfitting since a step, or diverging, with its reason.
 
 The loss of a step varies with its timesteps far more than training changes it, so means of parts of the run are
-compared, with the standard errors of both. A validation has the same timesteps and noise each time, so its values are
-compared directly, and where there are enough of them they decide: a training loss that falls does not show overfitting.
+compared, with the standard errors of both; a slow fall shows sooner in the line of least squares. A validation has the
+same timesteps and noise each time, so its values are compared directly, and where there are enough of them they decide:
+a training loss that falls does not show overfitting.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
             f"Learning: the training loss fell from {means[first]:.4f} to {means[last]:.4f}. "
             "Only a validation shows whether it overfits.",
         )
-    if is_sure(last, first, least=_LIKELY_ERRORS):
+    is_lower = means[last] < means[first] and not is_sure(lowest, last, least=_LIKELY_ERRORS)
+    if is_sure(last, first, least=_LIKELY_ERRORS) or (is_lower and _falls(points_N2[:, 1])):
         return Verdict(
             "unknown",
             f"Probably learning: over {len(points_N2):,} steps the training loss fell from {means[first]:.4f} to "
@@ -81,6 +83,15 @@ def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
         f"Flat: over {len(points_N2):,} steps the training loss changed by less than its own noise, "
         f"{means[first]:.4f} to {means[last]:.4f}. Look at the samples, or validate, to see whether it learns.",
     )
+
+
+def _falls(losses_N: NDArray[np.float64]) -> bool:
+    """Return whether the line of least squares through losses falls by more than chance lets it."""
+    places_N = np.linspace(-1, 1, len(losses_N))
+    squares = float(places_N @ places_N)
+    slope = float(places_N @ losses_N) / squares
+    rests_N = losses_N - losses_N.mean() - slope * places_N
+    return -slope > _LIKELY_ERRORS * float(np.sqrt(rests_N @ rests_N / (len(losses_N) - 2) / squares))
 
 
 def _read_validations(validations: Sequence[tuple[int, float]]) -> Verdict | None:

@@ -69,6 +69,10 @@ def test_a_fall_that_may_be_chance_is_not_called_flat() -> None:
     verdict = read_losses(drawn(lambda t: 0.1 - 0.06 * t, steps=300, seed=2))
     assert verdict.finding == "unknown"
     assert verdict.sentence.startswith("Probably learning: over 300 steps the training loss fell from 0.")
+    slow = [read_losses(drawn(lambda t: 0.1 - 0.04 * t, steps=400, seed=seed)) for seed in (4, 6, 8, 11)]
+    assert {v.sentence.partition(":")[0] for v in slow} == {"Probably learning"}, (
+        "the first and last parts do not show it"
+    )
 
 
 def test_a_run_that_breaks_in_the_middle_diverges_since_then() -> None:
