@@ -24,7 +24,8 @@ _MOST_WARNINGS = 3
 _SWAPPED_BYTES = 200e6
 _FULL_SHARE = 0.97
 _ADVICE = (
-    "Close what else uses the card or the memory. If it stays slow, stop, lower the memory (Fit to my card) and resume."
+    "Close what else uses the processor, the card or the memory. If it stays slow, stop, lower the memory (Fit to my "
+    "card) and resume."
 )
 
 

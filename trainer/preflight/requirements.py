@@ -91,7 +91,7 @@ def problems_of_packages(config: Config) -> Iterator[Problem]:
         if not package.is_installed:
             yield Problem(
                 "training.optimizer",
-                f"The optimizer {spec.name} needs the package {package.name}, which is not installed.",
+                f"The optimizer {spec.label} needs the package {package.name}, which is not installed.",
                 advice=f"{package.install}, or choose another optimizer.",
                 remedy="packages" if package.is_offered else "",
             )
