@@ -211,7 +211,8 @@ class FindingsBar(Panel):
         self.list.tag_remove(tag, "1.0", "end")
         ranges = self.list.tag_ranges(row) if row else ()
         if ranges:
-            self.list.tag_add(tag, str(ranges[0]), str(ranges[-1]))
+            line = int(str(ranges[0]).partition(".")[0])
+            self.list.tag_add(tag, f"{line}.0", f"{line + 1}.0")  # with its end, up to the edge
 
     def _step(self, by: int) -> str:
         last = len(self._context.findings.visible) - 1
