@@ -130,7 +130,7 @@ def test_a_former_verb_names_the_package_that_does_it_now(capsys: pytest.Capture
         (["sample", "{config}"], "no sample prompts"),
         (["train", "{config}", "--set", "model.base_model=nowhere"], "The base model nowhere does not exist."),
         (["preview", "{config}", "--out", "{folder}/sheet.xyz"], "sheet.xyz is not a valid name for a PNG image."),
-        (["bundle", "--output", "{folder}/bundle.xyz"], "bundle.xyz is not a valid name for a zip file."),
+        (["bundle", "--out", "{folder}/bundle.xyz"], "bundle.xyz is not a valid name for a zip file."),
         (["caption", "{folder}/nowhere"], "There is no folder"),
     ],
 )

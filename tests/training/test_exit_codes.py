@@ -40,9 +40,9 @@ WRITERS: Mapping[str, str] = {
     "lora-resize": "{lora} {out}/lora.safetensors --rank 1",
     "lora-extract": "{model} {other} {out}/lora.safetensors --rank 1",
     "lora-blocks": "{lora} {out}/lora.safetensors down=0.5",
-    "schema": "--output {out}/schema.json",
+    "schema": "--out {out}/schema.json",
     "mask": "{images} --model colour --masks-folder {out}",
-    "bundle": "--output {out}/bundle.zip",
+    "bundle": "--out {out}/bundle.zip",
 }
 # These write next to what they read, into the environment, or nothing.
 WITHOUT_OUTPUT = {"report", "web", "checkpoints", "inspect", "models", "diff", "caption", "install"}

@@ -48,7 +48,7 @@ def test_a_sheet_has_a_tile_for_each_epoch_and_repeat(
         return plain(self, sample_index)
 
     monkeypatch.setattr(ImageVersions, "of", of)
-    settings = ("--set", "concepts.0.repeats=5", "--set", "data.resolution_px=[64,96]", "--num-images", "1")
+    settings = ("--set", "concepts.0.repeats=5", "--set", "data.resolution_px=[64,96]", "--images", "1")
     assert main(["preview", str(config_file), "--out", str(tmp_path / "sheet.png"), *settings, *options]) == 0
     uses = [(s.epoch, s.repeat, s.resolution) for s in seen]
     assert uses == [(n // 5, n % 5, n % 2) for n in range(num_draws)]

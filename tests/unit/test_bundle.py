@@ -58,7 +58,7 @@ def test_what_does_not_exist_is_left_out(tmp_path: Path) -> None:
 def test_the_verb_writes_a_zip_once(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert newest_run(run_dir.parents[1]) == run_dir
     target = tmp_path / "report.zip"
-    arguments = ["bundle", "--run", str(run_dir.parents[1]), "--output", str(target)]
+    arguments = ["bundle", "--run", str(run_dir.parents[1]), "--out", str(target)]
     assert main([*arguments, "--list"]) == 0
     assert not target.exists()
     assert main(arguments) == 0

@@ -44,7 +44,7 @@ def test_a_folder_is_not_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_change_on_the_command_line_shows(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "#demo", "#demo", "--set", "training.epochs=3", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == [{"path": "training.epochs", "value": "3", "other": "30"}]
+    assert json.loads(capsys.readouterr().out) == [{"path": "training.epochs", "value": 3, "other": 30}]
 
 
 def test_the_layers_are_defaults_preset_config_and_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

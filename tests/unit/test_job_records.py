@@ -83,6 +83,9 @@ def test_the_help_of_an_option_names_its_choices_once_and_its_default() -> None:
     assert help_of("lora-combine").count("bfloat16") == 1
     assert "written weights (default: as the input)" in help_of("lora-combine")
     assert "loses more (default: exact)" in help_of("lora-combine")
+    assert "--family" not in help_of("sample"), "it has no such option"
+    assert "default" not in help_of("lora-blocks").partition("--preset")[0]
+    assert "--images N" in help_of("preview")
 
 
 def test_convert_reports_a_damaged_file_without_loading_torch(tmp_path: Path) -> None:

@@ -211,9 +211,10 @@ def test_one_that_can_neither_be_listed_nor_deleted_is_named(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RemotesFile, "add", full)
-    assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 2
+    assert main(["remote", "rent", "pod", "--card", "x", "--key", str(key)]) == 1
     printed = capsys.readouterr().err
     assert "darkroom-pod is rented, and costs" in printed
+    assert "could not be added to the list: No space left on device." in printed
     assert "Delete it on the provider's page" in printed
     assert server.pods
 

@@ -258,6 +258,12 @@ def test_the_verb_adds_lists_moves_and_removes(tmp_path: Path, capsys: pytest.Ca
     assert main(["queue", "remove", "1", "2"]) == 0
     assert main(["queue", "remove", "1"]) == 2
     assert "no item 1" in capsys.readouterr().err
+    assert main(["queue", "run"]) == 0
+    assert capsys.readouterr().err == "Nothing in the queue waits for this computer.\n"
+    for wrong in (["move", "1", "0"], ["move", "1", "x"], ["remove", "x"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["queue", *wrong])
+        assert "out of range" in (printed := capsys.readouterr().err) or "'x' is not a whole number" in printed
 
 
 def test_an_item_keeps_its_place_when_it_is_read() -> None:
@@ -296,6 +302,8 @@ def test_a_run_on_another_machine_is_begun_there_and_followed_again(tmp_path: Pa
 
 def test_the_verb_refuses_a_machine_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["queue", "add", "#demo", "--on", "nobody"]) == 2
+    assert "There is no machine 'nobody'" in capsys.readouterr().err
+    assert main(["queue", "run", "--on", "nobody"]) == 2
     assert "There is no machine 'nobody'" in capsys.readouterr().err
     RemotesFile().add(Remote("box", "203.0.113.7"))
     assert main(["queue", "add", "#demo", "--on", "box"]) == 0

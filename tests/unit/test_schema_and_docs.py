@@ -92,7 +92,7 @@ def test_the_document_and_the_schema_in_the_repository_are_up_to_date() -> None:
         ("optimizers.md", optimizers_document(), "--optimizers "),
         ("families.md", families_document(), "--families "),
     ):
-        how = f"Generate it again: python -m trainer schema {option}--output docs/generated/{name}"
+        how = f"Generate it again: python -m trainer schema {option}--out docs/generated/{name}"
         assert (generated / name).read_text("utf-8") == text, how
 
 
@@ -114,7 +114,7 @@ def test_the_table_of_families_is_that_of_the_rules(family: str) -> None:
 def test_the_verb_writes_either(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     assert main(["schema"]) == 0
     assert json.loads(capsys.readouterr().out)["$defs"]
-    assert main(["schema", "--markdown", "--output", str(tmp_path / "settings.md")]) == 0
+    assert main(["schema", "--markdown", "--out", str(tmp_path / "settings.md")]) == 0
     assert (tmp_path / "settings.md").read_text("utf-8") == settings_document()
-    assert main(["schema", "--optimizers", "--output", str(tmp_path / "optimizers.md")]) == 0
+    assert main(["schema", "--optimizers", "--out", str(tmp_path / "optimizers.md")]) == 0
     assert (tmp_path / "optimizers.md").read_text("utf-8") == optimizers_document()

@@ -181,6 +181,7 @@ class Console:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._meter = Meter(stream)
         self._is_sending = False
+        self._last_line = ""
 
     def show(self, event: Event) -> None:
         """Show the event."""
@@ -199,7 +200,8 @@ class Console:
                 self._meter.progress("training", event.step, event.total_steps, _step_words(event))
             case _:
                 text = words(event)
-                if text:
+                if text and text != self._last_line:  # a run that only reports ends with its report
+                    self._last_line = text
                     self._meter.line(text)
 
     def close(self) -> None:

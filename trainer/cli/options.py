@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from modules.settings.field import FieldRecord, Section, records_of
@@ -27,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser, section: type[Section]) -> None
     """Add an option or a positional argument for each setting."""
     for record in records_of(section):
         argument = argument_of(section, record.path)
-        facts: dict[str, Any] = {**_value_facts(record, argument), "help": _help_of(record)}
+        facts: dict[str, Any] = {**_value_facts(record, argument), "help": _help_of(record, argument)}
         if argument.is_positional:
             parser.add_argument(record.path, **facts)
         else:
@@ -69,7 +70,8 @@ def _value_facts(record: FieldRecord, argument: Argument) -> dict[str, Any]:
     if record.kind == "bool":
         return {**facts, "action": argparse.BooleanOptionalAction if record.default is True else "store_true"}
     facts |= {"metavar": argument.metavar} if argument.metavar else {}
-    if record.kind == "list":
+    if record.kind in ("list", "int_list"):
+        facts |= {"type": _number_reader(replace(record, kind="int"))} if record.kind == "int_list" else {}
         if argument.is_positional or argument.takes_several:
             return {**facts, "nargs": "+"}
         return {**facts, "action": "append", "default": []}
@@ -78,7 +80,7 @@ def _value_facts(record: FieldRecord, argument: Argument) -> dict[str, Any]:
     if record.kind == "choice":
         return {**facts, "choices": [name for name in record.choices if name]}
     if record.kind in _NUMBERS:
-        return {**facts, "type": _number_reader(record)}
+        return {"metavar": "N", **facts, "type": _number_reader(record)}
     return facts
 
 
@@ -102,16 +104,16 @@ def _number_reader(record: FieldRecord) -> Callable[[str], float]:
     return read
 
 
-def _help_of(record: FieldRecord) -> str:
+def _help_of(record: FieldRecord, argument: Argument) -> str:
     """Return the help of an option: the help of its setting, with the default. argparse adds the choices."""
     text = f"{record.setting.help[:1].lower()}{record.setting.help[1:]}".removesuffix(".")
-    default = _default_words(record)
+    default = "" if argument.is_required else _default_words(record)
     return f"{text} (default: {default})".replace("%", "%%") if default else text.replace("%", "%%")
 
 
 def _default_words(record: FieldRecord) -> str:
     """Return the default of a setting; empty if there is nothing to say about it."""
-    if record.default is None:
+    if record.default is None or (record.default == 0 and record.setting.empty_means):
         return record.setting.empty_means
     if record.default == "":
         label = record.choices.get("", "")

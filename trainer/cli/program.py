@@ -45,7 +45,8 @@ def add_verbs(
     """Add verbs to a parser, whose namespace has the `run` of the chosen one as `dest`; return argparse's group."""
     commands = parser.add_subparsers(metavar=metavar, required=True)
     for name, verb in verbs.items():
-        command = commands.add_parser(name, help=verb.summary, description=verb.summary)
+        begin, rest = verb.summary[:1], verb.summary[1:]
+        command = commands.add_parser(name, help=begin.lower() + rest, description=f"{begin.upper()}{rest}.")
         verb.arguments(command)
         command.set_defaults(**{dest: verb.run}, parser=command)
     return commands

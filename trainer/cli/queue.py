@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import queue
 import sys
@@ -11,6 +10,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Literal
 
+from annotated_types import Ge
+
 from modules.settings.field import Section, Setting
 from modules.system.file_errors import plain_reason
 from modules.system.paths import queue_file
@@ -18,7 +19,7 @@ from modules.system.problem import errors_in
 from trainer.child.run import ChildRun, launch_child
 from trainer.cli.console import Console, JsonLines, Listener
 from trainer.cli.options import settings_verb
-from trainer.cli.program import Verb, verb_group
+from trainer.cli.program import verb_group
 from trainer.cli.signals import at_signal
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
@@ -55,6 +56,27 @@ class AddSettings(Section):
     changes: Changes = ()
 
 
+class ListSettings(Section):
+    """How the queue is listed."""
+
+    json_text: Annotated[bool, Setting("JSON", "Print the queue as JSON."), Argument("--json")] = False
+
+
+class RemoveSettings(Section):
+    """The items to remove."""
+
+    numbers: Annotated[
+        tuple[int, ...], Setting("Numbers", "The numbers of the items in the list."), positional("NUMBER")
+    ] = ()
+
+
+class MoveSettings(Section):
+    """The item to move, and its new place."""
+
+    number: Annotated[int, Setting("Number", "The number of the item in the list."), positional("NUMBER")] = 0
+    place: Annotated[int, Ge(1), Setting("Place", "Its new place, counted from 1."), positional("PLACE")] = 1
+
+
 class QueueRunSettings(CodeSettings):
     """The settings of running the queue."""
 
@@ -80,9 +102,9 @@ def _add(settings: AddSettings) -> int:
     return 0
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(settings: ListSettings) -> int:
     now, runner = _file().read(), _file().runner
-    if options.json:
+    if settings.json_text:
         data = {**now.to_json(), "runner": runner.pid if runner else None}
         sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
         return 0
@@ -97,18 +119,20 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _remove(options: argparse.Namespace) -> int:
-    _file().change(lambda now: now.remove(options.numbers))
+def _remove(settings: RemoveSettings) -> int:
+    _file().change(lambda now: now.remove(settings.numbers))
     return 0
 
 
-def _move(options: argparse.Namespace) -> int:
-    _file().change(lambda now: now.move(options.number, options.place - 1))
+def _move(settings: MoveSettings) -> int:
+    _file().change(lambda now: now.move(settings.number, settings.place - 1))
     return 0
 
 
 def _run(settings: QueueRunSettings) -> int:
     file = _file()
+    if settings.on:
+        RemotesFile().find(settings.on)
     if wanted := settings.after_failure:
         file.change(lambda now: now.with_after_failure(wanted))
     if not settings.on:
@@ -136,6 +160,8 @@ def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], C
     finally:
         running.close()
         listener.close()
+    if not states:
+        sys.stderr.write(f"Nothing in the queue waits for {machine or 'this computer'}.\n")
     if states[-1:] == [RunStatus.STOPPED] and not is_complete:
         return 130
     return int(any(state.is_failure for state in states))
@@ -189,28 +215,15 @@ def _file() -> QueueFile:
     return QueueFile(queue_file())
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the queue as JSON")
-
-
-def _remove_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("numbers", metavar="NUMBER", nargs="+", type=int)
-
-
-def _move_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("number", metavar="NUMBER", type=int)
-    parser.add_argument("place", metavar="PLACE", type=int)
-
-
 QUEUE = verb_group(
     "train several configs one after another: queue add, list, run, remove, move",
     {
         "add": settings_verb(
             "add copies of configs; later changes of a file do not change the queue", AddSettings, _add
         ),
-        "list": Verb("list the queue", _list_arguments, _list),
+        "list": settings_verb("list the queue", ListSettings, _list),
         "run": settings_verb("train the configs of the queue one after another", QueueRunSettings, _run),
-        "remove": Verb("remove items", _remove_arguments, _remove),
-        "move": Verb("move an item to another place, counted from 1", _move_arguments, _move),
+        "remove": settings_verb("remove items", RemoveSettings, _remove),
+        "move": settings_verb("move an item to another place", MoveSettings, _move),
     },
 )

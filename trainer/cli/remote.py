@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+from annotated_types import Ge, Le
+
 from modules.settings.field import Section, Setting
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import describe_file_error
@@ -55,7 +57,8 @@ class AddSettings(MachineSettings):
     port: Annotated[
         int,
         Setting("Port", "The port of its SSH server.", empty_means="of OpenSSH's config"),
-        Argument(metavar="NUMBER"),
+        Ge(0),
+        Le(65535),
     ] = 0
     user: Annotated[str, Setting("User", "Whom to log in as; by default as OpenSSH's config has it.")] = ""
     key: Annotated[
@@ -67,8 +70,8 @@ class AddSettings(MachineSettings):
     python: Annotated[
         str, Setting("Python", "A Python there that has all packages; without one an environment is made there.")
     ] = ""
-    devices: Annotated[int, Setting("Devices", "How many devices a run uses there.")] = 1
-    price: Annotated[float, Setting("Price", "What it costs in an hour, in any currency.")] = 0.0
+    devices: Annotated[int, Ge(1), Setting("Devices", "How many devices a run uses there.")] = 1
+    price: Annotated[float, Ge(0), Setting("Price", "What it costs in an hour, in any currency.")] = 0.0
     wheels: Annotated[
         str,
         Setting(

@@ -225,6 +225,8 @@ def _fit_to_card(config: Config, settings: TrainSettings) -> Config:
 def _cache(settings: CacheSettings) -> int:
     loaded = settings.load()
     _report(loaded.problems)
+    if settings.prune and settings.json_lines:
+        raise DarkroomError("--prune prints no JSON lines.", advice="Leave one of --prune and --json-lines out.")
     if settings.prune:
         others = [read_config(name).config for name in settings.keep_for]
         names = [settings.config, *settings.keep_for]

@@ -11,7 +11,7 @@ from modules.system.paths import from_root, log_dir
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import read_config
-from trainer.jobs.spec import Argument, JobSpec, require_ending
+from trainer.jobs.spec import Argument, JobSpec, Overwrite, require_ending
 from trainer.run_folder.bundle import collect_bundle, newest_run, write_bundle
 from trainer.run_folder.event_log import EVENTS_FILE
 
@@ -25,13 +25,13 @@ class BundleSettings(Section):
     run_path: Annotated[
         str, Setting("Run", "A run's folder, or a workspace.", path_kind="folder"), Argument("--run", "RUN")
     ] = ""
-    output: Annotated[
-        str, Setting("Write to", "The zip file to write.", path_kind="save"), Argument(metavar="FILE")
-    ] = "darkroom-bundle.zip"
+    out: Annotated[str, Setting("Write to", "The zip file to write.", path_kind="save"), Argument(metavar="FILE")] = (
+        "darkroom-bundle.zip"
+    )
     list_only: Annotated[bool, Setting("List only", "Only list what the bundle would contain."), Argument("--list")] = (
         False
     )
-    replace: Annotated[bool, Setting("Replace", "Replace a file that exists.")] = False
+    overwrite: Overwrite = False
 
 
 BUNDLE = JobSpec(
@@ -53,10 +53,10 @@ def bundle(settings: BundleSettings, _job: Job) -> JobFinished:
     text = "".join(f"{file.name:18} {len(file.text.encode()):>9,} bytes  {file.what}\n" for file in files)
     if settings.list_only:
         return JobFinished("Listed.", text=text)
-    out = from_root(settings.output)
+    out = from_root(settings.out)
     require_ending(out, ".zip", "a zip file")
-    if out.exists() and not settings.replace:
-        raise DarkroomError(f"{out} already exists.", advice="Choose another name, or add --replace.")
+    if out.exists() and not settings.overwrite:
+        raise DarkroomError(f"{out} already exists.", advice="Choose another name, or add --overwrite.")
     write_bundle(out, files)
     return JobFinished("Written.", text=f"{text}Written to {out}. It contains no tokens, images or weights.\n")
 

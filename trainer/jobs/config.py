@@ -240,7 +240,7 @@ class SchemaSettings(Section):
     markdown: Annotated[bool, Setting("Settings", "Print a Markdown document of every setting instead.")] = False
     optimizers: Annotated[bool, Setting("Optimizers", "Print a Markdown table of the optimizers instead.")] = False
     families: Annotated[bool, Setting("Families", "Print a Markdown table of the model families instead.")] = False
-    output: Annotated[
+    out: Annotated[
         str,
         Setting("Write to", "Write to a file instead of standard output.", path_kind="save"),
         Argument(metavar="FILE"),
@@ -278,7 +278,7 @@ def schema(settings: SchemaSettings, _job: Job) -> JobFinished:
         (settings.markdown, settings_document),
     )
     make = next((document for is_chosen, document in documents if is_chosen), schema_text)
-    if not settings.output:
+    if not settings.out:
         return JobFinished("Written.", text=make())
-    write_text(from_root(settings.output), make())
+    write_text(from_root(settings.out), make())
     return JobFinished("Written.")

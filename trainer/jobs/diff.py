@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from modules.config.compare import differing_paths
 from modules.config.schema import Config
@@ -69,7 +69,7 @@ def diff(settings: DiffSettings, _job: Job) -> JobFinished:
     other = read_config(settings.other).config if settings.other else Config()
     rows = differences(config, other)
     if settings.json_text:
-        data = [{"path": path, "value": value, "other": before} for path, value, before in rows]
+        data = [{"path": path, "value": _parsed(value), "other": _parsed(before)} for path, value, before in rows]
         return JobFinished("Compared.", text=json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     name = settings.other or "the defaults"
     lines = (f"{path} = {cut(v, max_chars=100)}   ({name}: {cut(o, max_chars=60)})\n" for path, v, o in rows)
@@ -97,6 +97,10 @@ def _diff_runs(run_dir: Path, settings: DiffSettings) -> JobFinished:
 def differences(one: Config, other: Config) -> list[tuple[str, str, str]]:
     """Return each path in which two configs differ, with both values as JSON."""
     return [(path, _value_text(one, path), _value_text(other, path)) for path in differing_paths(one, other)]
+
+
+def _parsed(text: str) -> Any:
+    return None if text == _ABSENT else json.loads(text)
 
 
 def _value_text(config: Config, path: str) -> str:

@@ -42,7 +42,9 @@ class PreviewSettings(ConfigSettings):
     out: Annotated[str, Setting("Write to", "The PNG file to write.", path_kind="save"), Argument(metavar="FILE")] = (
         "preview.png"
     )
-    num_images: Annotated[int, Ge(1), Le(_MOST), Setting("Images", "How many images, spread over all.")] = 8
+    num_images: Annotated[
+        int, Ge(1), Le(_MOST), Setting("Images", "How many images, spread over all."), Argument("--images")
+    ] = 8
     epochs: Annotated[int, Ge(1), Le(_MOST), Setting("Epochs", "The uses in how many epochs.")] = 4
     draws: Annotated[
         int, Ge(1), Le(_MOST), Setting("Uses", "At most how many uses of each image: one for each epoch and repeat.")

@@ -20,7 +20,7 @@ from modules.system.factories import load_factory
 from modules.system.paths import from_caller, from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished
-from trainer.jobs.config import Changes, PresetName, apply_changes, read_config
+from trainer.jobs.config import Changes, apply_changes, read_config
 from trainer.jobs.sample_grid import AXES
 from trainer.jobs.sample_sources import config_of_run, with_model
 from trainer.jobs.spec import LORA_FILE, AdapterChoice, Argument, JobSpec, validate_settings
@@ -102,7 +102,11 @@ class SampleSettings(SampleChoices):
         Setting("Config", "A config file, or a preset such as '#demo'."),
         Argument(metavar="CONFIG", is_positional=True),
     ] = ""
-    preset: PresetName = ""
+    preset: Annotated[
+        str,
+        Setting("Preset", "Use this preset instead of the defaults for settings the config leaves out."),
+        Argument(metavar="NAME"),
+    ] = ""
     changes: Changes = ()
     model: Annotated[
         str,

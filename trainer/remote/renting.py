@@ -14,6 +14,7 @@ from annotated_types import Ge
 from modules.settings.field import Section, Setting
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+from modules.system.file_errors import plain_reason
 from modules.system.secrets import WHERE_TO_ENTER
 from modules.system.secrets_file import load_secrets
 from trainer.jobs.spec import Argument, positional
@@ -168,7 +169,7 @@ def _delete_unlisted(provider: Provider, name: str, pod: Pod, error: Exception) 
     try:
         provider.delete(pod.id)
     except DarkroomError as failure:
-        message = f"{name} is rented, and costs, but it could not be added to the list: {error}"
+        message = f"{name} is rented, and costs, but it could not be added to the list: {plain_reason(error)}."
         advice = f"Delete it on the provider's page. That failed from here: {failure.message}"
         raise DarkroomError(message, advice=advice) from error
 
