@@ -98,8 +98,9 @@ def _describe_blocks(least: Budget, placed: Budget) -> str:
         return "Gradient checkpointing uses more where more is free, and recomputes less."
     num_blocks = sum(len(p.checkpointed_blocks) for p in placed.run.plans.values())
     if not num_blocks:
-        enough = f"with it, {in_gb(least.peak_bytes)} would be enough"
-        return f"So much is free that gradient checkpointing is not needed; {enough}."
+        enough = in_gb(least.peak_bytes)
+        more = f"; with it, {enough} would be enough" if enough != in_gb(placed.peak_bytes) else ""
+        return f"So much is free that gradient checkpointing is not needed{more}."
     return (
         f"Gradient checkpointing recomputes {count(num_blocks, 'block')} to fit the memory that is free now; the run "
         f"needs at least {in_gb(least.peak_bytes)}."
