@@ -106,6 +106,7 @@ def test_datasets_become_concepts() -> None:
     cats, more = config.concepts
     assert (cats.path, cats.repeats, cats.caption_extension) == ("data/cats", 2, ".txt")
     assert (cats.image.flip, cats.image.resolution_px) == ("random", ())
+    assert config.output.trigger_words == "c4t", "the file would not state it"
     assert (cats.text.trigger_word, cats.text.replacements) == ("c4t", "[trigger] => c4t\n[name] => c4t")
     assert (more.path, more.repeats, more.image.resolution_px) == ("data/more", 1, (768,))
     assert (more.image.mask_source, more.image.masks_folder) == ("folder", "data/masks")

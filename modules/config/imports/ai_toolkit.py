@@ -86,6 +86,7 @@ def converted(given: Args, name: str, notes: Notes) -> Tree:
     if (seed := number_of(given.pop("training_seed", None))) is not None:
         put(result, "general.seed", int(seed))
     trigger = str(pop_first(given, "trigger_word") or "")
+    put(result, "output.trigger_words", trigger)
     sets = given.get("datasets")
     num_images = datasets(sets if isinstance(sets, list) else [], trigger, train, result, notes)
     samples(section(given, "sample"), trigger, train, result, notes)
