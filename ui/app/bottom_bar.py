@@ -135,6 +135,7 @@ class BottomBar(Panel):
         box.grid(row=0, column=column, sticky="se", padx=(px(20), 0))
         label = Text(box, self._context.theme, "", role="small", colour="muted", on="bar")
         label.grid(row=0, column=0, sticky="w")
+        box.rowconfigure(1, minsize=px(10))  # also without the bar, so that the label stays in its place
         bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
         bar.grid(row=1, column=0, sticky="w", pady=(px(6), 0))
         return label, bar
