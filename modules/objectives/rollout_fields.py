@@ -238,8 +238,13 @@ policy_spec = partial(
     MethodSpec,
     held_out_reward=lambda settings: settings.held_out_reward,
     learns_from=lambda settings: "prompts",
+    needs_reference=lambda settings: settings.kl_weight > 0,
+    reports=lambda settings: reports(kl_weight=settings.kl_weight, samples_per_prompt=settings.group_size),
+    problems=lambda settings: size_problems(settings.size),
     splits_batches=True,
     is_shareable=lambda settings: True,
     repeats_forward=True,
 )
-"""Returns the record of a method that samples images of prompts and trains a policy on their rewards."""
+"""Returns the record of a method that samples images of prompts and trains a policy on their rewards.
+
+Its settings have these fields, and usually a group of images of each prompt."""

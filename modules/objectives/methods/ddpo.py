@@ -97,7 +97,6 @@ SPEC = fields.policy_spec(
         size=fields.known_size(settings.size),
     ),
     adds_noise=lambda settings: False,
-    needs_reference=lambda settings: settings.kl_weight > 0,
     steps_per_group=lambda settings: settings.inner_epochs,
     reports=lambda settings: fields.reports(
         kl_weight=settings.kl_weight, samples_per_prompt=settings.samples_per_prompt

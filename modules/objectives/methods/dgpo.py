@@ -80,8 +80,6 @@ SPEC = fields.policy_spec(
     needs_reference=lambda settings: settings.reference == "original" or settings.kl_weight > 0,
     keeps_reference_copy=lambda settings: True,
     steps_per_group=lambda settings: settings.updates_per_rollout,
-    reports=lambda settings: fields.reports(kl_weight=settings.kl_weight, samples_per_prompt=settings.group_size),
-    problems=lambda settings: fields.size_problems(settings.size),
     guide=MethodGuide(
         needs=(
             "One or more reward models, of any kind.",

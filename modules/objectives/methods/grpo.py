@@ -128,9 +128,7 @@ SPEC = fields.policy_spec(
     "trainer.methods.grpo:build",
     rollout=_rollout,
     adds_noise=lambda settings: False,
-    needs_reference=lambda settings: settings.kl_weight > 0,
     steps_per_group=lambda settings: settings.inner_epochs,
-    reports=lambda settings: fields.reports(kl_weight=settings.kl_weight, samples_per_prompt=settings.group_size),
     problems=_problems,
     problems_of_process=fields.problems_of_noise,
     guide=MethodGuide(
