@@ -124,7 +124,7 @@ def network_args(settings: Any) -> dict[str, str]:
         "wd_on_output": str(settings.decompose_output_axis) if settings.decompose else "",
         "loraplus_lr_ratio": getattr(settings, "lora_plus_ratio", 1.0) if has_raised_rate(settings) else 0,
     }
-    return {name: _as_text(value) for name, value in args.items() if value}
+    return {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in args.items() if value}
 
 
 def decomposition_axis(settings: Any) -> Literal["", "outputs", "inputs"]:
@@ -137,7 +137,3 @@ def decomposition_axis(settings: Any) -> Literal["", "outputs", "inputs"]:
 def has_raised_rate(settings: Any) -> bool:
     """Return whether part of the adapter has a learning rate of its own (LoRA+)."""
     return getattr(settings, "lora_plus_ratio", 1.0) != 1.0
-
-
-def _as_text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

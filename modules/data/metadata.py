@@ -313,7 +313,8 @@ def _of_csv(text: str, delimiter: str, problems: list[MetadataProblem]) -> Itera
 
 def texts_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
     """Return the texts in some columns of a row; a list has several. Line breaks within a text become spaces."""
-    cells = [cell for column in columns for cell in _as_list(row.get(column))]
+    found = [row.get(column) for column in columns]
+    cells = [cell for one in found for cell in (one if isinstance(one, list) else [one])]
     texts = (" ".join(str(c).split()) for c in cells if isinstance(c, str | int | float) and not isinstance(c, bool))
     return tuple(dict.fromkeys(t for t in texts if t))
 
@@ -326,10 +327,6 @@ def _cells_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> Cells:
 def _distinct(*cells: tuple[str, ...]) -> tuple[str, ...]:
     """Return the texts of several cells, equal ones once."""
     return cells[0] if len(cells) == 1 else tuple(dict.fromkeys(chain.from_iterable(cells)))
-
-
-def _as_list(cell: object) -> list[object]:
-    return cell if isinstance(cell, list) else [cell]
 
 
 def usual_columns(columns: Collection[str]) -> tuple[str, ...]:

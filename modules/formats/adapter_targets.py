@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from modules.formats.adapter_forms import DENOISER, Layout, Naming, Prefix, split_layer
+from modules.formats.adapter_forms import DENOISER, Layout, Naming, split_layer
 from modules.formats.adapter_types import ALPHA, Shape, Shapes, adapter_types
 
 Name = tuple[str, str]
@@ -160,7 +160,7 @@ def naming_of(layer: str, target: AdapterTarget, tensors: Collection[str]) -> Na
     prefix, _ = split_layer(layer)
     naming = prefix.namings.get(layout, "other")
     if naming.startswith("kohya") and prefix.start != target.prefix:
-        return _of_other_prefix(prefix, layout, target)
+        return _OTHER_PREFIXES.get(prefix.start, "other") if layout == target.kohya_layout else "other"
     return _with_factors(naming, tensors) if naming in _PEFT else naming
 
 
@@ -176,10 +176,6 @@ def comfy_naming_of(target: AdapterTarget) -> Naming:
     if target.is_text:
         return "ComfyUI, text"
     return "ComfyUI, original names" if "original" in target.paths else "ComfyUI, diffusers names"
-
-
-def _of_other_prefix(prefix: Prefix, layout: Layout, target: AdapterTarget) -> Naming:
-    return _OTHER_PREFIXES.get(prefix.start, "other") if layout == target.kohya_layout else "other"
 
 
 def _with_factors(naming: Naming, tensors: Collection[str]) -> Naming:

@@ -59,16 +59,12 @@ def scales_in(
     shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str], metadata: Mapping[str, str]
 ) -> Float8Scales:
     """Return the scales of a file's weights; `dtypes` are the codes of safetensors."""
-    others = frozenset(n for n in shapes if n.endswith((*_OF_INPUTS, _LAYER_FORMAT)) or _is_mark(n))
+    others = frozenset(n for n in shapes if n.endswith((*_OF_INPUTS, _LAYER_FORMAT)) or n.rpartition(".")[2] == _MARK)
     names = {f"{n.rpartition('.')[0]}.weight": n for n in shapes if n.endswith(_OF_WEIGHTS)}
     of_blocks = sorted(n for n in shapes if n.endswith(_OTHER_SCALES))
     if not (names or of_blocks or _METADATA in metadata or any(not n.endswith(_OF_INPUTS) for n in others)):
         return NO_SCALES
     return Float8Scales(names, others, _problem(shapes, dtypes, names, of_blocks))
-
-
-def _is_mark(name: str) -> bool:
-    return name.rpartition(".")[2] == _MARK
 
 
 def _problem(

@@ -85,7 +85,7 @@ def to_peft(
     doras = set()
     for layer in layers:
         name = name_of(layer.part, layer.path)
-        tensors[f"{name}.lora_A.weight"] = _down(layer)
+        tensors[f"{name}.lora_A.weight"] = lazy(flatten_down(layer.factors))
         tensors[f"{name}.lora_B.weight"] = _scale(layer.factors[UP], layer.scale if folds_alpha else 1.0)
         if DORA_SCALE in layer.factors:
             # transformers 5 loads a text encoder's tensors by this name alone; diffusers' own models take the other.
@@ -148,10 +148,6 @@ def is_incomplete(layer: AdapterLayer) -> bool:
     if mid is None:
         return up.shape[1] != down.shape[0]
     return mid.ndim != 4 or tuple(mid.shape[:2]) != (up.shape[1], down.shape[0])
-
-
-def _down(layer: AdapterLayer) -> LazyTensor:
-    return lazy(flatten_down(layer.factors))
 
 
 def flatten_down(factors: Mapping[str, torch.Tensor]) -> torch.Tensor:

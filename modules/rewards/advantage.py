@@ -125,16 +125,12 @@ def _indices_by_group(groups: Sequence[int]) -> dict[int, list[int]]:
 
 def _normalize(scores: Scores, compared: Scores) -> list[float]:
     """Return the advantages of `scores` over the `compared` scores; 0 for a score that is not finite."""
-    finite = _only_finite(compared)
+    finite = [score for score in compared if math.isfinite(score)]
     if _are_equal(finite):
         return [0.0] * len(scores)
     mean = math.fsum(finite) / len(finite)
     std = math.sqrt(math.fsum((s - mean) ** 2 for s in finite) / len(finite))
     return [(s - mean) / std if math.isfinite(s) else 0.0 for s in scores]
-
-
-def _only_finite(scores: Scores) -> list[float]:
-    return [s for s in scores if math.isfinite(s)]
 
 
 def _are_equal(finite: Scores) -> bool:

@@ -44,7 +44,7 @@ class FlowSteps:
         self._smallest = 1.0 / self._num_levels if convention.shift.depends_on_size else None
         self._has_grid = record.has_grid
         self._terminal = None if record.has_terminal else config.get("shift_terminal")
-        self._draws = _names_generator(self.scheduler)
+        self._draws = "generator" in signature(self.scheduler.step).parameters
 
     def set_timesteps(self, num_steps: int, device: torch.device | str | None = None) -> None:
         """Set the number of steps, and the device of the timesteps."""
@@ -257,7 +257,3 @@ def _supported_options(scheduler: Any, **options: Any) -> dict[str, Any]:
     """Return the options that this scheduler's step supports: only ancestral ones add noise."""
     names = signature(scheduler.step).parameters
     return {name: value for name, value in options.items() if name in names}
-
-
-def _names_generator(scheduler: Any) -> bool:
-    return "generator" in signature(scheduler.step).parameters

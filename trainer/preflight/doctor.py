@@ -25,7 +25,7 @@ from modules.data.doctor.measure import Measurement, measure
 from modules.data.doctor.page import MAX_FILES_SHOWN, Thumbnails, thumbnail
 from modules.data.doctor.report import find_all
 from modules.data.images import BrokenImageError
-from modules.data.listing import SUFFIXES, SkippedEntry
+from modules.data.listing import SUFFIXES
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
@@ -97,7 +97,10 @@ def look_at(config: Config, progress: Progress = no_progress) -> Examination:
     return Examination(
         concepts,
         tuple(_with_results(i, [results[file] for file in _files(i)]) for i in images),
-        tuple(_skipped_file(s, results.get((path, None))) for path, s in skipped),
+        tuple(
+            SkippedFile(s.path, s.reason, is_image=isinstance(results.get((path, None)), Measurement))
+            for path, s in skipped
+        ),
         tuple(_long_captions(config, (datasets.training, datasets.validation))),
         dict(datasets.training.samples_by_size(datasets.settings.run_seed)),
         datasets.settings.batch_size,
@@ -160,10 +163,6 @@ def _with_results(image: ExaminedImage, results: Sequence[Measurement | str]) ->
     if isinstance(result, str):
         return ExaminedImage(image.example, image.concept, broken=result, broken_rejected=broken_rejected)
     return ExaminedImage(image.example, image.concept, result, broken_rejected=broken_rejected)
-
-
-def _skipped_file(file: SkippedEntry, result: Measurement | str | None) -> SkippedFile:
-    return SkippedFile(file.path, file.reason, is_image=isinstance(result, Measurement))
 
 
 def _concepts_and_images(

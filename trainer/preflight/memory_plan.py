@@ -208,7 +208,7 @@ def _part_plan(
         autocasts=usage.needs_autocast(config),
         trains=trains,
         adapter=_adapter_plan(config.adapter, part) if trains == "adapter" else None,
-        unreached=_unreached_layers(config, part, configs[part.name]),
+        unreached=config.model.family.unreached_layers(part.name, configs[part.name], config.model.variant),
         layers=filtered_layers(config.training, part.model.layers) if part.role == "denoiser" else EVERYTHING,
         checkpointing=_least_kept(settings.checkpointing),
         offloads=settings.offload_activations,
@@ -250,11 +250,6 @@ def _adapter_plan(settings: AdapterSection, part: PartSpec) -> AdapterPlan | Non
         decomposes=decomposition_axis(settings),
         has_own=layers_with_rank(settings, part.name),
     )
-
-
-def _unreached_layers(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the layers of a part that no gradient reaches, as the family's settings know."""
-    return config.model.family.unreached_layers(part.name, settings, config.model.variant)
 
 
 def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[str]]:

@@ -41,7 +41,9 @@ def find_amount(config: Config, watch: Watch) -> Amount | None:
 def amount_of(config: Config, training: Dataset) -> Amount:
     """Return the images of the training concepts, without those that only keep the model as it was."""
     repeats = [float(r.exact_repeats) for r in concept_repeats_of(training.concepts, run_seed=0)]
-    concepts = [e.concept for e in training.examples if e.image.has_image and _is_trained(training, e.concept)]
+    concepts = [
+        e.concept for e in training.examples if e.image.has_image and training.concepts[e.concept].kind == "training"
+    ]
     return Amount(
         len(concepts),
         sum(repeats[concept] for concept in concepts),
@@ -79,7 +81,3 @@ def _is_toy(budget: Budget) -> bool:
     weights = budget.passes.weights(budget.config.family.denoiser.name, PartPlan()).own
     most_pixels = max((width * height for width, height in budget.run.sizes), default=0)
     return count_weights(weights.values()) < _LEAST_WEIGHTS or most_pixels < _LEAST_PIXELS
-
-
-def _is_trained(training: Dataset, concept: int) -> bool:
-    return training.concepts[concept].kind == "training"

@@ -82,11 +82,10 @@ def idle_layer_names(passes: Passes, plans: Plans) -> Iterator[Problem]:
 
 def of_all_ranks(plans: Plans) -> Plans:
     """Return plans whose adapters are also on the layers that are left out by a rank of 0."""
-    return {name: _of_all_ranks(plan) for name, plan in plans.items()}
-
-
-def _of_all_ranks(plan: PartPlan) -> PartPlan:
-    return plan if plan.adapter is None else replace(plan, adapter=replace(plan.adapter, has_own=None))
+    return {
+        name: plan if plan.adapter is None else replace(plan, adapter=replace(plan.adapter, has_own=None))
+        for name, plan in plans.items()
+    }
 
 
 def _candidates(passes: Passes, name: str, plan: PartPlan) -> Sequence[str]:

@@ -92,7 +92,7 @@ def send_trees(
     small = {digest: file for digest, file in todo.items() if file.size_bytes <= _PART_BYTES}
     for batch in _batches(small):
         check()
-        contents = [_content(file) for _, file in batch]
+        contents = [file.path.read_bytes() for _, file in batch]
         connection.call(
             "put",
             b"".join(contents),
@@ -142,10 +142,6 @@ def _send_large(
             offset += len(part)
             meter.add(len(part))
     connection.call("finish", digest=digest)
-
-
-def _content(file: SentFile) -> bytes:
-    return file.path.read_bytes()
 
 
 def _batches(files: dict[str, SentFile]) -> Iterable[list[tuple[str, SentFile]]]:

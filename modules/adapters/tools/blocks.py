@@ -13,8 +13,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from modules.adapters.start import changes_weight
 from modules.adapters.tools.opening import content_of, require_linear
 from modules.adapters.tools.results import LoraResult
@@ -135,17 +133,13 @@ def _scale_layer(layer: AdapterLayer, strength: float, where: str) -> AdapterLay
     names = {name for name in ("diff_b", "b_norm") if name in layer.factors}
     if changes_weight(layer):
         names.add(next(name for name in _scalable_factors(layer) if name in layer.factors))
-    factors = {n: _times(f, strength) if n in names else f for n, f in layer.factors.items()}
+    factors = {n: (f.float() * strength).to(f.dtype) if n in names else f for n, f in layer.factors.items()}
     return replace(layer, factors=factors)
 
 
 def _scalable_factors(layer: AdapterLayer) -> tuple[str, ...]:
     kind = adapter_type(layer.factors)
     return kind.scaled if kind is not None else ()
-
-
-def _times(factor: torch.Tensor, strength: float) -> torch.Tensor:
-    return (factor.float() * strength).to(factor.dtype)
 
 
 def _fits(name: str, target: AdapterTarget) -> bool:

@@ -53,7 +53,8 @@ def combine(
     without a choice of rank for one whose change has no small product.
     """
     _require_one_model(sources, files)
-    places = _places(sources[0])
+    targets = published(sources[0].kind.model).adapter_targets(sources[0].configs).all
+    places = {(target.part, target.path): target for target in targets}
     sums: dict[Place, _Sum] = {}
     notes: list[str] = []
     for source, file in zip(sources, files, strict=True):
@@ -80,10 +81,6 @@ def _require_one_model(sources: Sequence[Source], files: Sequence[WeightedFile])
                 f"{file.path.name} is for {source.kind.model}, {files[0].path.name} for {sources[0].kind.model}.",
                 advice="Choose files for the same model.",
             )
-
-
-def _places(source: Source) -> Mapping[Place, AdapterTarget]:
-    return {(t.part, t.path): t for t in published(source.kind.model).adapter_targets(source.configs).all}
 
 
 def _add(

@@ -61,7 +61,7 @@ def _duplicate(examined: Examination) -> Iterator[Finding]:
                 len(files),
                 "images",
                 fix,
-                "info" if is_meant or _num_words(captions) < MIN_WORDS else "warning",
+                "info" if is_meant or len(" ".join(captions).split()) < MIN_WORDS else "warning",
             )
 
 
@@ -167,10 +167,6 @@ def _long(examined: Examination) -> Iterator[Finding]:
             "Put the important words first, or shorten it.",
             "warning" if is_too_long else "info",
         )
-
-
-def _num_words(captions: Sequence[str]) -> int:
-    return sum(len(c.split()) for c in captions)
 
 
 def _quote(tag: str) -> str:
