@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from modules.adapters.tools.blocks import PRESETS
-from modules.settings.field import records_of
+from modules.settings.edit import get_path
+from modules.settings.field import Section, records_of
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.paths import PROGRAM_ROOT
@@ -48,7 +50,7 @@ def test_the_options_give_the_defaults_and_paths_of_the_caller(
     settings = validate_settings(spec.settings, settings_of(parser.parse_args(words), spec.settings))
     assert request_in(request_line(spec, settings), JOBS) == (spec, settings)
     for record in records:
-        value = getattr(settings, record.path)
+        value = get_path(settings, record.path)
         if record in required:
             is_path = bool(record.setting.path_kind)
             assert record.kind == "list" or value == (str(tmp_path / "some") if is_path else "some")
@@ -98,3 +100,13 @@ sys.exit(3 if "torch" in sys.modules else code)
 """
     ended = subprocess.run([sys.executable, "-c", code], cwd=PROGRAM_ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, "a.safetensors is not a safetensors file" in ended.stderr) == (2, True)
+
+
+def test_settings_that_several_verbs_have_are_sections_in_theirs() -> None:
+    """No class of settings is put together from several others."""
+    importlib.import_module("trainer.__main__")
+    classes: list[type] = [Section]
+    for each in classes:
+        classes += each.__subclasses__()
+    assert len(classes) > 100
+    assert [each for each in classes if sum(issubclass(base, Section) for base in each.__bases__) > 1] == []

@@ -41,7 +41,14 @@ def settings_of(options: argparse.Namespace, section: type[Section]) -> dict[str
 
     Raises DarkroomError for a file whose strength is not a number.
     """
-    return {record.path: _resolve(record, getattr(options, record.path)) for record in records_of(section)}
+    values: dict[str, Any] = {}
+    for record in records_of(section):
+        *sections, name = record.path.split(".")
+        place = values
+        for inner in sections:
+            place = place.setdefault(inner, {})
+        place[name] = _resolve(record, getattr(options, record.path))
+    return values
 
 
 def split_strength(word: str) -> tuple[str, float]:
@@ -61,7 +68,7 @@ def split_strength(word: str) -> tuple[str, float]:
 
 
 def _flag_of(record: FieldRecord, argument: Argument) -> str:
-    return argument.flag or f"--{record.path.replace('_', '-')}"
+    return argument.flag or f"--{record.name.replace('_', '-')}"
 
 
 def _value_facts(record: FieldRecord, argument: Argument) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class RunSettings(CodeSettings):
     commands: CommandsOption = ""
 
 
-class TrainSettings(FitSettings, RunSettings, ConfigSettings):
+class TrainSettings(ConfigSettings):
     """The config to train, or the recipe to repeat."""
 
     config: Annotated[
@@ -100,6 +100,8 @@ class TrainSettings(FitSettings, RunSettings, ConfigSettings):
         Setting("Config", "A config file, or the name of a preset such as '#demo'."),
         Argument(metavar="CONFIG", is_positional=True),
     ] = ""
+    run: RunSettings = RunSettings()
+    card: FitSettings = FitSettings()
     recipe: Annotated[
         str,
         Setting(
@@ -117,9 +119,10 @@ class TrainSettings(FitSettings, RunSettings, ConfigSettings):
     ] = ""
 
 
-class CacheSettings(RunSettings, ConfigSettings):
+class CacheSettings(ConfigSettings):
     """The config whose caches are filled or pruned."""
 
+    run: RunSettings = RunSettings()
     images: Annotated[bool, Setting("Images", "List bucket, scale and crop of every image.")] = False
     prune: Annotated[
         bool, Setting("Prune", "List the entries that the config does not use, and remove them if confirmed.")
@@ -172,18 +175,18 @@ def _train(settings: TrainSettings) -> int:
         )
     loaded = settings.load()
     _report(loaded.problems)
-    allowed = allowed_code(loaded.config, settings)
+    allowed = allowed_code(loaded.config, settings.run)
     config = loaded.config
-    if settings.fit and settings.on:
+    if settings.card.fit and settings.on:
         raise DarkroomError("--fit is for the card of this computer, not with --on.", advice="Leave one of them out.")
-    if settings.fit:
-        config = _fit_to_card(config, settings)
-    elif settings.save:
-        sys.stderr.write(f"{save_changed(config, settings)}\n")
-    request = RunRequest(config, in_window=False, allowed_code=allowed, replaces=settings.overwrite)
+    if settings.card.fit:
+        config = _fit_to_card(config, settings.card)
+    elif settings.card.save:
+        sys.stderr.write(f"{save_changed(config, settings.card)}\n")
+    request = RunRequest(config, in_window=False, allowed_code=allowed, replaces=settings.run.overwrite)
     if settings.on:
-        return train_on(request, settings.on, json_lines=settings.json_lines, commands_file=settings.commands)
-    return _run(request, settings)
+        return train_on(request, settings.on, json_lines=settings.run.json_lines, commands_file=settings.run.commands)
+    return _run(request, settings.run)
 
 
 def _repeat(settings: TrainSettings) -> int:
@@ -192,9 +195,9 @@ def _repeat(settings: TrainSettings) -> int:
         "a config": settings.config,
         "--preset": settings.preset,
         "--family": settings.family,
-        "--fit": settings.fit,
-        "--save": settings.save,
-        "--overwrite": settings.overwrite,
+        "--fit": settings.card.fit,
+        "--save": settings.card.save,
+        "--overwrite": settings.run.overwrite,
         "--on": settings.on,
     }
     if given := [name for name, value in others.items() if value]:
@@ -204,12 +207,12 @@ def _repeat(settings: TrainSettings) -> int:
         )
     todo = read_repeat(settings.recipe, settings.changes)
     _report(todo.problems)
-    allowed = allowed_code(todo.config, settings)
-    stream = sys.stderr if settings.json_lines else sys.stdout
-    return repeat(todo, lambda request, watch: _run(request, settings, watch), allowed=allowed, prints=stream.write)
+    allowed = allowed_code(todo.config, settings.run)
+    stream = sys.stderr if settings.run.json_lines else sys.stdout
+    return repeat(todo, lambda request, watch: _run(request, settings.run, watch), allowed=allowed, prints=stream.write)
 
 
-def _fit_to_card(config: Config, settings: TrainSettings) -> Config:
+def _fit_to_card(config: Config, settings: FitSettings) -> Config:
     """Return the config that fits, with its table on standard error. Raises DarkroomError if nothing fits."""
     with job_on_terminal() as job:
         fit, table = fit_config(config, settings, is_run=True, progress=job.progress)
@@ -225,21 +228,21 @@ def _fit_to_card(config: Config, settings: TrainSettings) -> Config:
 def _cache(settings: CacheSettings) -> int:
     loaded = settings.load()
     _report(loaded.problems)
-    if settings.prune and settings.json_lines:
+    if settings.prune and settings.run.json_lines:
         raise DarkroomError("--prune prints no JSON lines.", advice="Leave one of --prune and --json-lines out.")
     if settings.prune:
         others = [read_config(name).config for name in settings.keep_for]
         names = [settings.config, *settings.keep_for]
         return _prune([loaded.config, *others], names=names, is_confirmed=settings.yes)
-    allowed = allowed_code(loaded.config, settings)
+    allowed = allowed_code(loaded.config, settings.run)
     with job_on_terminal() as job:
         report = check(loaded.config, approved_code=approved_hashes() | allowed, progress=job.progress)
-    if report.datasets is not None and not settings.json_lines:
+    if report.datasets is not None and not settings.run.json_lines:
         is_cached, epochs = data_in_use(loaded.config).latent_cache, loaded.config.training.epochs
         for line in plan_lines(report.datasets, is_cached=is_cached, epochs=epochs, every_image=settings.images):
             sys.stdout.write(f"{line}\n")
     request = RunRequest(loaded.config, kind="cache", datasets=report.datasets, in_window=False, allowed_code=allowed)
-    return _run(request, settings)
+    return _run(request, settings.run)
 
 
 def _resume(settings: ResumeSettings) -> int:

@@ -30,9 +30,11 @@ _MAX_CAPTIONS = 100
 _MAX_SKIPPED = 1000
 
 
-class CheckSettings(FitSettings, CodeSettings, ConfigSettings):
+class CheckSettings(ConfigSettings):
     """The config, and what is listed of its run."""
 
+    code: CodeSettings = CodeSettings()
+    card: FitSettings = FitSettings()
     resume: Annotated[
         str,
         Setting(
@@ -63,14 +65,14 @@ def check(settings: CheckSettings, job: Job) -> JobFinished:
     report = check_config(
         loaded.config,
         resume_from=from_root(settings.resume) if settings.resume else None,
-        approved_code=approved_hashes() | allowed_code(loaded.config, settings),
+        approved_code=approved_hashes() | allowed_code(loaded.config, settings.code),
         progress=job.progress,
     )
     fit, table = None, ""
-    if settings.fit:
-        fit, table = fit_config(loaded.config, settings, progress=job.progress)
-    elif settings.save:
-        table = f"{save_changed(loaded.config, settings)}\n"
+    if settings.card.fit:
+        fit, table = fit_config(loaded.config, settings.card, progress=job.progress)
+    elif settings.card.save:
+        table = f"{save_changed(loaded.config, settings.card)}\n"
     code = 2 if report.errors else 0
     if settings.json_text:
         data = {

@@ -30,9 +30,10 @@ from trainer.launch import import_engine
 _WHAT = {"both": "Both", "batch": "Batch size", "rate": "Learning rate"}
 
 
-class ProbeSettings(CodeSettings, ConfigSettings):
+class ProbeSettings(ConfigSettings):
     """The config, and what to measure of it."""
 
+    code: CodeSettings = CodeSettings()
     what: Annotated[Literal["batch", "rate", "both"], Setting("Measure", "What to measure.", choice_labels=_WHAT)] = (
         "both"
     )
@@ -71,7 +72,7 @@ def probe(settings: ProbeSettings, job: Job) -> JobFinished:
         lowest_rate=settings.lowest or 0.0,
         highest_rate=settings.highest or 0.0,
         max_batch=settings.max_batch,
-        approved_code=frozenset(approved_hashes() | allowed_code(config, settings)),
+        approved_code=frozenset(approved_hashes() | allowed_code(config, settings.code)),
     )
     result: JobFinished = load_factory("trainer.probe.search:probe")(request, job)
     return result
@@ -80,9 +81,10 @@ def probe(settings: ProbeSettings, job: Job) -> JobFinished:
 # The job that tests a model, and the settings of a config, on one image.
 
 
-class SelfTestSettings(CodeSettings, ConfigSettings):
+class SelfTestSettings(ConfigSettings):
     """The config, and the image to learn."""
 
+    code: CodeSettings = CodeSettings()
     image: Annotated[
         str,
         Setting("Image", "The image to learn by heart.", path_kind="file", empty_means="the first of the config"),
@@ -116,7 +118,7 @@ def self_test(settings: SelfTestSettings, job: Job) -> JobFinished:
         settings.caption,
         from_root(settings.out) if settings.out else new_results_folder(config, "self_tests", datetime.now()),
         settings.steps,
-        frozenset(approved_hashes() | allowed_code(config, settings)),
+        frozenset(approved_hashes() | allowed_code(config, settings.code)),
     )
     result: JobFinished = load_factory("trainer.probe.self_test:self_test")(request, job)
     return result

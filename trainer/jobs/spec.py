@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AllowInfNan, ValidationError
 
-from modules.settings.edit import describe
+from modules.settings.edit import describe, get_path
 from modules.settings.field import Section, Setting, records_of
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -30,10 +30,10 @@ NOTHING_WRITTEN = "Stopped. Nothing was written."
 class Argument:
     """The form of a setting on the command line, attached to its annotation.
 
-    Without one, the setting `to_inpainting` is the option --to-inpainting; a switch that is on by default also has
-    --no-NAME. `flag` is another name of the option. `metavar` stands for its value in the help. With `is_positional`
-    the setting is an argument without a name, in the order of declaration; with `takes_several` a list takes all values
-    after one option. A form and a request need a value, too, if `is_required`.
+    Without one, the setting `to_inpainting` is the option --to-inpainting, whatever section it is in; a switch that is
+    on by default also has --no-NAME. `flag` is another name of the option. `metavar` stands for its value in the help.
+    With `is_positional` the setting is an argument without a name, in the order of declaration; with `takes_several` a
+    list takes all values after one option. A form and a request need a value, too, if `is_required`.
     """
 
     flag: str = ""
@@ -114,7 +114,7 @@ class JobSpec:
     def require_valid(self, settings: Section) -> None:
         """Raise DarkroomError if a required setting is empty, or if settings do not fit together."""
         for record in records_of(self.settings):
-            value = getattr(settings, record.path)
+            value = get_path(settings, record.path)
             is_empty = not value.strip() if isinstance(value, str) else not value
             if is_empty and argument_of(self.settings, record.path).is_required:
                 raise DarkroomError(f"{record.label} is empty.", advice=record.setting.help)
@@ -122,8 +122,12 @@ class JobSpec:
 
 
 @cache
-def argument_of(section: type[Section], name: str) -> Argument:
-    """Return how a setting of a section is written on the command line."""
+def argument_of(section: type[Section], path: str) -> Argument:
+    """Return how a setting of a section, or of a section in it, is written on the command line."""
+    name, _, rest = path.partition(".")
+    if rest:
+        inner: Any = section.model_fields[name].annotation
+        return argument_of(inner, rest)
     metadata = section.model_fields[name].metadata
     return next((m for m in metadata if isinstance(m, Argument)), Argument())
 
@@ -139,8 +143,10 @@ def validate_settings(section: type[SectionT], values: Mapping[str, Any]) -> Sec
     try:
         return section.model_validate(dict(values))
     except ValidationError as error:
-        name = str(error.errors(include_url=False)[0]["loc"][0])
-        record = next((record for record in records_of(section) if record.path == name), None)
+        place = error.errors(include_url=False)[0]["loc"]
+        name = str(place[0])
+        paths = {".".join(map(str, place[:depth])) for depth in (1, 2)}  # of a setting, or of one in a section
+        record = next((record for record in records_of(section) if record.path in paths), None)
         if record is None:
             names = ", ".join(section.model_fields)
             raise DarkroomError(f"There is no setting {name!r}.", advice=f"The settings are: {names}.") from error
