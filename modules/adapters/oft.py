@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Interval
 
 from modules.adapters.ranks import factorization
-from modules.adapters.settings import AdapterSection, Bundle, WeightType
+from modules.adapters.settings import AdapterSection
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.formats.adapter_types import AdapterType, Shapes
 from modules.formats.program_table import UNKNOWN, Answers, none, plain_lora_only
@@ -85,8 +85,6 @@ class Oft(AdapterSection):
         *Interval(ge=0, lt=1),
         advanced_setting("Dropout", "The probability that a block is not rotated in a step.", group="Regularization"),
     ] = 0.0
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
 
 
 def block_size_of(settings: Oft, size: int) -> int:

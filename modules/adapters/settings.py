@@ -5,7 +5,7 @@ The settings that adapters with a rank share are in `training_settings`. Each ad
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval
 
@@ -22,8 +22,6 @@ class AdapterSection(Section):
     applies_when: ClassVar[When | None] = AN_ADAPTER
 
     name: str
-    if TYPE_CHECKING:
-        dtype: str  # each class declares it behind its other settings, where forms show it
     layers: Annotated[
         Preset,
         advanced_setting(
@@ -90,20 +88,23 @@ class AdapterSection(Section):
             choice_labels={"keep": "Keep as they are", "leave_out": "Leave out"},
         ),
     ] = "keep"
-
-
-WeightType = Annotated[
-    Literal["float32", "bfloat16", "float16"],
-    advanced_setting(
-        "Weight dtype",
-        "The dtype of the adapter's weights while training.",
-        choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
-    ),
-]
-Bundle = Annotated[
-    bool,
-    advanced_setting("Bundle embeddings", "Writes the embeddings that are trained with the adapter into its file."),
-]
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        advanced_setting(
+            "Weight dtype",
+            "The dtype of the adapter's weights while training.",
+            group="Adapter weights",
+            choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
+        ),
+    ] = "float32"
+    bundle_embeddings: Annotated[
+        bool,
+        advanced_setting(
+            "Bundle embeddings",
+            "Writes the embeddings that are trained with the adapter into its file.",
+            group="Adapter weights",
+        ),
+    ] = True
 
 
 def adapter_layers(settings: AdapterSection, presets: LayerPresets) -> LayerFilter:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from modules.adapters.settings import AdapterSection, Bundle, WeightType
+from modules.adapters.settings import AdapterSection
 from modules.settings.field import Setting, When, advanced_setting
 
 
@@ -93,8 +93,6 @@ class RankedSettings(AdapterSection):
             applies_when=When("decompose", (True,)),
         ),
     ] = False
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
 
 
 def max_norm_of(settings: AdapterSection) -> float | None:

@@ -158,7 +158,7 @@ def test_the_fields_of_a_concept_have_records() -> None:
 def test_fields_of_a_variant_with_a_heading_of_their_own_are_a_group() -> None:
     config = edited(Config(), adapter="oft")
     groups = {g.title: [r.name for r in g.records] for g in groups_of(config, ("adapter",))}
-    assert list(groups) == ["Adapter", "Layers", "Regularization", "Starting point"]
+    assert list(groups) == ["Adapter", "Layers", "Regularization", "Starting point", "Adapter weights"]
     assert groups["Adapter"] == ["adapter"]
     assert groups["Regularization"] == ["dropout", "module_dropout"]
     beside = inline_records(config, groups_of(config, ("adapter",))[0].records[0])
