@@ -55,10 +55,11 @@ class Findings:
 
     @property
     def items(self) -> tuple[Finding, ...]:
-        """All entries: first those that were shown, then the current settings' ones."""
+        """All entries, most severe first: of each kind those that were shown, then the current settings' ones."""
         current = () if self._is_current_dismissed else self._current_findings
         reported = {(f.problem.path, f.problem.message) for f in self._report}
-        return (*self._report, *(f for f in current if (f.problem.path, f.problem.message) not in reported))
+        found = (*self._report, *(f for f in current if (f.problem.path, f.problem.message) not in reported))
+        return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.problem.severity)))
 
     @property
     def visible(self) -> tuple[Finding, ...]:
