@@ -14,7 +14,7 @@ from modules.config.migrations.onetrainer_11.lists import concepts_of, samples_o
 from modules.config.migrations.onetrainer_11.model import adapter_of, model_of, parts_of
 from modules.config.migrations.onetrainer_11.other_topics import data_of, devices_of, embeddings_of, evaluation_of
 from modules.config.migrations.onetrainer_11.tables import family_of
-from modules.config.migrations.onetrainer_11.training import training_of
+from modules.config.migrations.onetrainer_11.training import PLAIN, training_of
 from modules.config.migrations.onetrainer_keys import PARTS
 from modules.config.migrations.tree_moves import THEIR_DEFAULTS, Notes, Tree, number
 from modules.families.registry import FAMILIES
@@ -87,7 +87,7 @@ def _replace_invalid(rest: Tree, notes: Notes) -> None:
             rest[key] = given if is_valid else default
         if not is_valid:
             message = f"{key} = {shown(given)} is not valid; OneTrainer's default, {default}, is used instead."
-            notes.append(Problem("", message, "warning"))
+            notes.append(Problem(PLAIN.get(key, ""), message, "warning"))
 
 
 def _named(rest: Tree, family: str) -> str:

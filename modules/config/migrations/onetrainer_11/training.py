@@ -21,7 +21,7 @@ from modules.system.problem import Problem, shown
 
 _METHODS = {"LORA": "adapter", "FINE_TUNE": "full", "EMBEDDING": "embedding", "FINE_TUNE_VAE": "vae"}
 _SCHEDULE = "training.schedule"
-_PLAIN = {
+PLAIN = {
     "epochs": "training.epochs",
     "batch_size": "training.batch_size",
     "gradient_accumulation_steps": "training.accumulation_steps",
@@ -77,7 +77,7 @@ def training_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -
     choose(rest, result, "training_method", "training.trains", _METHODS, notes)
     for source, (path, names) in _CHOICES.items():
         choose(rest, result, source, path, names, notes)
-    move_all(rest, result, _PLAIN)
+    move_all(rest, result, PLAIN)
     alignprop_of(rest, result, notes)
 
 
