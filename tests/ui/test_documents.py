@@ -317,3 +317,11 @@ def test_a_list_outside_of_the_folder_is_written_only_after_a_question(
     assert ("epochs" in file.read_text()) is (answer in ("write", "inside"))
     desk.documents.save()
     assert len(desk.asked.asked("choose")) == (1 if answer in ("write", "inside") else 2)
+
+
+def test_an_error_of_the_settings_is_listed_above_the_notes_about_the_file() -> None:
+    """It came last, below notes that fill the list."""
+    findings, config = Findings(), FormModel().config
+    findings.show("Loaded", [Problem("", "It was migrated.", "info"), Problem("", "Odd.", "warning")], config)
+    findings.show_current([Problem("training.optimizer", "It needs a package.", "error")], config)
+    assert [f.problem.severity for f in findings.visible] == ["error", "warning", "info"]

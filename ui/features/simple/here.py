@@ -132,7 +132,7 @@ def describe_needs(here: Here) -> str:
     machine = here.machine
     if here.needs is None:
         return "What these settings need is not known yet."
-    needed = f"At least {here.needs.memory_bytes / _GB:.1f} GB of"
+    needed = f"At least {max(here.needs.memory_bytes / _GB, 0.1):.1f} GB of"
     if machine.gpu is not None:
         return f"{needed} the card's {machine.card_gb} GB."
     return f"{needed} this computer's {_whole_gb(machine.memory_bytes)}. There is no GPU: a processor trains, slowly."
