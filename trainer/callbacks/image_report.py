@@ -1,4 +1,4 @@
-"""Measures the loss of every image of a run, so that those that do not fit the others are found."""
+"""The loss of every image of a run, which shows the images that do not fit the others."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _MOST_ENCODED = 256  # prompts; one takes about 4 MB of FLUX.1's
 
 
 class EncodedPrompts:
-    """The conditioning of prompts by text encoders that a run does not change, on the CPU; the oldest ones leave."""
+    """The conditioning of prompts by text encoders that a run does not change, on the CPU; the oldest are dropped."""
 
     def __init__(self) -> None:
         self._conditionings: dict[tuple[object, ...], Conditioning] = {}

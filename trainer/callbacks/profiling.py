@@ -179,7 +179,7 @@ class DeviceWait:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """The seconds from a device's first operation to its last, and those in which it waited, by what for."""
+    """The seconds from a device's first operation to its last, and the seconds in which it waited, by their cause."""
 
     seconds: float
     waits: Sequence[DeviceWait]

@@ -189,7 +189,7 @@ class SamplingCallback(SampleCallback):
 
 
 def expanded(settings: Sampling, prompt: SamplePrompt) -> SamplePrompt:
-    """Return a prompt with its wildcards replaced; its seed decides by what."""
+    """Return a prompt with its wildcards replaced by words that its seed chooses."""
     folder = from_root(settings.wildcards_dir) if settings.wildcards_dir.strip() else None
     texts = {
         name: expand(getattr(prompt, name), seed=prompt.seed, folder=folder).text

@@ -46,7 +46,7 @@ class SavingCallback:
         desk: CommandDesk,
         emit: Callable[[Event], None],
     ) -> None:
-        """Saves are due `every` so often, once `skip_first` of the run has passed.
+        """Saves are due at each `every`, after the first `skip_first` of the run.
 
         `destination` is the path of the result, `folder` the place of intermediate saves. `values()` is a context that
         yields the weights to save, by full parameter name: the EMA weights if there are any.

@@ -1,4 +1,4 @@
-"""Writing what a run can do without, with a warning if that fails; and starting a write in a dry run, to discard it."""
+"""Outputs that a run does not depend on: a write that fails is a warning. And writes that a dry run discards."""
 
 from __future__ import annotations
 

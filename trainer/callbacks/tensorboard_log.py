@@ -40,7 +40,7 @@ class TensorBoardLog:
         self._write(scalar(tag, value), step)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Write several numbers of a step, by tag, as one entry: each would cost as much as all of them together."""
+        """Write several numbers of a step, by tag, as one entry, which takes no longer than a single number."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._write(Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]), step)

@@ -1,4 +1,4 @@
-"""The digests of the images and captions of concepts: what a recipe names of the data of a run."""
+"""The digests of the images and captions of concepts: by them a recipe identifies the data of a run."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def _load_reference(image: LoadableImage) -> torch.Tensor:
 
 @contextmanager
 def in_float32(modules: list[nn.Module]) -> Iterator[None]:
-    """Convert the 16-bit weights of modules to float32 for the duration of a block; then the very same are back."""
+    """Convert the 16-bit weights of modules to float32 within this context; afterwards the same tensors are back."""
     tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
     kept = [(t, t.data) for t in tensors if t.is_floating_point() and t.dtype.itemsize == 2]
     for tensor, data in kept:

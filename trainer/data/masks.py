@@ -68,7 +68,7 @@ class MaskCache:
 
 @dataclass(frozen=True, eq=False)
 class MaskReader:
-    """Reads the masks of versions of images: from the cache those that it has, the others from `file_of(version)`."""
+    """Reads the masks of versions of images: from the cache if it has them, else from `file_of(version)`."""
 
     file_of: Callable[[ImageVersion], MaskFile]
     cache: MaskCache | None = None

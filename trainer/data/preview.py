@@ -110,7 +110,7 @@ class ConceptPreview:
         return list(islice(self._uses(self._facts.first_example + image), MAX_USES))
 
     def use(self, sample_index: SampleIndex, *, is_augmented: bool = True) -> ImageUse:
-        """Return one use of an image; without `is_augmented`, what it would be without image augmentation.
+        """Return one use of an image; without `is_augmented`, as it would be without image augmentation.
 
         Raises BrokenImageError, an OSError, for an image or a mask that cannot be decoded.
         """

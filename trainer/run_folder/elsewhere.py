@@ -1,4 +1,4 @@
-"""The note in the folder of a run that is trained on another machine: where it is, and what is called what there."""
+"""The note in the folder of a run on another machine: the machine, the job, and the paths there and here."""
 
 from __future__ import annotations
 
