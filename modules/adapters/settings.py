@@ -3,8 +3,6 @@
 The settings that adapters with a rank share are in `training_settings`. Each adapter's file adds its own.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval

@@ -1,7 +1,5 @@
 """The settings of the rank, the strength and the training that adapters with a rank share."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from annotated_types import Interval

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from modules.config.schema import Config
 from modules.settings.edit import get_path, reason_of
 from modules.settings.every import Every
-from modules.settings.field import FieldRecord, records_of
+from modules.settings.field import record_of
 from modules.system.problem import DEFAULT_USED, Problem, shown
 
 _Place = tuple[Any, ...]  # keys of objects and indices of lists
@@ -26,7 +26,6 @@ def sift(
     problems: list[Problem],
 ) -> dict[str, Any]:
     """Return the keys that are fields of `section`; move the others to `unknown` by their path and report them."""
-    records = {r.name: r for r in records_of(section) if "." not in r.path}
     known: dict[str, Any] = {}
     for key, value in raw.items():
         path = f"{prefix}{key}"
@@ -34,7 +33,7 @@ def sift(
             unknown[path] = value
             problems.append(Problem(path, "This setting is unknown; it is kept in the file.", "info"))
         else:
-            known[key] = _sift_value(value, section, key, records.get(key), path, unknown, problems)
+            known[key] = _sift_value(value, section, key, path, unknown, problems)
     return known
 
 
@@ -42,12 +41,14 @@ def _sift_value(
     value: Any,
     section: type[BaseModel],
     key: str,
-    record: FieldRecord | None,
     path: str,
     unknown: dict[str, Any],
     problems: list[Problem],
 ) -> Any:
     annotation = section.model_fields[key].annotation
+    if annotation is str or not isinstance(value, dict | list | str):
+        return value  # without its record: at each start, most of a config are such values
+    record = record_of(section, key)
     is_variant = record is not None and record.kind == "section"
     if (
         isinstance(annotation, type)

@@ -1,7 +1,5 @@
 """The config tree. Sections are frozen; `edit.set_path` makes an edited copy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, cast

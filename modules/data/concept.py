@@ -1,7 +1,5 @@
 """A concept: a folder of images with captions, and how both are augmented."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

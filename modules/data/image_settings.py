@@ -1,7 +1,5 @@
 """Image augmentation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal

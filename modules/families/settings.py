@@ -1,7 +1,5 @@
 """The base of the settings that only one model family has, and a field that several have."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The training methods: the list of all, and the standard one's record. Factories are imported when a run begins."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The record of a learning rate schedule; `schedule_registry.py` lists one per schedule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar

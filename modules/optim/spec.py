@@ -1,7 +1,5 @@
 """The record of an optimizer; `registry.py` lists one per optimizer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 One flat record serves every kind: a field applies if the kind's record uses it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated

@@ -273,20 +273,34 @@ def records_of_entry(record: FieldRecord, key: MapKey) -> tuple[FieldRecord, ...
     return tuple(replace(r, default=key.defaults.get(r.name, r.default)) for r in records)
 
 
+@cache
+def record_of(section: type[BaseModel], name: str) -> FieldRecord | None:
+    """Return the record of one field of `section`, or None for a field without a `Setting`."""
+    return _record_under(section, name, "")
+
+
 def _walk(section: type[BaseModel], prefix: str) -> Iterator[FieldRecord]:
     for name, info in section.model_fields.items():
         path = f"{prefix}.{name}" if prefix else name
-        setting = next((m for m in info.metadata if isinstance(m, Setting)), None)
-        inner, optional = _strip_optional(info.annotation)
-        if setting is None:
+        if record := _record_under(section, name, prefix):
+            yield record
+        else:
+            inner, _ = _strip_optional(info.annotation)
             if isinstance(inner, type) and issubclass(inner, Section):
                 yield from _walk(inner, path)
-            continue
-        group = setting.group or getattr(section, "group", "")
-        applies_when = setting.applies_when or getattr(section, "applies_when", None)
-        changeable = setting.changeable_on_resume or getattr(section, "changeable_on_resume", False)
-        setting = replace(setting, group=group, applies_when=applies_when, changeable_on_resume=changeable)
-        yield _record(path, name, inner, optional, info, setting)
+
+
+def _record_under(section: type[BaseModel], name: str, prefix: str) -> FieldRecord | None:
+    info = section.model_fields[name]
+    setting = next((m for m in info.metadata if isinstance(m, Setting)), None)
+    if setting is None:
+        return None
+    inner, optional = _strip_optional(info.annotation)
+    group = setting.group or getattr(section, "group", "")
+    applies_when = setting.applies_when or getattr(section, "applies_when", None)
+    changeable = setting.changeable_on_resume or getattr(section, "changeable_on_resume", False)
+    setting = replace(setting, group=group, applies_when=applies_when, changeable_on_resume=changeable)
+    return _record(f"{prefix}.{name}" if prefix else name, name, inner, optional, info, setting)
 
 
 def _record(path: str, name: str, annotation: Any, optional: bool, info: FieldInfo, setting: Setting) -> FieldRecord:

@@ -1,7 +1,5 @@
 """Sizes, captions and caches."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval, MinLen

@@ -1,7 +1,5 @@
 """Embeddings: new tokens whose vectors are trained."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval

@@ -1,7 +1,5 @@
 """Validation and samples during a run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Folders, devices and the seed of a run."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval

@@ -1,7 +1,5 @@
 """The loss: which terms count, and how they are weighted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 

@@ -1,7 +1,5 @@
 """Masks: which regions of the images are trained."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 from annotated_types import Interval

@@ -1,7 +1,5 @@
 """The model a run starts from, and its parts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """The noise that training adds to latents, and how timesteps are sampled."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval

@@ -1,7 +1,5 @@
 """The files that a run writes: the exported model, and the backups."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval

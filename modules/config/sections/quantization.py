@@ -1,7 +1,5 @@
 """Quantization of frozen weights: which layers, and how precisely."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval

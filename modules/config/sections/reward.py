@@ -1,7 +1,5 @@
 """Rewards: the models that score the images sampled by a reward method."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval

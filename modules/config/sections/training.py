@@ -1,7 +1,5 @@
 """The training itself: method, target, length, learning rate, precision, EMA."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from annotated_types import Interval

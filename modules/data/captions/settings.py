@@ -1,7 +1,5 @@
 """Caption augmentation."""
 
-from __future__ import annotations
-
 import random
 from typing import Annotated, ClassVar, Literal
 

@@ -4,8 +4,6 @@ Prompts are read twice: Qwen3 0.6B gives their states, and the ids of T5's token
 network, the text conditioner, reads those states. The VAE is Qwen-Image's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 

@@ -4,8 +4,6 @@ One small network, the approximator, makes the modulations of all blocks from th
 its padding is masked but for one token. Base and HD are for training; Flash was distilled again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal

@@ -5,8 +5,6 @@ model and Turbo differ in their weights and their shift. The prompt enhancer of 
 a long prompt of a short one, is not read.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

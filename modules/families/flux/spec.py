@@ -5,8 +5,6 @@ schnell was distilled further, to sample in a few steps, and has no such input. 
 tokens it gets behind the image's; its weights have the shapes of dev's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal

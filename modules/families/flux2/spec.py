@@ -3,8 +3,6 @@
 It reads the guidance scale as an input.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from modules.data.inputs import REFERENCES

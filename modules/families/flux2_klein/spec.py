@@ -3,8 +3,6 @@
 The base models are for training, and are sampled with a guidance scale; klein itself was distilled to 4 steps without.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from modules.data.inputs import REFERENCES

@@ -5,8 +5,6 @@ klein, has images alone, and a third stream for reference images. Eight layers o
 is FLUX.2's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal

@@ -4,8 +4,6 @@ Two CLIPs with more positions than usual, T5-XXL and Llama 3.1 8B read the promp
 model. Dev and Fast were distilled from Full, for few steps without guidance. The VAE is FLUX.1's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 

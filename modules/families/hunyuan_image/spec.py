@@ -4,8 +4,6 @@ Qwen2.5-VL reads the prompts, and ByT5 the text in quotes. Each latent of the VA
 The model for fewer steps and the refiner, which the authors run after it, are other models (`hunyuan_image/model.py`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ It is a model of videos, which is used here for images, videos of one frame. The
 prompts, CLIP-L gives one state for the whole prompt, and the guidance scale is an input.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -5,8 +5,6 @@ on `x_0 - eps`, and its time begins with noise. A second transformer, which read
 first one is trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal

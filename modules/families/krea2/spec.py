@@ -4,8 +4,6 @@ Twelve layers of Qwen3-VL read the prompts, a small transformer fuses them, and 
 model, for training; Turbo was distilled from it.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching

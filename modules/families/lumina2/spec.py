@@ -4,8 +4,6 @@ Gemma 2 reads the prompts after an instruction, and the VAE is FLUX.1's. The mod
 time begins with noise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The settings that Stable Diffusion's families share: noise schedule, skipped layers and weighted words of prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 

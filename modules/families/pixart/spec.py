@@ -4,8 +4,6 @@ The noise process is DDPM with linear betas. T5-XXL reads prompts in lower case,
 its padding is masked. Sigma has SDXL's VAE. LCM and DMD were distilled for a few steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal

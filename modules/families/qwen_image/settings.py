@@ -1,7 +1,5 @@
 """The settings of Qwen-Image."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

@@ -4,8 +4,6 @@ A Qwen3-VL of 8 billion weights reads the prompts. The autoencoder has 64 channe
 is one token, and images with transparency, which is not trained here.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

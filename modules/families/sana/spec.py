@@ -4,8 +4,6 @@ Its autoencoder covers 32 x 32 px with one latent of 32 channels, so that an ima
 reads the prompts after an instruction. Sana Sprint, which was distilled for a few steps, is another model.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Stable Diffusion 1.x and 2.x (Rombach et al. 2022): one CLIP text encoder, a UNet, a VAE of factor 8."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from modules.data.inputs import INPAINTING

@@ -4,8 +4,6 @@ CLIP-L, CLIP-G and T5-XXL read the prompts; a model may lack any of them, and se
 second attention of the image alone in its first blocks. Large Turbo was distilled for a few steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal

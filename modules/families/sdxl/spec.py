@@ -1,7 +1,5 @@
 """Stable Diffusion XL (Podell et al. 2023): two CLIP encoders, a UNet with size conditioning, a VAE of factor 8."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 

@@ -7,8 +7,6 @@ The noise process is the cosine schedule of `DDPMWuerstchenScheduler`. Its times
 those of any DDPM model: here they are the thousand that all samplers and weightings know, (t + 1) / 1000.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction

@@ -6,8 +6,6 @@ frozen part here, an autoencoder whose files are elsewhere: an image of 128 px h
 Its noise process is Stable Cascade's, which followed: the cosine schedule, at a thousand of its times.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Literal

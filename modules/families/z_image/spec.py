@@ -3,8 +3,6 @@
 A Qwen3 reads the prompts, and the VAE is FLUX.1's. The base model, Turbo and De-Turbo differ in their weights alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

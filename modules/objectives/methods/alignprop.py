@@ -1,7 +1,5 @@
 """AlignProp: backpropagates a reward through the last denoising steps (Prabhudesai et al. 2023, arXiv 2310.03739)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """DDPO: policy gradients on the denoising steps of sampled images (Black et al. 2023, arXiv 2305.13301)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

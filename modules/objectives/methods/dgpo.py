@@ -3,8 +3,6 @@
 Luo et al. 2025, arXiv 2510.08425.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Diffusion-DPO: learns from pairs of a chosen and a rejected image (Wallace et al. 2023, arXiv 2311.12908)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Literal
 

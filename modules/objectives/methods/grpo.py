@@ -1,7 +1,5 @@
 """GRPO: policy gradients with the images of one prompt compared (Flow-GRPO 2505.05470, DanceGRPO 2505.07818)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal

@@ -3,8 +3,6 @@
 DiffusionNFT: Zheng et al. 2025, arXiv 2509.16117. AWM: Xue et al. 2025, arXiv 2509.25050.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from annotated_types import Interval

@@ -4,8 +4,6 @@ Pairs of images as in Flow-GRPO's online baseline (Liu et al. 2025, arXiv 2505.0
 (Liang et al. 2024, arXiv 2406.04314).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal

@@ -2,8 +2,6 @@
 training target and cannot be chosen as a method.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 

@@ -1,7 +1,5 @@
 """Adam and AdamW as torch has them (AdamW is the window's default), and their variants of other libraries."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, Le

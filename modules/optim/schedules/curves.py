@@ -1,7 +1,5 @@
 """Schedules in closed form: constant, straight lines, cosines (Loshchilov and Hutter 2017) and other decays."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

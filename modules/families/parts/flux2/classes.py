@@ -5,8 +5,6 @@ single block has one matrix before its attention and MLP and one behind them, an
 normalised by a batch norm over patches of 2 x 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 
