@@ -23,7 +23,7 @@ from modules.config.usage import (
 )
 from modules.families.spec import BASE_VARIANT
 from modules.settings.edit import condition_path, get_path, is_relevant
-from modules.settings.field import FieldRecord, Section, When, records_of, records_of_entry
+from modules.settings.field import FieldRecord, Section, When, record_of, records_of, records_of_entry
 
 
 @cache
@@ -40,12 +40,9 @@ def inner_records(section: type[BaseModel], prefix: str) -> tuple[FieldRecord, .
 
 def record_at(config: Section, path: str) -> FieldRecord | None:
     """Return the record of the field at a path, also inside variants, parts and lists; None if it does not exist."""
-    top = top_records(type(config))
-    if path in top:
-        return top[path]
-    holder = next((top[head] for head in heads(path) if head in top), None)
-    if holder is None:
-        return None
+    holder = _holder_of(type(config), path)
+    if holder is None or holder.path == path:
+        return holder
     section, prefix = _item_type(config, holder), holder.path
     entry = path[len(holder.path) + 1 :].partition(".")[0]
     keys = config.map_keys(holder.name) if holder.kind == "map" else ()
@@ -54,6 +51,21 @@ def record_at(config: Section, path: str) -> FieldRecord | None:
     if holder.kind in ("map", "list"):
         prefix += f".{entry}"
     return next((r for r in inner_records(section, prefix) if r.path == path), None) if section else None
+
+
+def _holder_of(section: type[BaseModel], path: str) -> FieldRecord | None:
+    """Return the record of the field at a path, or of the variant, map or list that contains it."""
+    prefix = ""
+    for name in path.split("."):
+        if name not in section.model_fields:
+            return None
+        if record := record_of(section, name, prefix):
+            return record
+        inner = section.model_fields[name].annotation
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return None
+        section, prefix = inner, f"{prefix}.{name}" if prefix else name
+    return None
 
 
 def heads(path: str) -> Iterator[str]:

@@ -6,61 +6,42 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from modules.families.anima.spec import ANIMA
-from modules.families.chroma.spec import CHROMA
-from modules.families.ernie_image.spec import ERNIE_IMAGE
-from modules.families.flux.spec import FLUX
-from modules.families.flux2.spec import FLUX2
-from modules.families.flux2_klein.spec import FLUX2_KLEIN
-from modules.families.flux3.spec import FLUX3
-from modules.families.hidream.spec import HIDREAM
-from modules.families.hunyuan_image.spec import HUNYUAN_IMAGE
-from modules.families.hunyuan_video.spec import HUNYUAN_VIDEO
-from modules.families.ideogram4.spec import IDEOGRAM4
-from modules.families.krea2.spec import KREA2
-from modules.families.lumina2.spec import LUMINA2
-from modules.families.pixart.spec import PIXART
-from modules.families.qwen_image.spec import QWEN_IMAGE
-from modules.families.qwen_image21.spec import QWEN_IMAGE21
-from modules.families.sana.spec import SANA
-from modules.families.sd.spec import SD
-from modules.families.sd3.spec import SD3
-from modules.families.sdxl.spec import SDXL
 from modules.families.spec import FamilySpec, Role
-from modules.families.stable_cascade.spec import STABLE_CASCADE
-from modules.families.wuerstchen.spec import WUERSTCHEN
-from modules.families.z_image.spec import Z_IMAGE
+from modules.settings.lazy_variants import LazyRecords
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 
 if TYPE_CHECKING:  # the window needs neither until it inspects a file
     from modules.families.published import FamilyFiles, PublishedModel
 
-_FAMILIES: dict[str, FamilySpec] = {
-    SD.name: SD,
-    SDXL.name: SDXL,
-    Z_IMAGE.name: Z_IMAGE,
-    FLUX.name: FLUX,
-    CHROMA.name: CHROMA,
-    SD3.name: SD3,
-    HIDREAM.name: HIDREAM,
-    HUNYUAN_VIDEO.name: HUNYUAN_VIDEO,
-    HUNYUAN_IMAGE.name: HUNYUAN_IMAGE,
-    FLUX2_KLEIN.name: FLUX2_KLEIN,
-    KREA2.name: KREA2,
-    FLUX2.name: FLUX2,
-    QWEN_IMAGE.name: QWEN_IMAGE,
-    QWEN_IMAGE21.name: QWEN_IMAGE21,
-    FLUX3.name: FLUX3,
-    ANIMA.name: ANIMA,
-    PIXART.name: PIXART,
-    SANA.name: SANA,
-    LUMINA2.name: LUMINA2,
-    ERNIE_IMAGE.name: ERNIE_IMAGE,
-    IDEOGRAM4.name: IDEOGRAM4,
-    STABLE_CASCADE.name: STABLE_CASCADE,
-    WUERSTCHEN.name: WUERSTCHEN,
-}
+_FAMILIES: LazyRecords[FamilySpec] = LazyRecords(
+    "modules.families",
+    {
+        "sd": "sd.spec",
+        "sdxl": "sdxl.spec",
+        "z_image": "z_image.spec",
+        "flux": "flux.spec",
+        "chroma": "chroma.spec",
+        "sd3": "sd3.spec",
+        "hidream": "hidream.spec",
+        "hunyuan_video": "hunyuan_video.spec",
+        "hunyuan_image": "hunyuan_image.spec",
+        "flux2_klein": "flux2_klein.spec",
+        "krea2": "krea2.spec",
+        "flux2": "flux2.spec",
+        "qwen_image": "qwen_image.spec",
+        "qwen_image21": "qwen_image21.spec",
+        "flux3": "flux3.spec",
+        "anima": "anima.spec",
+        "pixart": "pixart.spec",
+        "sana": "sana.spec",
+        "lumina2": "lumina2.spec",
+        "ernie_image": "ernie_image.spec",
+        "ideogram4": "ideogram4.spec",
+        "stable_cascade": "stable_cascade.spec",
+        "wuerstchen": "wuerstchen.spec",
+    },
+)
 
 FAMILIES: Mapping[str, FamilySpec] = _FAMILIES
 
@@ -101,11 +82,6 @@ def families_with(role: Role, *, at_least: int = 1) -> tuple[str, ...]:
     """
     counts = {n: sum(p.role == role and not p.reads for p in spec.parts) for n, spec in FAMILIES.items()}
     return tuple(name for name, count in counts.items() if count >= at_least)
-
-
-def predictions_in_use() -> frozenset[str]:
-    """Return the prediction types of the models of all families: a choice for none of them is not offered."""
-    return frozenset(prediction for spec in FAMILIES.values() for prediction in spec.process.predictions)
 
 
 def files_of(family: str) -> FamilyFiles:

@@ -1,61 +1,31 @@
-"""The training methods: the list of all, and the standard one's record. Factories are imported when a run begins."""
+"""The training methods, one line each, the standard one first. Their records are imported when they are read first, the
+factories when a run begins.
+"""
 
 from collections.abc import Mapping
-from typing import Literal
 
-from modules.objectives.methods import alignprop, ddpo, dgpo, dpo, grpo, nft, online_dpo, reconstruction
-from modules.objectives.spec import MethodSpec, MethodStart
-from modules.settings.field import Section
+from modules.objectives.methods.reconstruction import RECONSTRUCTION
+from modules.objectives.spec import MethodSpec
+from modules.settings.lazy_variants import LazyRecords
 
-
-class Denoise(Section):
-    """The standard method: predict the noise in noisy images (Ho et al. 2020)."""
-
-    name: Literal["denoise"] = "denoise"
-
-
-DENOISE = MethodSpec(
-    "denoise",
-    "Denoising",
-    "Learns to remove noise from your images: the standard method.",
-    Denoise,
-    "trainer.methods.denoise:build",
-    has_denoising_loss=lambda settings: True,
-    trains_embeddings=True,
-    is_shareable=lambda settings: True,
-    is_recordable=True,
-    sources={"images": MethodStart("A person, an object or a style needs 10 to 100 of them.", is_usual=True)},
+METHODS: Mapping[str, MethodSpec] = LazyRecords(
+    "modules.objectives.methods",
+    {
+        "denoise": "denoise",
+        "alignprop": "alignprop",
+        "dpo": "dpo",
+        "online_dpo": "online_dpo",
+        "ddpo": "ddpo",
+        "grpo": "grpo",
+        "nft": "nft",
+        "dgpo": "dgpo",
+    },
 )
 
-
-METHODS: Mapping[str, MethodSpec] = {
-    spec.name: spec
-    for spec in (
-        DENOISE,
-        alignprop.SPEC,
-        dpo.SPEC,
-        online_dpo.SPEC,
-        ddpo.SPEC,
-        grpo.SPEC,
-        nft.SPEC,
-        dgpo.SPEC,
-    )
-}
-
-METHODS_OF_TARGETS: Mapping[str, MethodSpec] = {"vae": reconstruction.SPEC}
+METHODS_OF_TARGETS: Mapping[str, MethodSpec] = {"vae": RECONSTRUCTION}
 """The methods of training targets that cannot be trained by the others, by the target. Its settings are
 `training.<target>`.
 """
-
-
-def method_help() -> Mapping[str, str]:
-    """Return a sentence for each method, by its name."""
-    return {name: spec.help for name, spec in METHODS.items()}
-
-
-def method_labels() -> Mapping[str, str]:
-    """Return the methods' labels by name."""
-    return {name: spec.label for name, spec in METHODS.items()}
 
 
 def reward_methods() -> tuple[str, ...]:

@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from modules.families.registry import predictions_in_use
-
 
 @dataclass(frozen=True, slots=True)
 class FlowScheduler:
@@ -171,8 +169,8 @@ def samplers_for(predictions: Collection[str]) -> Mapping[str, SamplerSpec]:
 
 
 def sampler_labels() -> Mapping[str, str]:
-    """Return the names and labels of the samplers that some family's models can be sampled with."""
-    return {name: spec.label for name, spec in samplers_for(predictions_in_use()).items()}
+    """Return the labels of the samplers by name."""
+    return {name: spec.label for name, spec in SAMPLERS.items()}
 
 
 def sampler_help() -> Mapping[str, str]:

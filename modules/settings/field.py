@@ -17,11 +17,11 @@ from functools import cache, partial
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 from modules.settings.every import Every
-from modules.settings.lazy_variants import Variants, with_name
+from modules.settings.lazy_variants import Variants
 from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, Resolution
 from modules.system.problem import shown
 
@@ -98,17 +98,22 @@ class When:
     """A condition on another field of the same section (or, with a dot, of the whole config).
 
     The other field has one of some values, or with `is_set` any other than 0 and empty. `otherwise` is a condition that
-    may hold in its place.
+    may hold in its place. Values that follow from the records of a registry come from a function: it reads all of them.
     """
 
     path: str
-    is_any_of: tuple[object, ...] = ()
+    values: tuple[object, ...] | Callable[[], tuple[object, ...]] = ()
     is_set: bool = False
     otherwise: When | None = None
 
     def holds(self, value: object) -> bool:
         """Return whether the other field's value, or the variant selected there, makes this field relevant."""
         return bool(value) if self.is_set else getattr(value, "name", value) in self.is_any_of
+
+    @property
+    def is_any_of(self) -> tuple[object, ...]:
+        """The values of the other field with which this one has an effect."""
+        return self.values() if callable(self.values) else self.values
 
     @property
     def alternatives(self) -> tuple[When, ...]:
@@ -198,14 +203,6 @@ def one_of(
     return OneOf(names, help_of), AfterValidator(check)
 
 
-def variants(default: str) -> tuple[Any, BeforeValidator]:
-    """Return the annotations of a field that is one of several sections, distinguished by their `name`.
-
-    A bare name means that section with its defaults; an object without a name means the one named `default`.
-    """
-    return Field(discriminator="name"), with_name(default)
-
-
 @dataclass(frozen=True, slots=True)
 class FieldRecord:
     """Everything about one field, flat: the form, the tooltip, the CLI flag and the docs read this.
@@ -258,8 +255,8 @@ def _plain(number: float) -> str:
 def records_of(section: type[BaseModel], prefix: str = "") -> tuple[FieldRecord, ...]:
     """Return the records of the fields of `section` that carry a `Setting`, nested sections flattened.
 
-    Paths are dotted and begin with `prefix`. A section with variants (a discriminated union) and a list of
-    sections give one record each; the form requests the records of the variant or item it shows.
+    Paths are dotted and begin with `prefix`. A section with variants and a list of sections give one record each; the
+    form requests the records of the variant or item it shows.
     """
     return tuple(_walk(section, prefix))
 
@@ -273,16 +270,10 @@ def records_of_entry(record: FieldRecord, key: MapKey) -> tuple[FieldRecord, ...
     return tuple(replace(r, default=key.defaults.get(r.name, r.default)) for r in records)
 
 
-@cache
-def record_of(section: type[BaseModel], name: str) -> FieldRecord | None:
-    """Return the record of one field of `section`, or None for a field without a `Setting`."""
-    return _record_under(section, name, "")
-
-
 def _walk(section: type[BaseModel], prefix: str) -> Iterator[FieldRecord]:
     for name, info in section.model_fields.items():
         path = f"{prefix}.{name}" if prefix else name
-        if record := _record_under(section, name, prefix):
+        if record := record_of(section, name, prefix):
             yield record
         else:
             inner, _ = _strip_optional(info.annotation)
@@ -290,7 +281,9 @@ def _walk(section: type[BaseModel], prefix: str) -> Iterator[FieldRecord]:
                 yield from _walk(inner, path)
 
 
-def _record_under(section: type[BaseModel], name: str, prefix: str) -> FieldRecord | None:
+@cache
+def record_of(section: type[BaseModel], name: str, prefix: str = "") -> FieldRecord | None:
+    """Return the record of one field of `section`, whose path begins with `prefix`; None without a `Setting`."""
     info = section.model_fields[name]
     setting = next((m for m in info.metadata if isinstance(m, Setting)), None)
     if setting is None:
@@ -322,11 +315,19 @@ def _record(path: str, name: str, annotation: Any, optional: bool, info: FieldIn
         hi_is_open=isinstance(upper, Lt),
         step=multiple,  # type: ignore[arg-type]  # annotated_types declares a protocol here
         choices=choices,
-        choice_help={name: text for m in info.metadata if isinstance(m, OneOf) for name, text in m.help().items()}
-        | dict(setting.choice_help),
+        choice_help=setting.choice_help or _help_of_names(info),
         item=item,
         variants=variants,
     )
+
+
+def _help_of_names(info: FieldInfo) -> Mapping[str, str]:
+    match next((m for m in info.metadata if isinstance(m, OneOf | Variants)), None):
+        case OneOf() as names:
+            return names.help()
+        case Variants() as registry:
+            return registry.help
+    return {}
 
 
 def _metadata_of_items(annotation: Any) -> tuple[Any, ...]:
@@ -367,17 +368,9 @@ def _classify(
         return "list", {}, inner, {}
     if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
         return "map", {}, arguments[1], {}
-    if origin in (Union, types.UnionType):
-        variants = {_tag(a): a for a in arguments}
-        return "section", {t: setting.choice_labels.get(t, t) for t in variants}, None, variants
     if annotation in _SCALARS:
         return _SCALARS[annotation], {}, None, {}
     raise TypeError(f"Field {info!r} has a type that no form supports: {annotation!r}")
-
-
-def _tag(variant: type[BaseModel]) -> str:
-    """Return the value of a variant's `name` field, which distinguishes it from the others."""
-    return str(variant.model_fields["name"].default)
 
 
 def _strip_optional(annotation: Any) -> tuple[Any, bool]:

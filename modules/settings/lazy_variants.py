@@ -6,8 +6,8 @@ Building the classes of forty optimizers takes a tenth of a second at every star
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, BeforeValidator
@@ -29,11 +29,11 @@ Record = TypeVar("Record", bound=VariantRecord)
 Value = TypeVar("Value")
 
 
-class LazyRecords(Mapping[str, Record]):
+class LazyRecords(MutableMapping[str, Record]):
     """The records of a registry by name, in order, each imported when it is read first.
 
     `modules` has the module in `package` of each record. The record named "adamw" is the constant `ADAMW` there, and
-    "self-test" would be `SELF_TEST`.
+    "self-test" would be `SELF_TEST`. Only tests and experiments add records and remove them.
     """
 
     def __init__(self, package: str, modules: Mapping[str, str]) -> None:
@@ -47,6 +47,12 @@ class LazyRecords(Mapping[str, Record]):
             module = importlib.import_module(f"{self._package}.{self._modules[name]}")
             record = self._loaded[name] = getattr(module, name.upper().replace("-", "_"))
         return record
+
+    def __setitem__(self, name: str, record: Record) -> None:
+        self._loaded[name] = record
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._loaded
@@ -80,10 +86,13 @@ class _View(Mapping[str, Value], Generic[Record, Value]):
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """The annotation of a field that holds the settings of one record: classes and labels by the record's name."""
+    """The annotation of a field that holds the settings of one record: classes, labels and sentences of help by the
+    record's name. Without help the sentence about a choice is its class's.
+    """
 
     classes: Mapping[str, type[BaseModel]]
     labels: Mapping[str, str]
+    help: Mapping[str, str] = field(default_factory=dict)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         """Return a validator that imports the class which the value's `name` selects, and no other."""
@@ -104,16 +113,18 @@ class Variants:
         return self.classes[name].model_validate(value)
 
 
-def lazy_variants(records: Mapping[str, Record], default: str) -> tuple[Variants, BeforeValidator]:
+def lazy_variants(
+    records: Mapping[str, Record], default: str, help_of: Callable[[Record], str] | None = None
+) -> tuple[Variants, BeforeValidator]:
     """Return the annotations of a field that holds the settings of one record of a registry.
 
     A bare name means the settings with their defaults; an object without a name means the record named `default`.
     """
-    kinds = _View(records, lambda record: record.settings)
-    return Variants(kinds, _View(records, lambda record: record.label)), with_name(default)
+    kinds, labels = _View(records, lambda record: record.settings), _View(records, lambda record: record.label)
+    return Variants(kinds, labels, {} if help_of is None else _View(records, help_of)), _with_name(default)
 
 
-def with_name(default: str) -> BeforeValidator:
+def _with_name(default: str) -> BeforeValidator:
     """Return the validator that turns a bare name into an object, and adds the name `default` to one without."""
 
     def named(value: Any) -> Any:

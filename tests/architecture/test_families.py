@@ -17,6 +17,7 @@ from modules.system.paths import PROGRAM_ROOT
 
 # Who may say a family's or a published model's name, and why.
 NAMERS = {
+    "modules/families/registry.py": "the line of each",
     **{f"modules/families/{name}/": "its own folder" for name in FAMILIES},
     "modules/config/migrations/": "names of OneTrainer's files, which are history and do not change",
     "modules/config/imports/": "names of kohya's files, in which the family is a flag",

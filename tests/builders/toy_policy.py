@@ -6,14 +6,13 @@ It is added to the program like any method: settings, a record and a factory, an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Union, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from annotated_types import Ge, Le
 
-from modules.config import schema
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.data.buckets import Size
@@ -24,7 +23,7 @@ from modules.objectives.spec import MethodSpec, RolloutFacts
 from modules.rewards.composite import CompositeReward
 from modules.sampling.ddim_step import ddim_steps
 from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
-from modules.settings.field import Section, Setting, records_of
+from modules.settings.field import Section, Setting
 from modules.system.devices import move
 from modules.system.seeds import derive_seed
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
@@ -56,22 +55,12 @@ SPEC = MethodSpec(
 @contextlib.contextmanager
 def registered() -> Iterator[None]:
     """Register the method while entered. In the program this is a line in the registry's file."""
-    methods = cast(dict[str, MethodSpec], METHODS)
+    methods = cast(MutableMapping[str, MethodSpec], METHODS)
     methods[SPEC.name] = SPEC
-    _compose_config()
     try:
         yield
     finally:
         del methods[SPEC.name]
-        _compose_config()
-
-
-def _compose_config() -> None:
-    """Compose the config's tree again, which the program does once at its start, from the registry."""
-    Training.model_fields["method"].annotation = Union[tuple(s.settings for s in METHODS.values())]  # type: ignore[assignment]  # noqa: UP007
-    Training.model_rebuild(force=True)
-    schema.Config.model_rebuild(force=True)
-    records_of.cache_clear()
 
 
 @dataclass(frozen=True, eq=False)

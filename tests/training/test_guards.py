@@ -15,7 +15,8 @@ import torch
 from modules.config.rules.rewards import reward_limits
 from modules.config.schema import Config
 from modules.config.sections.reward import Reward
-from modules.objectives.registry import METHODS, Denoise
+from modules.objectives.methods.denoise import Denoise
+from modules.objectives.registry import METHODS
 from modules.rewards.composite import diversity
 from modules.sampling.ddim_step import ddim_steps
 from modules.settings.edit import set_path

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
-from pydantic import Field
 
 from modules.config.schema import Config
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
+from tests.builders.variants import variants
 
 
 class Slow(Section):
@@ -51,8 +51,8 @@ class Tea(Section):
     secret: Annotated[str, Setting("Secret", "Not for all.", group="Cup", level="advanced", path_kind="file")] = ""
     brewing: Annotated[
         Slow | Fast,
-        Field(discriminator="name"),
-        Setting("Brewing", "In which way.", group="Cup", choice_labels={"slow": "Slowly", "fast": "At once"}),
+        *variants("slow", Slow, Fast, labels={"slow": "Slowly", "fast": "At once"}),
+        Setting("Brewing", "In which way.", group="Cup"),
     ] = Slow()
 
 

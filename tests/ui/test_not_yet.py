@@ -10,7 +10,8 @@ import pytest
 from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.settings.every import Every
-from modules.settings.field import Section, Setting, When, variants
+from modules.settings.field import Section, Setting, When
+from tests.builders.variants import variants
 from tests.ui.conftest import Window
 from tests.ui.driving import inside, pick
 from ui.features.search.model import Index
@@ -65,7 +66,9 @@ class Garden(Section):
         "open"
     )
     pond: Annotated[
-        Done | Other | Later, *variants("done"), Setting("Pond", "Of which kind.", not_yet_choices=frozenset({"later"}))
+        Done | Other | Later,
+        *variants("done", Done, Other, Later),
+        Setting("Pond", "Of which kind.", not_yet_choices=frozenset({"later"})),
     ] = Done()
     watering: Annotated[Every, Setting("Watering", "How often.")] = Every(n=2, unit="step")
 

@@ -9,12 +9,13 @@ from typing import Annotated, Literal
 
 import pytest
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from modules.config.schema import Config
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord, Section, Setting, When, one_of, records_of
 from tests.builders.for_each import for_each
+from tests.builders.variants import variants
 
 
 def all_records() -> Iterator[FieldRecord]:
@@ -125,7 +126,7 @@ class Basket(Section):
     turn: Annotated[Every, Setting("Turn", "How often.")] = Every()
     sizes: Annotated[tuple[Annotated[int, Ge(32), Le(8192)], ...], Setting("Sizes", "Which.")] = (512,)
     weight: Annotated[float | None, Ge(0), Setting("Weight", "Heavy.", empty_means="unknown")] = None
-    fruit: Annotated[Apple | Pear, Field(discriminator="name"), Setting("Fruit", "Which.")] = Apple()
+    fruit: Annotated[Apple | Pear, *variants("apple", Apple, Pear), Setting("Fruit", "Which.")] = Apple()
     fruits: Annotated[tuple[Apple, ...], Setting("Fruits", "Which.")] = ()
     shelf: Annotated[Mapping[str, Apple], Setting("Shelf", "Where.")] = {}
     inner: Apple = Apple()

@@ -8,7 +8,8 @@ from modules.config.codec import decode
 from modules.config.rules.every_setting import unsupported
 from modules.config.schema import Config
 from modules.settings.edit import live_records
-from modules.settings.field import FieldRecord, Section, Setting, When, records_of, variants
+from modules.settings.field import FieldRecord, Section, Setting, When, records_of
+from tests.builders.variants import variants
 
 
 class Stove(Section):
@@ -44,7 +45,7 @@ class Kitchen(Config):
     stove: Stove = Stove()
     pan: Annotated[
         Pot | Wok,
-        *variants("pot"),
+        *variants("pot", Pot, Wok),
         Setting(
             "Pan", "Of which kind.", not_yet_choices=frozenset({"wok"}), applies_when=When("stove.is_lit", (True,))
         ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.config.records import top_records
+from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.config.usage import method_of, missing_data
 from modules.system.problem import count
@@ -112,7 +112,8 @@ def _readiness(context: Context, starter: Starter) -> tuple[str, str, Press]:
 
 def describe_training(config: Config) -> tuple[str, ...]:
     """Describe the training of a config in two lines: its target and length, and its model and images."""
-    target = top_records(type(config))["training.trains"].choices.get(config.training.trains, "")
+    record = record_at(config, "training.trains")
+    target = record.choices[config.training.trains] if record is not None else ""
     method = method_of(config).label if config.training.trains != "vae" else ""
     names = [c.label for c in config.concepts if c.enabled]
     model = f"Base model: {config.model.base_model}" if config.model.base_model else "No base model"

@@ -29,7 +29,7 @@ class Chooser(SearchWindow):
         self._choices = {
             name: (label, about(record, name)) for name, label in available_choices(record, current).items()
         }
-        self._name_is_last = bool(record.setting.choice_help)
+        self._name_is_last = bool(record.setting.choice_help or (record.variants and record.choice_help))
         heading = "What it does" if self._name_is_last else "About"
         names, sentences = (record.label, 200, False), (heading, 680, True)
         first, second = (sentences, names) if self._name_is_last else (names, sentences)

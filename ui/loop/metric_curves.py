@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from modules.families.registry import FAMILIES
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 MAX_METRIC_POINTS = 256
 _MIN_SMOOTHED = 16  # fewer points are a readable line as they are
 _SMOOTHED_SHARE = 0.1
-_PART_LABELS = {part.name: part.label for family in reversed(list(FAMILIES.values())) for part in family.parts}
 
 Point = tuple[int, float]
 
@@ -100,7 +100,7 @@ def metric_label(name: str) -> str:
     """Return the label of a reported name: "Reward: PickScore" for "reward/pickscore"."""
     metric, below = metric_of(name), name.partition("/")[2]
     label = metric.label if metric else name
-    return f"{label}: {_PART_LABELS.get(below) or reward_label(below)}" if below else label
+    return f"{label}: {_part_labels().get(below) or reward_label(below)}" if below else label
 
 
 def metric_tip(name: str, curve: MetricCurve) -> str:
@@ -142,3 +142,8 @@ def short_number(value: float) -> str:
 
 def _parent(name: str) -> str:
     return name.partition("/")[0]
+
+
+@cache
+def _part_labels() -> Mapping[str, str]:
+    return {part.name: part.label for family in reversed(list(FAMILIES.values())) for part in family.parts}

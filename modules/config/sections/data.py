@@ -138,7 +138,7 @@ class Data(Section):
             "then counts for the first alone. Images that a method samples during training get the caption.",
             group="Captions",
             empty_means="together with the first",
-            applies_when=When("model.family", families_with("text_encoder", at_least=2)),
+            applies_when=When("model.family", lambda: families_with("text_encoder", at_least=2)),
         ),
     ] = None
     caption_dropout_3: Annotated[
@@ -150,7 +150,7 @@ class Data(Section):
             "method samples during training get the caption.",
             group="Captions",
             empty_means="together with the first",
-            applies_when=When("model.family", families_with("text_encoder", at_least=3)),
+            applies_when=When("model.family", lambda: families_with("text_encoder", at_least=3)),
         ),
     ] = None
     latent_cache: Annotated[

@@ -5,8 +5,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Interval
 
-from modules.diffusion.weightings import WEIGHTINGS, weightings_for
-from modules.families.registry import predictions_in_use
+from modules.diffusion.weightings import WEIGHTINGS
 from modules.objectives.losses import MixSettings
 from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.settings.conditions import USES_DENOISER
@@ -14,13 +13,13 @@ from modules.settings.field import Section, Setting, When, advanced_setting, one
 
 
 def weighting_labels() -> Mapping[str, str]:
-    """Return the names and labels of the weightings that some family's models can be trained with."""
-    return {name: spec.label for name, spec in weightings_for(predictions_in_use()).items()}
+    """Return the labels of the weightings by name."""
+    return {name: spec.label for name, spec in WEIGHTINGS.items()}
 
 
 def weighting_help() -> Mapping[str, str]:
-    """Return a sentence for each of these weightings, by its name."""
-    return {name: spec.help for name, spec in weightings_for(predictions_in_use()).items()}
+    """Return a sentence for each weighting, by its name."""
+    return {name: spec.help for name, spec in WEIGHTINGS.items()}
 
 
 class Loss(Section):
@@ -32,9 +31,7 @@ class Loss(Section):
     weighting: Annotated[
         str,
         *one_of(weighting_labels, weighting_help),
-        Setting(
-            "Loss weighting", " ".join(spec.help for spec in weightings_for(predictions_in_use()).values() if spec.help)
-        ),
+        Setting("Loss weighting", " ".join(spec.help for spec in WEIGHTINGS.values() if spec.help)),
     ] = "none"
     gamma: Annotated[
         float,

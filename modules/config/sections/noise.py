@@ -11,18 +11,11 @@ from modules.diffusion.timesteps.distributions import (
     distribution_labels,
 )
 from modules.diffusion.timesteps.sampling import TimestepSampling
-from modules.families.registry import FAMILIES
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, When, advanced_setting, one_of
 
 _WEIGHTED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_weight))
 _BIASED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_bias))
-
-
-def _own_rule() -> str:
-    """Return a sentence on models with a rule of their own for the shift of a size; empty if no family has such."""
-    flows = [spec.process.flow for spec in FAMILIES.values() if spec.process.flow is not None]
-    return " Models with a rule of their own use that." if any(f.shift.depends_on_size for f in flows) else ""
 
 
 class Noise(Section):
@@ -168,7 +161,8 @@ class Noise(Section):
         advanced_setting(
             "Dynamic shift",
             "Also multiplies the shift by the square root of the pixels of an image over those of the model's own "
-            f"resolution: larger images are trained with more noise, smaller ones with less.{_own_rule()}",
+            "resolution: larger images are trained with more noise, smaller ones with less. Models with a rule of "
+            "their own use that.",
             group="Timesteps",
         ),
     ] = False

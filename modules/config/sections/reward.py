@@ -9,8 +9,8 @@ from modules.rewards.settings import Scorer
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, advanced_setting
 
-_A_REWARD_METHOD = When("training.method", reward_methods())
-_A_POLICY_METHOD = When("training.method", policy_methods())
+_A_REWARD_METHOD = When("training.method", reward_methods)
+_A_POLICY_METHOD = When("training.method", policy_methods)
 
 
 class Reward(Section):

@@ -1,6 +1,6 @@
 """The training itself: method, target, length, learning rate, precision, EMA."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, cast
 
 from annotated_types import Interval
 
@@ -8,7 +8,7 @@ from modules.config.sections.loss import Loss
 from modules.config.sections.noise import Noise
 from modules.families.attention import attention_labels
 from modules.objectives.methods.reconstruction import Reconstruction
-from modules.objectives.registry import METHODS, METHODS_OF_TARGETS, method_help, method_labels
+from modules.objectives.registry import METHODS, METHODS_OF_TARGETS
 from modules.objectives.spec import MethodSpec
 from modules.optim.registry import DEFAULT_OPTIMIZER, OPTIMIZERS
 from modules.optim.scaling import SCALER_LABELS, Scaler
@@ -16,17 +16,9 @@ from modules.optim.schedule_registry import DEFAULT_SCHEDULE, SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
 from modules.optim.spec import OptimizerSettings
 from modules.settings.conditions import USES_DENOISER
-from modules.settings.field import Section, Setting, Variant, When, advanced_setting, one_of, variants
+from modules.settings.field import Section, Setting, Variant, When, advanced_setting, one_of
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
 from modules.settings.lazy_variants import lazy_variants
-
-# The training method: one of the methods in `modules/objectives/`, whose records contain their settings.
-
-if TYPE_CHECKING:
-    MethodSettings = Variant
-else:
-    MethodSettings = Union[tuple(spec.settings for spec in METHODS.values())]  # noqa: UP007 - built at run time
-
 
 _FULL = When("trains", ("full",))
 
@@ -75,16 +67,14 @@ class Training(Section):
     """Method, length, rate and precision."""
 
     method: Annotated[
-        MethodSettings,
-        *variants("denoise"),
+        Variant,
+        *lazy_variants(METHODS, "denoise", lambda spec: spec.help),
         Setting(
             "Method",
             "What the model learns from: your images, pairs of a better and a worse one, or scores of reward models.",
             group="Method",
-            choice_labels=method_labels(),
-            choice_help=method_help(),
         ),
-    ] = METHODS["denoise"].settings.with_defaults()  # type: ignore[assignment]  # a section with a name
+    ] = cast(Variant, METHODS["denoise"].settings.with_defaults())
     trains: Annotated[
         Literal["adapter", "full", "embedding", "vae"],
         Setting(

@@ -165,7 +165,7 @@ def _problems(settings: AlignProp) -> Iterator[Problem]:
         )
 
 
-SPEC = MethodSpec(
+ALIGNPROP = MethodSpec(
     "alignprop",
     "AlignProp",
     "Follows the gradient of reward models' scores: the quickest way to images with higher ones.",

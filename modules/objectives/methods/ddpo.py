@@ -81,7 +81,7 @@ def _problems(settings: Ddpo) -> Iterator[Problem]:
         )
 
 
-SPEC = fields.policy_spec(
+DDPO = fields.policy_spec(
     "ddpo",
     "DDPO",
     "Samples images, and makes the denoising steps of those with higher scores more likely. Any reward model will do.",

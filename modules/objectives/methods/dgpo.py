@@ -67,7 +67,7 @@ class Dgpo(Section):
     held_out_reward: fields.HeldOutReward = "none"
 
 
-SPEC = fields.policy_spec(
+DGPO = fields.policy_spec(
     "dgpo",
     "DGPO",
     "Samples a group of images for each prompt, and learns to prefer its better images to its worse ones. Any reward "

@@ -83,7 +83,7 @@ class Dpo(Section):
     ] = 0.1
 
 
-SPEC = MethodSpec(
+DPO = MethodSpec(
     "dpo",
     "Diffusion-DPO",
     "Learns from pairs of images to prefer the chosen to the rejected one.",

@@ -118,7 +118,7 @@ def _rollout(settings: Grpo) -> RolloutFacts:
     )
 
 
-SPEC = fields.policy_spec(
+GRPO = fields.policy_spec(
     "grpo",
     "GRPO",
     "Samples a group of images for each prompt, and makes the better ones more likely. Any reward model will do.",

@@ -84,7 +84,7 @@ class Nft(Section):
     held_out_reward: fields.HeldOutReward = "none"
 
 
-SPEC = fields.policy_spec(
+NFT = fields.policy_spec(
     "nft",
     "DiffusionNFT",
     "Samples a group of images for each prompt, and learns to denoise towards the better ones. Any reward model and "

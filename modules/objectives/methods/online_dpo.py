@@ -253,7 +253,7 @@ def _rollout(settings: OnlineDpo) -> RolloutFacts:
     )
 
 
-SPEC = MethodSpec(
+ONLINE_DPO = MethodSpec(
     "online_dpo",
     "Online DPO",
     "Samples images of each prompt, and learns to prefer the best of them to the worst. Reward models or a person "

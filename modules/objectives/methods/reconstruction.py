@@ -97,7 +97,7 @@ def _problems(settings: Reconstruction) -> Iterator[Problem]:
         )
 
 
-SPEC = MethodSpec(
+RECONSTRUCTION = MethodSpec(
     "reconstruction",
     "Reconstruction",
     "Reconstruction trains a VAE to decode images as they were before it encoded them.",

@@ -1,7 +1,5 @@
 """State in 8 bits, of bitsandbytes: its size, and the parts of the records of the optimizers that have it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
