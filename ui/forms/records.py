@@ -144,6 +144,8 @@ def available_choices(record: FieldRecord, chosen: str) -> Mapping[str, str]:
     An unsupported one that a file sets is marked; it disappears once another is chosen.
     """
     later = record.setting.not_yet_choices
+    if not later:
+        return record.choices
     labels = {name: f"{label} {NOT_YET}" if name in later else label for name, label in record.choices.items()}
     return {name: label for name, label in labels.items() if name not in later or name == chosen}
 

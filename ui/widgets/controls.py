@@ -61,8 +61,8 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
             width=width,
             height=height,
             corner_radius=_RADIUS,
-            border_width=1,
-            border_spacing=1,
+            border_width=0,
+            border_spacing=2,  # room for the ring of the focus
             bg_color=theme.pair(on),
             fg_color=theme.pair(fill),
             border_color=theme.pair(fill),
@@ -102,7 +102,7 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
     def _show_ring(self, colour: tuple[str, str] | None) -> None:
         if colour is not None and self._drawn == "primary":
             colour = self._theme_tokens.pair("text")  # the button has the ring's usual colour itself
-        self.configure(border_color=colour or self._border)
+        self.configure(border_color=colour or self._border, border_width=0 if colour is None else 1)
 
     def restyle(self, style: ButtonStyle) -> None:
         """Change the style, as Start does when it becomes Stop."""
@@ -215,13 +215,14 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
         command: Callable[[str], object] | None = None,
     ) -> None:
         self._name_variable = variable
-        self._choices = dict(choices)
+        self._choices = choices
+        self._is_filled = False
         self._chosen = command
         self.open_instead: Callable[[], object] | None = None  # in place of the menu
         self._ring: tuple[str, str] | None = None
         super().__init__(
             master,
-            values=list(self._choices.values()),
+            values=[""],  # the menu is filled when it is needed: of most fields it never opens
             command=self._on_label,
             width=width,
             height=CONTROL_HEIGHT,
@@ -248,6 +249,9 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
     @property
     def menu(self) -> tk.Menu:
         """The menu that opens; its entries can be invoked by index."""
+        if not self._is_filled:
+            self._is_filled = True
+            self.configure(values=list(self._choices.values()))
         inner: tk.Menu = self._dropdown_menu
         return inner
 
@@ -258,9 +262,8 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
 
     def set_choices(self, choices: Mapping[str, str]) -> None:
         """Set the choices."""
-        if dict(choices) != self._choices:
-            self._choices = dict(choices)
-            self.configure(values=list(self._choices.values()))
+        if choices is not self._choices:
+            self._choices, self._is_filled = choices, False
         self._show_name()
 
     def set_enabled(self, is_enabled: bool) -> None:
