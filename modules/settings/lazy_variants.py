@@ -17,7 +17,10 @@ from pydantic_core import PydanticCustomError, core_schema
 class VariantRecord(Protocol):
     """A record of a registry: its label, and the section with its settings."""
 
-    label: str
+    @property
+    def label(self) -> str:
+        """The name that the window shows."""
+        ...
 
     @property
     def settings(self) -> type[BaseModel]:

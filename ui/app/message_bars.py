@@ -29,7 +29,9 @@ _TOKENS = {"error": "error", "warning": "warning", "info": "muted"}
 
 
 class FindingsBar(Panel):
-    """Appears above the bottom bar when there are findings."""
+    """Appears above the bottom bar when there are findings, and is built for the first ones."""
+
+    _is_built = False
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "card")
@@ -38,17 +40,15 @@ class FindingsBar(Panel):
         self._current = -1  # the entry opened last
         self.remedy_buttons: dict[str, Button] = {}
         """The first button of each remedy in the list."""
-        rule(self, context.theme).pack(fill="x")
-        self._add_header()
-        self._add_list()
-        self.apply_theme()
         context.findings.changed.subscribe(self.refresh)
 
     def apply_theme(self) -> None:
         """Apply the colours of the current mode."""
         super().apply_theme()
-        if not hasattr(self, "list"):
-            return
+        if self._is_built:
+            self._colour_list()
+
+    def _colour_list(self) -> None:
         colour, font = self._context.theme.colour, self._context.theme.font
         indent = self._context.theme.px(_INDENT)
         self.list.configure(background=colour("card"), foreground=colour("text"))
@@ -65,12 +65,14 @@ class FindingsBar(Panel):
         findings = self._context.findings
         self._current = -1
         self.remedy_buttons.clear()
-        for button in self.list.winfo_children():
-            button.destroy()
         if not findings.items:
             self.is_tall = False
             self.grid_remove()
             return
+        if not self._is_built:
+            self._build()
+        for button in self.list.winfo_children():
+            button.destroy()
         self.title.set_text(cut(findings.title, max_chars=_MAX_TITLE_CHARS))
         self._show_kinds()
         self.list.configure(state="normal")
@@ -99,6 +101,13 @@ class FindingsBar(Panel):
         """Give a long list half of the window, or make it short again."""
         self.is_tall = not self.is_tall
         self._fit()
+
+    def _build(self) -> None:
+        self._is_built = True
+        rule(self, self._context.theme).pack(fill="x")
+        self._add_header()
+        self._add_list()
+        self._colour_list()
 
     def _add_header(self) -> None:
         context, px = self._context, self._context.theme.px

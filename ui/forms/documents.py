@@ -360,7 +360,7 @@ def first_form() -> FormModel:
 
 
 def _demo_preset() -> Preset | None:
-    return next((p for p in list_presets() if p.name == DEMO), None)
+    return next((Preset(DEMO, file.parent.name, file) for file in BUILT_IN_DIR.glob(f"*/{DEMO}.json")), None)
 
 
 def _with_values_of(config: Config, changed: Config, paths: Iterable[str]) -> Config:
