@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.builders.full_disk import FullDisk
 from tests.builders.runs import run
 from tests.training.test_lora_tools import write_lora
 from trainer.__main__ import _verbs, main
+from trainer.jobs.registry import JOBS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -89,3 +91,38 @@ def test_an_output_that_cannot_be_written(
     assert code == (1 if is_full else 2), printed
     assert "full" in printed if is_full else str(out.parent) in printed
     assert "Traceback" not in printed
+
+
+# Commands with --json, and what their JSON is.
+JSON: Mapping[str, tuple[str, type]] = {
+    "check": ("{config}", dict),
+    "doctor": ("{config}", dict),
+    "inspect": ("{lora}", dict),
+    "models": ("--folder {images}", list),
+    "diff": ("{config}", list),
+}
+
+
+@pytest.mark.parametrize("verb", JSON)
+def test_json_is_all_that_is_printed(verb: str, places: Mapping[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(JSON) == {name for name, spec in JOBS.items() if "json_text" in spec.settings.model_fields}
+    arguments, kind = JSON[verb]
+    assert main([verb, *arguments.format(**places).split(), "--json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), kind)
+
+
+LINES = ("doctor", "convert", "lora-resize", "export", "sample", "mask", "train", "cache")
+
+
+@pytest.mark.parametrize("verb", LINES)
+def test_each_line_for_programs_is_an_event(
+    verb: str,
+    places: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("trainer.cli.console._read_commands", lambda *_: None)  # nobody ends it
+    assert main([verb, *WRITERS[verb].format(out=tmp_path, **places).split(), "--json-lines"]) == 0
+    events = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
+    assert events[-1] == ("RunFinished" if verb in ("train", "cache") else "JobFinished")

@@ -29,6 +29,7 @@ from trainer.jobs import diff
 from trainer.launch import RunRequest
 from trainer.remote.line import Line
 from trainer.remote.record import Remote, RemotesFile
+from trainer.web.serving import Address
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -186,6 +187,8 @@ def test_the_page_in_the_browser_ends(number: int, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(uvicorn.Server, "on_tick", on_tick)
     assert main(["web", "--port", "0"]) == 0
+    monkeypatch.setattr(Address, "code", lambda _self: send(number))  # while the address is printed
+    assert main(["web", "--port", "0", "--host", "0.0.0.0"]) == 0
 
 
 @pytest.mark.parametrize("times", [1, 2])

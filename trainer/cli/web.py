@@ -99,15 +99,15 @@ def _serve(settings: WebSettings) -> int:
             raise
         server = bound(0)  # for a program, any port will do
     address = server.address
-    if settings.json_lines:
-        sys.stdout.write(json.dumps({"url": address.url, "note": address.note}) + "\n")
-        reading = partial(_read_workspaces, given, server.stop)
-        threading.Thread(target=reading, name="darkroom-workspaces", daemon=True).start()
-    else:
-        code = f"\n{address.code()}" if address.is_open else ""
-        sys.stdout.write(f"The page is at {address.url}\n{address.note} Ctrl-C ends it; runs continue.\n{code}")
-    sys.stdout.flush()
     with at_signal(server.stop, again=server.stop):
+        if settings.json_lines:
+            sys.stdout.write(json.dumps({"url": address.url, "note": address.note}) + "\n")
+            reading = partial(_read_workspaces, given, server.stop)
+            threading.Thread(target=reading, name="darkroom-workspaces", daemon=True).start()
+        else:
+            code = f"\n{address.code()}" if address.is_open else ""
+            sys.stdout.write(f"The page is at {address.url}\n{address.note} Ctrl-C ends it; runs continue.\n{code}")
+        sys.stdout.flush()
         server.serve()
     return OK
 
