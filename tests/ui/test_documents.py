@@ -12,7 +12,7 @@ from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
-from modules.settings.edit import get_path
+from modules.settings.edit import get_path, replace_value
 from modules.system.paths import PROGRAM_ROOT, as_config_path
 from modules.system.problem import Problem
 from tests.ui.recorder import Recorder
@@ -317,6 +317,17 @@ def test_a_list_outside_of_the_folder_is_written_only_after_a_question(
     assert ("epochs" in file.read_text()) is (answer in ("write", "inside"))
     desk.documents.save()
     assert len(desk.asked.asked("choose")) == (1 if answer in ("write", "inside") else 2)
+
+
+def test_a_warning_of_a_loaded_file_goes_with_the_value_that_it_is_about() -> None:
+    """It stayed until it was dismissed."""
+    findings, config = Findings(), FormModel().config
+    problems = [Problem("data.resolution_px", "It stays 1024.", "warning"), Problem("training.epochs", "Odd.", "error")]
+    findings.show("Loaded", [*problems, Problem("training.epochs", "It was converted.", "info")], config)
+    findings.drop_settled(config)
+    assert len(findings.visible) == 3
+    findings.drop_settled(replace_value(config, "training.epochs", 7))
+    assert [f.problem.message for f in findings.visible] == ["It stays 1024.", "It was converted."]
 
 
 def test_an_error_of_the_settings_is_listed_above_the_notes_about_the_file() -> None:

@@ -299,6 +299,7 @@ class App:
         context.form.watch("general.workspace_dir", self.starter.look_for_backup)
         context.form.watch("general.tensorboard_always_on", self.tensorboard.follow_setting)
         context.field_problems.changed.subscribe(self._show_current_problems)
+        context.form.changed.subscribe(lambda: context.findings.drop_settled(context.form.config))
         context.session.changed.subscribe(self._follow_run_end)
         self._was_active = False
         self.offers = Offers(

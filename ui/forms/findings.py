@@ -43,6 +43,7 @@ class Findings:
         self.hidden: frozenset[Severity] = frozenset()
         self.changed: Signal[[]] = Signal()
         self._title = ""
+        self._config = Config()  # with which the report was shown
         self._report: tuple[Finding, ...] = ()
         self._current_findings: tuple[Finding, ...] = ()
         self._is_current_dismissed = False
@@ -84,7 +85,7 @@ class Findings:
 
     def show(self, title: str, problems: Iterable[Problem], config: Config) -> None:
         """Show problems, most severe first, then in page order; an empty list clears the findings."""
-        self._report = _sort_findings(problems, config)
+        self._report, self._config = _sort_findings(problems, config), config
         self._title = title if self._report else ""
         self.hidden = frozenset()
         self._dismissed_report = ("", ())
@@ -100,6 +101,20 @@ class Findings:
         if not set(current) <= set(before):
             self._is_current_dismissed = False
         self.changed()
+
+    def drop_settled(self, config: Config) -> None:
+        """Drop the warnings and errors that were shown and whose setting has been changed since."""
+        before = self._config
+        kept = tuple(
+            f
+            for f in self._report
+            if f.problem.severity == "info"
+            or not f.page
+            or value_at(before, f.problem.path) == value_at(config, f.problem.path)
+        )
+        if kept != self._report:
+            self._report = kept
+            self.changed()
 
     def toggle(self, severity: Severity) -> None:
         """Hide or show the entries of a kind."""

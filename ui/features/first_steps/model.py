@@ -89,7 +89,7 @@ WAYS: Mapping[str, Way] = {
             Step("Open", "Choose the file; it is converted and stays unchanged.", "Open…", _has_config, action="load"),
             Step(
                 "Check",
-                "What is wrong is marked, and listed below with what to do. Then check again.",
+                "Something has to be changed first. Check again lists what is wrong, and what to do.",
                 "Check again",
                 lambda p: p.num_errors == 0,
                 action="start",
