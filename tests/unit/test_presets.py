@@ -25,6 +25,7 @@ from modules.system import hardware
 from modules.system.errors import DarkroomError
 from modules.system.hardware import Hardware
 from modules.system.paths import user_presets_dir
+from tests.builders.for_each import for_each
 from tests.builders.images import draw_folder
 from tests.unit.test_codec import places
 from trainer.preflight import check
@@ -373,3 +374,16 @@ def test_every_method_has_a_preset_for_the_diffusion_families() -> None:
     others = {(name, "denoise") for name in FAMILIES if name not in ("sd", "sdxl")}
     others |= {(name, method) for name in ("z_image", "flux2_klein") for method in ("nft", "dgpo", "online_dpo")}
     assert found == {*((family, method) for family in ("sd", "sdxl") for method in METHODS), *others}
+
+
+_WITH_TERMS = {
+    *("anima", "krea2", "flux", "flux2", "flux3", "hidream", "hunyuan_image", "hunyuan_video", "ideogram4", "pixart"),
+    *("qwen_image21", "sana", "sd3", "stable_cascade"),
+}
+
+
+@for_each([file for file in BUILT_IN if file.parent.name in _WITH_TERMS or " 9b " in file.stem], named=lambda f: f.stem)
+def test_presets_of_models_with_terms_state_them(file: Path) -> None:
+    """Those that are not for commercial use, or not for everybody. Those of Anima and Krea 2 did not."""
+    notes = Preset(file.stem, file.parent.name, file).load().config.general.notes
+    assert re.search(r"licen[cs]e|commercial|research", notes, re.IGNORECASE)
