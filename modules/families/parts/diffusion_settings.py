@@ -8,6 +8,15 @@ from annotated_types import Interval
 from modules.families.settings import FamilySettings
 from modules.settings.field import advanced_setting
 
+CLIP_SKIP_2 = advanced_setting(
+    "Clip skip 2", "Clip skip of the second text encoder, CLIP-G.", unit="layers", empty_means="same as the first"
+)
+
+
+def skip_of(encoder: str, first: int, second: int | None) -> int:
+    """Return the clip skip of a text encoder of two; without one of its own the second has the first one's."""
+    return second if encoder == "text_encoder_2" and second is not None else first
+
 
 class LatentDiffusionSettings(FamilySettings):
     """The settings of a latent diffusion model (DDPM) whose prompts CLIP's text encoders read."""

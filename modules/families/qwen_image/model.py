@@ -25,8 +25,15 @@ from modules.families.parts.seeing_text import SEEN, SeeingReader
 from modules.families.parts.text_model import ChatModel
 from modules.families.protocol import LoadRequest
 from modules.families.qwen_image.files import ZERO_TIME_MARK
-from modules.families.qwen_image.settings import QwenImageSettings, unused_layers
-from modules.families.qwen_image.spec import CONVENTION, MAX_TOKENS, ONE_REFERENCE, PACKED, QWEN_IMAGE
+from modules.families.qwen_image.spec import (
+    CONVENTION,
+    MAX_TOKENS,
+    ONE_REFERENCE,
+    PACKED,
+    QWEN_IMAGE,
+    QwenImageSettings,
+    unused_layers,
+)
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.system.errors import DarkroomError
 

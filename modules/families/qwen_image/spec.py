@@ -6,9 +6,9 @@ three: their tokens are behind those of the image, and the whole Qwen2.5-VL sees
 them as at the time 0 (`zero_cond_t` in the transformer's config).
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Literal
 
 from modules.data.inputs import REFERENCES
 from modules.data.references import CaptionImages, ReferenceSizes
@@ -22,7 +22,7 @@ from modules.families.parts.part_classes import (
     chat_parts,
     chat_prompts,
 )
-from modules.families.qwen_image.settings import QwenImageSettings
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
 
@@ -37,6 +37,24 @@ _TEMPLATE_TOKENS = 5
 ONE_REFERENCE = "edit_one"
 """The variant of the first Qwen-Image-Edit."""
 _REFERENCES = ReferenceSizes(32, is_stretched=True)
+# Of the text's stream the last block needs the keys and values alone: its output is not used.
+_UNUSED_IN_LAST = ("attn.add_q_proj.", "attn.norm_added_q.", "attn.to_add_out.", "txt_mlp.")
+
+
+def unused_layers(num_blocks: int) -> tuple[str, ...]:
+    """Return the layers of a transformer with that many blocks that change nothing, by the start of their names."""
+    return tuple(f"transformer_blocks.{num_blocks - 1}.{name}" for name in _UNUSED_IN_LAST)
+
+
+class QwenImageSettings(FamilySettings):
+    """20 billion weights; draws text in images well."""
+
+    name: Literal["qwen_image"] = "qwen_image"
+
+    def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
+        """Return the layers of the transformer's last block whose results are not used."""
+        return unused_layers(int(config["num_layers"])) if part == "transformer" else ()
+
 
 TRANSFORMER = ModelClass(
     f"{_CLASSES}:QwenImageTransformer2DModel",

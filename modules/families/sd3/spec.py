@@ -13,6 +13,7 @@ from annotated_types import Interval
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
+from modules.families.parts.diffusion_settings import CLIP_SKIP_2, skip_of
 from modules.families.parts.part_classes import (
     CLIP_CHUNK_TOKENS,
     CLIP_TEXT_WITH_PROJECTION,
@@ -59,19 +60,12 @@ class Sd3Settings(FamilySettings):
     clip_skip_2: Annotated[
         int | None,
         *Interval(ge=0, le=30),
-        advanced_setting(
-            "Clip skip 2",
-            "Clip skip of the second text encoder, CLIP-G.",
-            unit="layers",
-            empty_means="same as the first",
-        ),
+        CLIP_SKIP_2,
     ] = None
 
     def skipped_layers(self, encoder: str) -> int:
         """Return the clip skip of one of the CLIPs; T5 has none."""
-        if encoder == "text_encoder_2" and self.clip_skip_2 is not None:
-            return self.clip_skip_2
-        return self.clip_skip if encoder in ("text_encoder", "text_encoder_2") else 0
+        return 0 if encoder == "text_encoder_3" else skip_of(encoder, self.clip_skip, self.clip_skip_2)
 
     def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
         """Return the queries of the text in the last block: nothing reads what they attend to.

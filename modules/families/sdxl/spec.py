@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 
 from modules.data.inputs import INPAINTING
-from modules.families.parts.diffusion_settings import LatentDiffusionSettings, last_layers
+from modules.families.parts.diffusion_settings import CLIP_SKIP_2, LatentDiffusionSettings, last_layers, skip_of
 from modules.families.parts.part_classes import (
     CLIP_TEXT,
     CLIP_TEXT_WITH_PROJECTION,
@@ -16,7 +16,6 @@ from modules.families.parts.part_classes import (
     clip_prompts,
 )
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.settings.field import advanced_setting
 
 
 class SdxlSettings(LatentDiffusionSettings):
@@ -26,19 +25,12 @@ class SdxlSettings(LatentDiffusionSettings):
     clip_skip_2: Annotated[
         int | None,
         *Interval(ge=0, le=31),
-        advanced_setting(
-            "Clip skip 2",
-            "Clip skip of the second text encoder.",
-            unit="layers",
-            empty_means="same as the first",
-        ),
+        CLIP_SKIP_2,
     ] = None
 
     def skipped_layers(self, encoder: str) -> int:
         """Return the clip skip of one of the text encoders."""
-        if encoder == "text_encoder_2" and self.clip_skip_2 is not None:
-            return self.clip_skip_2
-        return self.clip_skip
+        return skip_of(encoder, self.clip_skip, self.clip_skip_2)
 
     def unreached_layers(self, part: str, config: Mapping[str, Any], variant: str) -> tuple[str, ...]:
         """Return the last layer and the norm of the first encoder, and the layers that clip skip leaves out.
