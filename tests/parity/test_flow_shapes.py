@@ -49,7 +49,8 @@ def test_a_published_checkpoint_has_the_names_and_shapes_of_the_layout(name: str
 @pytest.mark.parametrize("name", [*FLOW_MODELS, *VARIANTS])
 def test_text_states_are_those_that_were_recorded(name: str, request: pytest.FixtureRequest) -> None:
     """A new version of transformers that reads another layer, or normalises it, shows here."""
-    recorded = json.loads(REFERENCE.read_text())[name]
+    recorded = json.loads(REFERENCE.read_text()).get(name)
+    assert recorded, f"{name} is not recorded yet: run `python -m tests.parity.test_flow_shapes` once its text is right"
     for prompt, tensors in text_states(name, request.getfixturevalue(name)).items():
         assert tensors.keys() == recorded[prompt].keys()
         for tensor, values in tensors.items():
