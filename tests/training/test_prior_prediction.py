@@ -10,6 +10,7 @@ import torch
 
 from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.config.schema import Config
+from modules.config.usage import uses_prior
 from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.estimate.architecture import architecture_of
@@ -28,6 +29,7 @@ from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.preflight.memory_plan import run_plan
 from trainer.preflight.passes import passes_of
+from trainer.run.data import mask_rules
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
 from trainer.run.start import original_of
@@ -151,6 +153,15 @@ def test_mixed_batches_take_each_sample_s_own_target(sd_config: Config, trained:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("unmasked_weight", [0.1, 1.0])
+def test_masks_ask_for_a_prior_where_the_run_has_one(sd_config: Config, unmasked_weight: float) -> None:
+    """Full weight outside of the masks leaves nothing to preserve: such a run failed in its first step."""
+    masks = {"enabled": True, "unmasked_weight": unmasked_weight, "prior_preservation_weight": 0.5}
+    config = laid_over(sd_config, {"masks": masks})
+    rules = mask_rules(config.masks, inpaints=False, is_validation=False)
+    assert (rules.preservation_weight > 0) == uses_prior(config) == (unmasked_weight < 1)
+
+
 def test_a_fine_tune_resumes_with_the_prior_of_the_base_model(sd_config: Config) -> None:
     full = laid_over(laid_over(sd_config, FULL), {"training": {"epochs": 3}})
     whole = run(full)

@@ -47,6 +47,7 @@ def test_a_plain_config_has_no_errors() -> None:
         ({"concepts": [{"path": "x"}, {"path": "y", "kind": "prior_prediction"}]}, "concepts.1.kind"),
         ({"concepts": [{"path": "x"}, {"path": "y", "kind": "prompts"}]}, "concepts.1.kind"),
         ({"output": {"dtype": "float8"}}, "output.dtype"),
+        ({"model": {"family": "sana"}}, "output.model_format"),  # used to fail when it was saved
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(changes: dict[str, Any], path: str) -> None:

@@ -131,9 +131,11 @@ class AutoencoderExporter:
     ) -> None:
         """Write the VAE with its trained weights, streamed; see `Exporter`."""
         settings = config_of(self.part)
-        state = file_state(self.part.spec.model, state_of(self.part.spec.name, self.part, values))
-        slots = vae_slots_of(self.part.spec.model, settings)
-        require_keys(self.part.spec.label, {s.key for s in slots}, state)
+        model = self.part.spec.model
+        state = file_state(model, state_of(self.part.spec.name, self.part, values))
+        slots = () if model.vae_file is None else vae_slots_of(model, settings)
+        if slots:  # others are saved as folders alone
+            require_keys(self.part.spec.label, {s.key for s in slots}, state)
         dtype = dtype_of(self.config.output.dtype)
         title = path.stem if self.suffix else path.name
         metadata = result_metadata(self.config, moment) | date_metadata(title, moment)

@@ -146,7 +146,7 @@ def _loader(
     if data.latent_cache and settings.wanted.masks and reads_images:
         mask_cache = cached_masks(versions, caches, verify=data.verify_cache, threads=data.loader_threads)
     inpaints = settings.wanted.draws_masks
-    rules = _mask_rules(masks, inpaints=inpaints, is_validation=is_validation)
+    rules = mask_rules(masks, inpaints=inpaints, is_validation=is_validation)
     are_verified = seen is not None and data.text_cache  # a moment ago, for the captions
     inputs = InputLoading(
         versions,
@@ -187,7 +187,7 @@ def _loader(
     )
 
 
-def _mask_rules(masks: Masks, *, inpaints: bool, is_validation: bool) -> MaskRules:
+def mask_rules(masks: Masks, *, inpaints: bool, is_validation: bool) -> MaskRules:
     """Return how masks are used. Validation ignores no mask and needs no prior."""
     rules = MaskRules(masks.unmasked_weight, masks.normalize_area_loss)
     if is_validation or not (masks.enabled or inpaints):
@@ -195,7 +195,8 @@ def _mask_rules(masks: Masks, *, inpaints: bool, is_validation: bool) -> MaskRul
     return replace(
         rules,
         unmasked_probability=masks.unmasked_probability,
-        preservation_weight=masks.prior_preservation_weight,
+        # Weights of 1 everywhere leave nothing to preserve (`uses_prior`).
+        preservation_weight=masks.prior_preservation_weight if masks.unmasked_weight < 1 else 0.0,
     )
 
 

@@ -175,6 +175,9 @@ def autoencoder(config: Config) -> Iterator[Problem]:
         if part.role == "vae" and part.published_in:
             message = f"The {part.label.lower()} of {family.label} cannot be trained."
             yield Problem("training.trains", message, advice="Choose another training target.")
+        elif part.role == "vae" and part.model.vae_file is None and config.output.model_format == "single_file":
+            message = f"The VAE of {family.label} has no single-file form here."
+            yield Problem("output.model_format", message, advice="Choose the diffusers format, a folder.")
     if config.training.method.name != _DENOISE:
         yield Problem(
             "training.method",
