@@ -24,7 +24,7 @@ _HEAD = """# What a model family costs
 
 Written by `python -m tests.builders.family_costs`; `tests/unit/test_family_costs.py` compares it with the program.
 
-- **Files**, **Lines**: the Python in the family's folder. Outside of it a family has its import and its line in
+- **Files**, **Lines**: the Python in the family's folder. Outside of it a family has its line in
   `modules/families/registry.py`, and its presets; what several families share is in `modules/families/parts`.
 - **Weights**: all parts in bfloat16. Of several sizes, that of the repository named here.
 - **LoRA at 1024 px**: the estimate for rank 16, one image, a frozen model in bfloat16 and checkpointing of all blocks,
