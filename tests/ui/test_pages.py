@@ -328,7 +328,13 @@ def test_every_page_has_one_orange_button_also_beside_a_notice_and_turns_light(w
     for page in PAGES:
         window.open_page(page.key)
         found[page.key] = main_buttons(window.app.root)
-    special = {"home": ["Train my images"], "sample": ["Generate"], "tools": found["tools"], "queue": found["queue"]}
+    special = {
+        "home": ["Train my images"],
+        "concepts": ["Add folders…"],
+        "sample": ["Generate"],
+        "tools": found["tools"],
+        "queue": found["queue"],
+    }
     assert found == {page.key: ["Start"] for page in PAGES} | special
     assert len(found["tools"]) == len(found["queue"]) == 1
     for mode in ("light", "dark"):
