@@ -61,7 +61,7 @@ class Adapter(Protocol):
         ...
 
     def disabled(self) -> AbstractContextManager[None]:
-        """Return a context in which the model is without the adapter and no gradient is recorded.
+        """Return a context in which the adapter is off and no gradient is recorded.
 
         Frozen layers of the file that the run started from stay on (`kept_layers`): the reference is the model that the
         run started from.

@@ -70,7 +70,7 @@ class TrainingAdapter:
 
     @contextmanager
     def used_for(self, use: Use) -> Iterator[None]:
-        """Return a context in which the model is without the adapter, as for samples.
+        """Return a context in which the adapter is off, as for samples.
 
         With "other weights" the model has the weights of another one, which do not contain it.
         """

@@ -104,7 +104,7 @@ def loses_entries(kind: ListKind, path: Path, entries: list[Any]) -> bool:
 def reason_to_confirm(kind: ListKind, path: Path, folder: Path) -> str:
     """Return why a list may be written to a path only if the user confirmed that path; empty if it may be written.
 
-    The name comes with a config, which anybody may have made: outside of the config's `folder` it could be any file,
+    The name comes with a config, which may be from a stranger: outside of the config's `folder` it could be any file,
     and a file in it may be something else.
     """
     if not os.path.realpath(path).startswith(os.path.realpath(folder).rstrip(os.sep) + os.sep):

@@ -83,7 +83,7 @@ _File = tuple[str, int, int, bool]
 
 
 class _FolderContent(NamedTuple):
-    """The content of a folder, sorted; None for one out of bounds."""
+    """The content of a folder, sorted; None for the files of a folder outside the bounds."""
 
     real: str
     files: list[_File] | None

@@ -47,7 +47,7 @@ def _by_end() -> Mapping[str, str]:
 
 
 def dora_axis(scale: Shape) -> Literal["outputs", "inputs"]:
-    """Return whose norms DoRA's magnitudes of this shape are: (out, 1, ...) or in PEFT (out,), and (1, in, ...)."""
+    """Return whether DoRA's magnitudes are norms of inputs (1, in, ...) or outputs (out, 1, ...), in PEFT (out,)."""
     return "inputs" if len(scale) > 1 and scale[0] == 1 else "outputs"
 
 

@@ -88,8 +88,9 @@ class FileRequest:
 
     @property
     def loaded_bytes(self) -> int:
-        """The memory that it needs on the training device: the user's own counts like the published one, or, if it is
-        not converted to float32, with the size of its files.
+        """The bytes that it needs on the training device.
+
+        A file of the user's counts as much as the published one, or the size of its files if their dtype is kept.
         """
         own = self.user_path
         if own is None or not self.published.keeps_dtype or not own.exists():

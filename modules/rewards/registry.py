@@ -210,7 +210,7 @@ USER_CODE = RewardSpec(
     runs_code=True,
 )
 
-# A program of the user's, or of anybody, that scores images over HTTP: for what does not fit into this environment.
+# Any program that scores images over HTTP: for models whose packages do not fit into this environment.
 REWARD_SERVER = RewardSpec(
     "reward_server",
     "Reward server (HTTP)",

@@ -73,7 +73,7 @@ def why_no_answer(command: Sequence[str], error: Exception) -> str:
 
 
 def has_nvidia_driver() -> bool:
-    """Return whether an NVIDIA driver is surely loaded; only Linux shows it."""
+    """Return whether an NVIDIA driver is known to be loaded, which only Linux shows."""
     return _DRIVER.is_file()
 
 

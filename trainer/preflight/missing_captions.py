@@ -77,7 +77,7 @@ def _wrong_metadata(config: Config, indices: Sequence[int], dataset: Dataset) ->
 
 
 def _without_captions(config: Config, training: Dataset) -> Iterator[Problem]:
-    """Yield the number of images without a caption, by what is to be done about them.
+    """Yield the number of images without a caption, by how they are trained and what to do about them.
 
     Those of a concept whose captions are reported as an error are left out.
     """

@@ -70,7 +70,7 @@ def family_of_type(model_type: str) -> FamilySpec | None:
 
 
 def report_unsupported(model_type: str, given: Args, notes: Notes) -> None:
-    """Report a model that no family here is, and keep its name, for the check before a run to refuse it."""
+    """Report a model of an unsupported family, and keep its name, so that the check before a run refuses it."""
     given["model_type"] = model_type
     labels = ", ".join(spec.label for spec in FAMILIES.values())
     message = f"{model_type} is not supported; only settings shared with Stable Diffusion were read."

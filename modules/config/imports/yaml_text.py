@@ -1,4 +1,4 @@
-"""Read YAML that may come from anybody: plain values alone, within limits of size, depth and aliases."""
+"""Read YAML from untrusted sources: plain values alone, within limits of size, depth and aliases."""
 
 from __future__ import annotations
 

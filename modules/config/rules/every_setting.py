@@ -1,6 +1,6 @@
 """Rules for all settings alike: ones that are not supported yet, ones without an effect, and names of files.
 
-A setting that is not supported yet is an error, never silently ignored. A config may come from anybody, so names in it
+A setting that is not supported yet is an error, never silently ignored. A config may be from a stranger, so names in it
 that become names of files must lead to no other folder.
 """
 

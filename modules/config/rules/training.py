@@ -139,7 +139,7 @@ _PLAIN = "Set its weight dtype to bfloat16, float16 or float32"
 
 
 def quantized_weights(config: Config) -> Iterator[Problem]:
-    """Yield an error for a quantized part that cannot be: a VAE, or any part that a fine-tune trains or saves."""
+    """Yield an error for each part that cannot be quantized: a VAE, or a part that a fine-tune trains or saves."""
     formats = quantized_parts(config).formats
     for part in config.family.parts:
         if part.name not in formats:
