@@ -183,6 +183,9 @@ def test_a_file_that_cannot_be_read_gets_one_sentence(
     assert main([verb, *arguments[verb]]) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(words.format(lora if content is None else lora.name))
+    if content is not None and verb == "sample":
+        assert main(["check", str(config_file), "--set", f"adapter.start_from={lora}"]) == 2
+        assert f"adapter.start_from: {words.format(lora.name)}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["folder", "nowhere", "empty", "broken.safetensors"])

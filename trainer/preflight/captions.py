@@ -242,7 +242,7 @@ def _file(name: str, path: str) -> Iterator[Problem]:
     elif kind.kind != "embedding":
         yield Problem(
             path,
-            f"{text} is not an embedding. {kind.sentence}",
+            kind.explained(f"{text} is not an embedding."),
             advice="Choose an embedding, or leave it empty for a new one.",
         )
     else:

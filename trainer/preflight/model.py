@@ -207,7 +207,7 @@ def _single_file(config: Config, found: FileKind, name: str) -> Iterator[Problem
     """Yield why a single file cannot be used, if so."""
     spec = config.family
     if not found.is_model:
-        message = f"{name} is not a complete model. {found.sentence}"
+        message = found.explained(f"{name} is not a complete model.")
         yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
     elif "code" in found.facts:
         yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")
@@ -374,7 +374,7 @@ def _vae(config: Config) -> Iterator[Problem]:
         elif not serves_as(found, "VAE"):
             yield Problem(
                 path,
-                f"{cut(name, max_chars=200)} contains no VAE. {found.sentence}",
+                found.explained(f"{cut(name, max_chars=200)} contains no VAE."),
                 advice="Choose a VAE file, or leave it empty to use the model's own.",
             )
         elif found.facts.get("latent_channels", str(spec.latents.channels)) != str(spec.latents.channels):

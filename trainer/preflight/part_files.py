@@ -105,7 +105,7 @@ def _refusal(
 
 
 def _none_of_part(part: PartSpec, found: FileKind, shown: str) -> Problem:
-    message = f"{shown} contains no {part.label}. {found.sentence}"
+    message = found.explained(f"{shown} contains no {part.label}.")
     advice = f"Choose a .gguf or .safetensors file of {with_article(part.label)}, or leave it empty."
     return Problem(path_of(part), message, advice=advice)
 

@@ -86,7 +86,7 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
     """Return why a run cannot start from a file that exists; None where it can."""
     spec = ADAPTERS[config.adapter.name]
     if not serves_as(found, "start of an adapter"):
-        message = f"{shown} is not a LoRA. {found.sentence}"
+        message = found.explained(f"{shown} is not a LoRA.")
         return Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
     targets = base_targets(config)
     if found.family not in ("", config.model.family.name) and not _fits_base_model(targets, path):

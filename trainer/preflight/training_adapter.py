@@ -36,7 +36,7 @@ def problems_of_training_adapter(config: Config) -> Iterator[Problem]:
     if found.facts.get("defect") == "missing":
         yield Problem(_PATH, f"{shown} does not exist.", advice="Download it and choose the file, or leave it empty.")
     elif found.kind != "lora":
-        yield Problem(_PATH, f"{shown} is not a LoRA. {found.sentence}", advice=_CHOOSE)
+        yield Problem(_PATH, found.explained(f"{shown} is not a LoRA."), advice=_CHOOSE)
     elif refusal := _refusal(config, path, found, shown):
         yield refusal
     yield from _start_file(config)

@@ -50,11 +50,13 @@ class FileKind:
         """Whether it is the denoiser of a model of a known family, without the other parts."""
         return self.kind == "part" and bool(self.model)
 
+    def explained(self, why: str) -> str:
+        """Return why a file does not serve, and what it is. Of one that cannot be read, what is wrong is enough."""
+        return self.sentence if self.kind == "broken" else f"{why} {self.sentence}"
+
     def refusal(self, why: str, advice: str) -> DarkroomError:
-        """Return the error for a file that does not serve. What is wrong with one that cannot be read is enough."""
-        if self.kind == "broken":
-            return DarkroomError(self.sentence)
-        return DarkroomError(f"{why} {self.sentence}", advice=advice)
+        """Return the error for a file that does not serve. The sentence of one that cannot be read has its advice."""
+        return DarkroomError(self.explained(why), advice="" if self.kind == "broken" else advice)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as data."""
