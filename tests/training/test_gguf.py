@@ -312,9 +312,8 @@ def test_files_that_do_not_fit_are_refused(tiny_sd: Path, tiny_sdxl: Path, tmp_p
     other = tmp_path / "other.gguf"
     write_unet(other, tiny_sdxl)
     assert list(errors(laid_over(fits, {"parts": {"unet": {"file": str(other)}}}))) == ["parts.unet.file"]
-    assert (
-        "contains no UNet" in errors(laid_over(fits, {"parts": {"unet": {"file": "nowhere.gguf"}}}))["parts.unet.file"]
-    )
+    missing = laid_over(fits, {"parts": {"unet": {"file": "nowhere.gguf"}}})
+    assert "There is no file" in errors(missing)["parts.unet.file"]
     base = laid_over(fits, {"model": {"base_model": str(file)}, "parts": {"unet": {"file": ""}}})
     assert "not a complete model" in errors(base)["model.base_model"]
 
