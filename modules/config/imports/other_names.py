@@ -18,7 +18,7 @@ from modules.config.migrations.tree_moves import Tree
 from modules.system.problem import Problem
 
 _WORD = "probe of a name"  # passes through as a text, and is reported where a choice is expected
-_PROBES: tuple[object, ...] = (_WORD, 7, True)
+_PROBES: tuple[object, ...] = (_WORD, 7, True, False)  # one of the two is the default
 _MAX_PATHS = 3  # a key that changes more settings is not a name of any one of them
 # Settings without which others are not read.
 _ONETRAINER_CONTEXT: Tree = {"__version": NEWEST, "rolling_backup": True, "learning_rate_scheduler": "COSINE"}
