@@ -117,5 +117,5 @@ def test_alphas_that_cannot_be_read_are_doubted_where_ranks_differ() -> None:
     up = name.replace("lora_down", "lora_up")
     found = loads("sd1", keys | {name: (8, *keys[name][1:]), up: (keys[up][0], 8)})["diffusers"]
     assert found.complete is None
-    assert "a wrong strength if their alpha is not" in found.note
+    assert "a wrong strength if their alpha differs" in found.note
     assert found.note.endswith("convert it to the PEFT form")

@@ -332,7 +332,7 @@ def test_a_folder_of_the_run_that_cannot_be_written_is_found_before_the_first_st
             (Path(event.run_dir) / folder).write_text("a file where a folder should be")
 
     failed = failure_of(run(config, on_event=block), what)
-    assert "could not be read or written" in failed.message
+    assert "so no folder can be made there" in failed.message
 
 
 @pytest.mark.daily(1)
