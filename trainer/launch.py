@@ -197,11 +197,22 @@ def _preload_shared_libraries() -> None:
 
 def num_processes(config: Config) -> int:
     """Return how many processes a config requires: one for each GPU that it names, or for each of the machine."""
-    settings = config.multi_gpu
-    if not settings.enabled:
+    if not config.multi_gpu.enabled:
         return 1
-    named = [part for part in settings.device_indexes.split(",") if part.strip()]
-    return max(1, len(named) or len(hardware.here().capabilities or ()))
+    return max(1, len(_named_gpus(config)) or len(hardware.here().capabilities or ()))
+
+
+def first_device(config: Config) -> str:
+    """Return the training device of a run's first process: the first GPU of those that a multi-GPU run names."""
+    named, device = _named_gpus(config), config.general.train_device
+    may_be_cuda = hardware.here().kind_of(device) in ("cuda", "")
+    if not (config.multi_gpu.enabled and may_be_cuda and named and named[0].isdecimal()):
+        return device
+    return f"cuda:{int(named[0])}"
+
+
+def _named_gpus(config: Config) -> list[str]:
+    return [part.strip() for part in config.multi_gpu.device_indexes.split(",") if part.strip()]
 
 
 def needs_own_process(config: Config) -> bool:

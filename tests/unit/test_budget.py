@@ -32,6 +32,7 @@ from trainer.preflight.budget import (
     memory_problems,
 )
 from trainer.preflight.estimates import cached_sizes_of, figures_of
+from trainer.preflight.fit import free_here
 from trainer.preflight.room import chosen_blocks, on_card, with_blocks
 from trainer.preflight.run_budget import known_budget, memory_estimate
 
@@ -120,6 +121,36 @@ def test_the_figures_at_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def several(num_gpus: int, **multi_gpu: Any) -> dict[str, Any]:
     return {"enabled": True, "device_indexes": ", ".join(map(str, range(num_gpus))), **multi_gpu}
+
+
+@pytest.mark.parametrize(
+    ("train_device", "multi_gpu", "asked"),
+    [
+        ("auto", {}, "auto"),
+        ("cuda:1", {}, "cuda:1"),
+        ("cuda:1", {"device_indexes": "3"}, "cuda:1"),  # not switched on
+        ("auto", {"enabled": True}, "auto"),
+        ("auto", {"enabled": True, "device_indexes": "3"}, "cuda:3"),
+        ("cuda:1", {"enabled": True, "device_indexes": " 2, 3"}, "cuda:2"),
+        ("cpu", {"enabled": True, "device_indexes": "3"}, "cpu"),
+    ],
+)
+def test_the_memory_of_the_gpu_that_a_run_uses_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, train_device: str, multi_gpu: dict[str, Any], asked: str
+) -> None:
+    monkeypatch.setattr(hardware, "here", lambda: Hardware("cu130", False, (8.6,) * 4))
+    names: list[str] = []
+
+    def memory_of(device: str) -> GpuMemory:
+        names.append(device)
+        return GpuMemory(80 * GB, 80 * GB)
+
+    run = config(general={"train_device": train_device}, multi_gpu=multi_gpu)
+    budget = budget_of_run(run, SIZES)
+    assert not list(memory_problems(budget, memory_of=memory_of))
+    free_here(run, memory_of=memory_of)
+    figures_of(budget, num_steps=1, memory_of=memory_of)
+    assert names == [asked] * 3
 
 
 def test_gpus_that_share_a_batch_hold_their_share() -> None:

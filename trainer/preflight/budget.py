@@ -23,6 +23,7 @@ from modules.system.errors import DarkroomError
 from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count
+from trainer.launch import first_device
 from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.room import automatic_parts
 from trainer.preflight.run_budget import TIGHT, Budget, Counts, describe_reading
@@ -112,7 +113,7 @@ def memory_problems(budget: Budget, *, memory_of: Callable[[str], GpuMemory | No
 
     `memory_of(device)` returns the GPU's memory; that it is not known is yielded, too.
     """
-    device = budget.config.general.train_device
+    device = first_device(budget.config)
     gpu = memory_of(device)
     if gpu is not None:
         yield from _too_much(budget, budget.memory(), gpu)

@@ -10,6 +10,7 @@ from modules.config.schema import Config
 from modules.quantization.registry import FORMATS, PLAIN_COST, PRODUCT_CAPABILITY, QuantizedFormat
 from modules.system import hardware
 from modules.system.problem import Problem, count, shown
+from trainer.launch import first_device
 
 _NAME = re.compile(r"(cpu|cuda|mps)(?::(\d{1,3}))?|auto|", re.ASCII)
 _INTEL = re.compile(r"xpu(?::\d{1,3})?", re.ASCII)
@@ -87,7 +88,7 @@ def _problems_of_quantized(config: Config, kind: str) -> Iterator[Problem]:
 def _speed_of(form: QuantizedFormat, path: str, config: Config) -> Iterator[Problem]:
     """Yield a note about the cost of a quantized denoiser on a GPU, or a GPU that cannot compute products in 8 bits."""
     part = config.family.denoiser.label
-    capability = hardware.here().capability_of(config.general.train_device)
+    capability = hardware.here().capability_of(first_device(config))
     needed = PRODUCT_CAPABILITY[form.rounds_inputs] if form.rounds_inputs else 0
     if 0 < capability < needed:
         yield Problem(
@@ -125,7 +126,7 @@ def _precision(config: Config, kind: str) -> Iterator[Problem]:
             "info",
             "Use float32.",
         )
-    elif kind == "cuda" and 0 < (capability := hardware.here().capability_of(config.general.train_device)) < _AMPERE:
+    elif kind == "cuda" and 0 < (capability := hardware.here().capability_of(first_device(config))) < _AMPERE:
         yield from _old_gpu(config, capability)
 
 

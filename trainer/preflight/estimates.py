@@ -19,6 +19,7 @@ from modules.estimate.step_time import step_seconds
 from modules.system import hardware
 from modules.system.hardware import GpuMemory, gpu_memory
 from modules.system.problem import Problem, about, count
+from trainer.launch import first_device
 from trainer.preflight.budget import (
     cache_memory_problems,
     disk_problems,
@@ -71,7 +72,7 @@ def figures_of(
     """Return the figures of a run that takes so many steps. `memory_of(device)` returns the GPU's memory."""
     config = budget.config
     step = StepTimes(budget).seconds(config, num_cores=hardware.num_cores())
-    gpu = memory_of(config.general.train_device)
+    gpu = memory_of(first_device(config))
     is_shared = gpu is None and hardware.here().kind_of(config.general.train_device) in ("cpu", "mps")
     device_bytes = gpu.total_bytes if gpu is not None else hardware.total_memory() if is_shared else None
     return RunFigures(step * num_steps, budget.peak_bytes, device_bytes, on_gpu=not is_shared)

@@ -11,6 +11,7 @@ from modules.data.buckets import Size
 from modules.estimate.run import in_gb
 from modules.system import hardware
 from modules.system.hardware import GpuMemory, free_memory, gpu_memory
+from trainer.launch import first_device
 from trainer.preflight.moves import sacrifices
 from trainer.preflight.run_budget import TIGHT, Budget, known_budget, on_a_gpu
 from trainer.preflight.search import SLOW, Search, StepTimes, Worth, is_noteworthy, worth_alone, worth_in_turn
@@ -132,7 +133,7 @@ def free_here(config: Config, *, memory_of: Callable[[str], GpuMemory | None] = 
 
     None for a GPU whose memory no tool reports. `memory_of(device)` returns the GPU's memory.
     """
-    gpu = memory_of(config.general.train_device)
+    gpu = memory_of(first_device(config))
     if gpu is not None:
         return gpu.free_bytes
     is_shared = hardware.here().kind_of(config.general.train_device) in ("cpu", "mps")
