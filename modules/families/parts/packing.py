@@ -37,7 +37,7 @@ def with_references(
 
 def image_ids(latents_BCHW: torch.Tensor) -> torch.Tensor:
     """Return the positions (H/2 * W/2, 3) of tokens on the device of latents: 0, row and column."""
-    rows, columns = (side // _SIDE for side in latents_BCHW.shape[-2:])
-    ones_RC = latents_BCHW.new_ones(rows, columns, dtype=torch.float32)
-    ids_RC3 = torch.stack([torch.zeros_like(ones_RC), ones_RC.cumsum(0) - 1, ones_RC.cumsum(1) - 1], dim=-1)
-    return ids_RC3.flatten(0, 1)
+    device = latents_BCHW.device
+    sides = (torch.arange(s // _SIDE, dtype=torch.float32, device=device) for s in latents_BCHW.shape[-2:])
+    rows_RC, columns_RC = torch.meshgrid(*sides, indexing="ij")
+    return torch.stack([torch.zeros_like(rows_RC), rows_RC, columns_RC], dim=-1).flatten(0, 1)
