@@ -13,6 +13,8 @@ from typing import Protocol
 
 import torch
 
+from modules.system.devices import tensor_on
+
 
 def for_samples(values_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a value for each sample with an axis of 1 for each further axis of `like`, by which it is multiplied."""
@@ -146,4 +148,4 @@ def channels_to_patches(values_BCHW: torch.Tensor) -> torch.Tensor:
 def _columns(like_BCHW: torch.Tensor, *constants: Sequence[float]) -> list[torch.Tensor]:
     """Return constants of channels as tensors (1, C, 1, 1) with the device and dtype of others."""
     shape = (1, -1, *[1] * (like_BCHW.dim() - 2))
-    return [torch.tensor(c, device=like_BCHW.device, dtype=like_BCHW.dtype).view(shape) for c in constants]
+    return [tensor_on(c, like_BCHW.device, like_BCHW.dtype).view(shape) for c in constants]

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from benchmarks.host_waits import HostWaits, waits_per_step
+from modules.diffusion.latents import PerChannel
 from modules.system.devices import CPU, Device, move, move_async, tensor_on
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder
@@ -44,6 +45,7 @@ FREE: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "the host's own values": lambda x, host: (host.tolist(), host[0, 0].item(), host[host > 0]),
     "gather": lambda x, host: x[move_async(torch.tensor([0, 1]), HERE)],
     "no move": lambda x, host: move(x, HERE),
+    "normalized latents": lambda x, host: PerChannel((0.0,) * 3, (1.0,) * 3).normalize(x.view(1, 3, 3, 1)),
 }
 
 

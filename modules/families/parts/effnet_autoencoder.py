@@ -26,6 +26,7 @@ from modules.families.parts.efficient_net import EffNetEncoder
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
+from modules.system.devices import tensor_on
 
 _MEANS, _DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the images of ImageNet
 _ENCODED = 0.75  # the size at which images are encoded
@@ -56,7 +57,8 @@ class EffNetAutoencoder(ModelMixin, ConfigMixin, ABC):  # type: ignore[misc]  # 
         small_B3PP = nn.functional.interpolate(
             images_B3PP.float(), size=sides, mode="bilinear", antialias=True, align_corners=False
         )
-        means, deviations = (small_B3PP.new_tensor(v).view(1, 3, 1, 1) for v in (_MEANS, _DEVIATIONS))
+        device = small_B3PP.device
+        means, deviations = (tensor_on(v, device, torch.float32).view(1, 3, 1, 1) for v in (_MEANS, _DEVIATIONS))
         normalized_B3PP = ((small_B3PP.clamp(-1.0, 1.0) / 2 + 0.5 - means) / deviations).to(images_B3PP.dtype)
         encoded_BCHW = self.effnet(normalized_B3PP)
         latents_BCHW = ((encoded_BCHW.float() + self.shift) / self.scale).to(encoded_BCHW.dtype)

@@ -138,7 +138,7 @@ def _rotary(
     )
     positions_BS3 = torch.cat([text_BL3, image_BT3], dim=1).float()
     steps = [torch.arange(0, size, 2, dtype=torch.float32, device=device) / size for size in axes]
-    turns = [positions_BS3[..., [axis]] * (1.0 / _THETA**step) for axis, step in enumerate(steps)]
+    turns = [positions_BS3[..., axis : axis + 1] * (1.0 / _THETA**step) for axis, step in enumerate(steps)]
     angles_BS1D = torch.cat(turns, dim=-1)[:, :, None]
     return angles_BS1D.cos(), angles_BS1D.sin()
 
