@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.data.batch import Batch
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
+from trainer.callbacks.image_report import _neighbour_correlation
 from trainer.commands import ReportNow, Stop
 from trainer.events import PhaseChanged, StepFinished, WarningRaised
 from trainer.machine_events import ImagesReported
@@ -69,6 +71,7 @@ def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, im
         (kind, f"{n:03}.png") for kind in ("training", "validation") for n in range(5)
     ]
     assert {i.kind: i.uses for i in report.images} == {"training": 2, "validation": 0}
+    assert all(-1 < i.correlation < 1 for i in report.images)
     assert all(i.caption for i in report.images)
     assert page.read_text(encoding="utf-8").count("data:image/jpeg") == 10
 
@@ -85,6 +88,15 @@ def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, im
     once_more = run(load_file(run_dir / "config.json").config, resume_from=run_dir, kind="report")
     assert once_more.finished.message == again.finished.message
     assert newest_report(run_dir) == newest, "the same weights, the same losses"
+
+
+@pytest.mark.parametrize("shape", [(4, 32, 48), (16, 3, 32, 48)])
+def test_neighbouring_latents_are_alike_unless_they_are_of_noise(shape: tuple[int, ...]) -> None:
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    smooth = noise.cumsum(-1).cumsum(-2)
+    assert abs(_neighbour_correlation(noise)) < 0.05
+    assert _neighbour_correlation(smooth.to(torch.bfloat16)) > 0.8
+    assert _neighbour_correlation(torch.ones(shape)) == 1
 
 
 def test_a_stopped_report_leaves_no_files(tiny_sd: Path, images: Path, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import torch
+
 from modules.data.captions.drawing import CaptionDropout
 from modules.data.decode import flatten
 from modules.data.images import BrokenImageError, open_image, upright
@@ -34,7 +36,8 @@ _REPORTED_EVERY_SECONDS = 5.0
 _MOST_NAMED = 10
 _DRAWS, _FEW = 4, 500  # of noise for each image and timestep, where the images are so few; else one
 
-Measured = tuple[bool, int, tuple[float, ...]]  # whether it is a validation image, its example, its losses
+# Whether it is a validation image, its example, its losses, and how its latents correlate with their neighbours.
+Measured = tuple[bool, int, tuple[float, ...], float]
 
 
 class ImageReportCallback:
@@ -106,7 +109,9 @@ class ImageReportCallback:
         self._emit(written)
         return written
 
-    def _image(self, is_validation: bool, number: int, losses: tuple[float, ...], *, epoch: int) -> ImageLoss:
+    def _image(
+        self, is_validation: bool, number: int, losses: tuple[float, ...], correlation: float, *, epoch: int
+    ) -> ImageLoss:
         dataset = self._loaders[is_validation].dataset
         example = dataset.examples[number]
         concept = dataset.concepts[example.concept]
@@ -117,6 +122,7 @@ class ImageReportCallback:
             next(iter(example.image.captions), ""),
             0 if is_validation else self._uses_before(number, epoch),
             losses,
+            correlation=correlation,
         )
 
     def _measure_share(self, _given: None) -> list[Measured]:
@@ -150,11 +156,28 @@ class ImageReportCallback:
                 drawn[at.timestep].append(at.plain)
             means = [[math.fsum(draws) / len(draws) for draws in zip(*drawn[t], strict=True)] for t in drawn]
             numbers = (sample.example for sample in batch.sample_indices)
-            yield [(is_validation, n, losses) for n, losses in zip(numbers, zip(*means, strict=True), strict=True)]
+            correlations = map(_neighbour_correlation, batch.latents_BCHW)
+            yield [
+                (is_validation, *measured)
+                for measured in zip(numbers, zip(*means, strict=True), correlations, strict=True)
+            ]
 
     def dry_run_checks(self, state: DryRunState) -> Sequence[DryRunCheck]:
         """Return no check: it is only done on request, and as a validation is."""
         return ()
+
+
+def _neighbour_correlation(latents_CHW: torch.Tensor) -> float:
+    """Return the correlation of latents with their neighbours: about 0 for noise; 1 for a plain image."""
+    centred_CHW = latents_CHW.float() - latents_CHW.float().mean(dim=(-2, -1), keepdim=True)
+    products = torch.cat(
+        [
+            (centred_CHW[..., 1:, :] * centred_CHW[..., :-1, :]).flatten(),
+            (centred_CHW[..., 1:] * centred_CHW[..., :-1]).flatten(),
+        ]
+    )
+    variance = float(centred_CHW.square().mean())
+    return float(products.mean()) / variance if variance and len(products) else 1.0
 
 
 def _thumbnail(path: str) -> bytes:

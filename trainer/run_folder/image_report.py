@@ -19,17 +19,21 @@ from numpy.typing import NDArray
 from modules.system.atomic import write_text
 from modules.system.problem import count
 
-Verdict = Literal["", "high", "low", "details", "composition"]
+Verdict = Literal["", "high", "low", "details", "composition", "noise"]
 VERDICTS: Mapping[Verdict, str] = {
     "high": "high loss",
     "low": "low loss",
     "details": "odd details",
     "composition": "odd composition",
+    "noise": "like noise",
 }
 
 FOLDER, DATA_FILE, PAGE_FILE = "report", "images.json", "images.html"
 _FEWEST = 12  # images of a kind: the deviation of fewer is often small by chance (two of the demo's eight stood out)
-_OUTLIER, _OF_FEW = 4.0, 6.0  # robust standard deviations, more of few: one false alarm in 25 to 40 sets of up to 40
+_FALSE_ALARMS = 0.03  # of all sets of images, whatever their number
+_OF_FEW = 6.6  # images: with so few the deviation itself is uncertain
+_TAIL = 1.6  # times the root of the number of images: the largest of them, which decide how far others may lie
+_LIKE_NOISE = 0.25  # correlation of neighbouring latents: 0 to 0.2 for noise; photographs have 0.3 to 0.8
 _LEAST_LOSS = 1e-12  # one of exactly 0 has no logarithm
 _LEAST_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
 _MOST_PAIRED = 1_000  # losses, of which each pair is compared
@@ -43,7 +47,8 @@ class ImageLoss:
     """An image: `losses` are plain ones by timestep, `times` is their typical ratio to the losses of the other images.
 
     `uses` counts its uses in full epochs. `verdict`: "high" for a loss far above the other images', "low" for one far
-    below them, "details" and "composition" for one that is unusually high at little or at much noise for its mean.
+    below them, "details" and "composition" for one that is unusually high at little or at much noise for its mean,
+    "noise" for an image whose latents are far less like their neighbours than in the others: `correlation`.
     """
 
     path: str
@@ -54,6 +59,7 @@ class ImageLoss:
     losses: tuple[float, ...]
     times: float = 1.0
     verdict: Verdict = ""
+    correlation: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class ImageReport:
 
 
 def _describe(image: ImageLoss) -> str:
-    odd = f", {VERDICTS[image.verdict]}" if image.verdict in ("details", "composition") else ""
+    odd = f", {VERDICTS[image.verdict]}" if image.verdict in ("details", "composition", "noise") else ""
     return f"{image.times:.2g} times the usual loss{odd}"
 
 
@@ -92,8 +98,8 @@ def compare_images(step: int, timesteps: Sequence[int], images: Sequence[ImageLo
     A loss depends more on its timestep than on its image, so its logarithm is compared to the median of its timestep.
     The mean of an image's distances counts a timestep the less, the more its losses vary: by their squared deviation.
     The slope is how much larger they are at little noise, where the details of an image are learned, than at much
-    noise, where its composition is. An image whose mean or slope is far from the others' stands out. Losses must be
-    finite.
+    noise, where its composition is. An image whose mean or slope is far from the others' stands out, and one that is
+    like noise: its loss may be as high as theirs. Losses must be finite.
     """
     large = {name for name, number in Counter((i.kind, i.concept) for i in images).items() if number >= _FEWEST}
     groups: defaultdict[tuple[str, str], list[ImageLoss]] = defaultdict(list)
@@ -115,23 +121,54 @@ def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
     slopes_N = distances_NT @ (weights_T * places_T) / max(float(weights_T @ places_T**2), _LEAST_LOSS)
     means_N -= np.median(means_N)
     slopes_N -= np.median(slopes_N)
-    deviations = _deviation(means_N), _deviation(slopes_N)
+    correlations_N = np.array([image.correlation for image in images])
+    below_N = (np.median(correlations_N) - correlations_N) / _deviation(correlations_N)
+    is_noise_N = (below_N > _normal_limit(len(images))) & (correlations_N < _LIKE_NOISE)
+    deviations_N2 = np.column_stack((means_N / _deviation(means_N), slopes_N / _deviation(slopes_N)))
+    limit = _limit(np.hypot(*deviations_N2.T)) if len(images) >= _FEWEST else math.inf
     return [
-        replace(image, times=math.exp(mean), verdict=_verdict(mean, slope, *deviations, number=len(images)))
-        for image, mean, slope in zip(images, means_N.tolist(), slopes_N.tolist(), strict=True)
+        replace(
+            image,
+            times=math.exp(mean),
+            verdict="noise" if is_noise and math.isfinite(limit) else _verdict(mean, slope, *deviations, limit=limit),
+        )
+        for image, mean, slope, deviations, is_noise in zip(
+            images, means_N.tolist(), slopes_N.tolist(), deviations_N2.tolist(), is_noise_N.tolist(), strict=True
+        )
     ]
 
 
-def _verdict(mean: float, slope: float, of_means: float, of_slopes: float, *, number: int) -> Verdict:
-    """Return how an image stands out from a number of images by its mean distance, or by its slope."""
-    by_mean, by_slope = abs(mean) / of_means, abs(slope) / of_slopes
+def _verdict(mean: float, slope: float, by_mean: float, by_slope: float, *, limit: float) -> Verdict:
+    """Return how an image stands out by its mean distance or by its slope, both also in standard deviations."""
     worth = math.log(_TIMES)
-    limit = _OUTLIER * (1 + (_OF_FEW / number) ** 3)
-    if number < _FEWEST or math.hypot(by_mean, by_slope) <= limit or max(abs(mean), abs(slope)) <= worth:
+    if math.hypot(by_mean, by_slope) <= limit or max(abs(mean), abs(slope)) <= worth:
         return ""
-    if abs(mean) > worth and by_mean >= min(by_slope, limit):
+    if abs(mean) > worth and abs(by_mean) >= min(abs(by_slope), limit):
         return "high" if mean > 0 else "low"
     return "details" if slope > 0 else "composition"
+
+
+def _normal_limit(number: int) -> float:
+    """Return the distance that of a number of images the farthest rarely exceeds, if two normal values decide it.
+
+    Half the square of such a distance is exponentially distributed, so the limit grows with the number: the chance that
+    any image of a set exceeds it stays `_FALSE_ALARMS`.
+    """
+    return math.sqrt(2 * math.log(number / _FALSE_ALARMS)) * (1 + (_OF_FEW / number) ** 2)
+
+
+def _limit(distances_N: NDArray[np.float64]) -> float:
+    """Return the limit for images of which more than usual are far out: their tail decides, if it is longer.
+
+    The largest squares exceed one of them by exponentially distributed amounts in any case (Pickands 1975, with shape
+    0): their median gives the scale, which a few outliers do not change.
+    """
+    number = len(distances_N)
+    num_largest = round(_TAIL * math.sqrt(number))
+    squares_N = np.sort(distances_N**2)[::-1]
+    start = float(squares_N[num_largest])
+    scale = (float(np.median(squares_N[:num_largest])) - start) / math.log(2)
+    return max(_normal_limit(number), math.sqrt(start + scale * math.log(num_largest / _FALSE_ALARMS)))
 
 
 def _deviation(values_N: NDArray[np.float64]) -> float:
@@ -178,7 +215,10 @@ def _image(data: dict[str, Any]) -> ImageLoss:
     verdict: Verdict = data["verdict"] if data["verdict"] in VERDICTS else ""
     path, concept, kind, caption = (str(data[name]) for name in ("path", "concept", "kind", "caption"))
     losses = tuple(float(loss) for loss in data["losses"])
-    return ImageLoss(path, concept, kind, caption, int(data["uses"]), losses, float(data["times"]), verdict)
+    correlation = float(data.get("correlation", 1.0))  # a report of an earlier version has none
+    return ImageLoss(
+        path, concept, kind, caption, int(data["uses"]), losses, float(data["times"]), verdict, correlation
+    )
 
 
 def thumbnail_of(image: Any, side_px: int = 112) -> bytes:
@@ -193,14 +233,15 @@ _ADVICE = (
     "A loss far above the other images': a wrong caption, an image of something else, a broken file, text or borders. "
     "Far below: a nearly empty image, or one that is seen so often that the model knows it by heart. Odd details: a "
     "high loss at little noise, as of grain or patterns. Odd composition: at much noise, as of an image of something "
-    "else. Losses differ for good reasons, too: detailed images have higher ones."
+    "else. Like noise: neighbouring places of the image have nothing in common. Losses differ for good reasons, too: "
+    "detailed images have higher ones."
 )
 _STYLE = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;background:Canvas;"
     "color:CanvasText}:root{color-scheme:light dark}table{border-collapse:collapse;width:100%}"
     "td,th{padding:.35em .7em;text-align:left;vertical-align:top;border-top:1px solid #8884}"
     "td.n{text-align:right;font-variant-numeric:tabular-nums}"
-    ".high,.details,.composition{background:#d9480f33}.low{background:#1971c233}"
+    ".high,.details,.composition,.noise{background:#d9480f33}.low{background:#1971c233}"
     "img{display:block;max-width:112px;max-height:112px}small{opacity:.75;overflow-wrap:anywhere}"
 )
 
