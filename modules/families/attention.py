@@ -18,7 +18,7 @@ class AttentionSpec:
     The kernel takes queries, keys and values (B, heads, tokens, channels) and returns (B, heads, tokens, channels).
     Without one nothing is replaced. `backend` is its name among diffusers' attention backends. `devices` are the types
     of devices that it can train on; `needs_16_bit`: on a GPU it only computes in 16 bits. `takes_mask`: it can leave
-    tokens out. `packages` are needed besides torch.
+    tokens out, and its gradients are right then. `packages` are needed besides torch.
     """
 
     label: str
@@ -43,7 +43,10 @@ ATTENTIONS: Mapping[str, AttentionSpec] = {
     ),
     "sdpa_efficient": AttentionSpec("PyTorch: memory-efficient", f"{_KERNELS}:sdpa_efficient", "_native_efficient"),
     "sdpa_math": AttentionSpec("PyTorch: math", f"{_KERNELS}:sdpa_math", "_native_math", ("cpu", "cuda", "mps")),
-    "cudnn": AttentionSpec("PyTorch: cuDNN", f"{_KERNELS}:sdpa_cudnn", "_native_cudnn", needs_16_bit=True),
+    # With a mask its backward pass returns NaN for some numbers of tokens (pytorch/pytorch issue 196678).
+    "cudnn": AttentionSpec(
+        "PyTorch: cuDNN", f"{_KERNELS}:sdpa_cudnn", "_native_cudnn", needs_16_bit=True, takes_mask=False
+    ),
     "flex": AttentionSpec("PyTorch: Flex", f"{_KERNELS}:flex", "flex"),
     "flash": AttentionSpec(
         "Flash (flash-attn)",

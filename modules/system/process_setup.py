@@ -51,6 +51,11 @@ def use_growing_segments() -> None:
         os.environ[_ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
 
 
+def allocates_by_driver() -> bool:
+    """Return whether the user lets the driver of an NVIDIA GPU allocate memory (cudaMallocAsync), instead of torch."""
+    return any("cudaMallocAsync" in os.environ.get(name, "") for name in _ALLOCATOR_SETTINGS)
+
+
 @contextmanager
 def collection_off() -> Iterator[None]:
     """Switch garbage collection off for the time of an import, which makes many objects and hardly any garbage."""

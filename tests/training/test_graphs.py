@@ -392,6 +392,13 @@ def test_what_cannot_be_recorded_is_named(
     assert records_steps(changed, device, world_size) is not bool(because)
 
 
+def test_the_drivers_allocator_shares_no_memory_of_graphs(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+    assert "cudaMallocAsync" in why_not_recorded(config, "cuda", 1)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert not why_not_recorded(config, "cuda", 1)
+
+
 def test_the_automatic_choice_is_off_until_a_gpu_has_passed(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     automatic = laid_over(config, {"training": {"cuda_graphs": "auto"}})
     assert not PASSED_ON

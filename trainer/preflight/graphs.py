@@ -9,6 +9,7 @@ from modules.config.schema import Config
 from modules.config.usage import method_of, updates_in_backward
 from modules.system import hardware
 from modules.system.problem import Problem
+from modules.system.process_setup import allocates_by_driver
 from modules.system.ranks import current_rank
 from trainer import phases
 from trainer.launch import num_processes
@@ -44,6 +45,10 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal("the precision float16 was not tried with graphs", lambda c: c.training.precision == "float16"),
     Refusal("compiled blocks and graphs were not tried together", lambda c: c.model.compile == "on"),
     Refusal("debug checks read every result", lambda c: c.general.debug_checks),
+    # It ignores the pool in which graphs share memory (pytorch/pytorch pull request 192464).
+    Refusal(
+        "the allocator cudaMallocAsync is chosen, in which graphs share no memory", lambda _: allocates_by_driver()
+    ),
 )
 
 
