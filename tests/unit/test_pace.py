@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Sequence
+
+import pytest
 
 from trainer.callbacks.pace import EarlierPace, PaceWatch, Peaks
 from trainer.events import Event, WarningRaised
@@ -54,6 +57,25 @@ def test_a_slow_start_other_sizes_and_single_slow_steps_are_not_reported() -> No
     assert warnings_after([0.02] * 200 + [0.1] * 400) == [], "less than a tenth of a second"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "noise"),
+    [((1.0,), 0.4), ((1.0, 4.0), 0.05), ((1.0, 4.0, 4.0), 0.05), ((1.0, 2.0, 4.0), 0.05)],  # seconds of equal shares
+)
+def test_sizes_in_random_order_and_noise_are_not_reported_but_much_slower_steps_are(
+    sizes: tuple[float, ...], noise: float
+) -> None:
+    """The median of a window jumps between two sizes: each such run was called slower."""
+    num_reported = [0, 0]
+    for seed in range(10):
+        draw = random.Random(seed)
+        steps = [draw.choice(sizes) * draw.lognormvariate(0, noise) for _ in range(1500)]
+        slower = [seconds * (1.4 if number > 700 else 1) for number, seconds in enumerate(steps)]
+        for kind, seconds in enumerate((steps, slower)):
+            num_reported[kind] += bool(warnings_after(seconds))
+    assert num_reported[0] <= 1
+    assert num_reported[1] >= 9
+
+
 def test_slow_steps_are_noticed_in_minutes_and_again_after_a_recovery() -> None:
     assert len(warnings_after([20.0] * 30 + [40.0] * 10)) == 1
     once = [0.2] * 100 + [0.6] * 200
@@ -80,4 +102,4 @@ def test_the_pace_and_the_memory_are_measured_at_the_end() -> None:
     assert events_of([]) == []
     assert events_of([9.0, 1.0, 1.0]) == [PaceMeasured(3, 1.0, 5, 2, 3)]
     assert events_of([9.0] * 10 + [0.5] * 9) == [PaceMeasured(19, 0.5, 5, 2, 3)]
-    assert events_of([9.0] * 10 + [0.5] * 50 + [0.4] * 50)[-1] == PaceMeasured(110, 0.4, 5, 2, 3)
+    assert events_of([9.0] * 10 + [0.4] * 150 + [0.9] * 100)[-1] == PaceMeasured(260, 0.4, 5, 2, 3)

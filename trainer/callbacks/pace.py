@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from typing import Protocol
 
 import psutil
@@ -59,12 +60,43 @@ class Peaks:
     card: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The seconds of steps: a fifth is faster than `low`, a fifth slower than `high`; `middle` is the mean between."""
+
+    low: float
+    middle: float
+    high: float
+
+    @staticmethod
+    def slowest() -> Pace:
+        """Return a pace that any other one is faster than."""
+        return Pace(math.inf, math.inf, math.inf)
+
+    @staticmethod
+    def of(seconds: Sequence[float]) -> Pace:
+        """Return the pace of at least three steps."""
+        ordered = sorted(seconds)
+        fifth = len(ordered) // 5
+        between = ordered[fifth : len(ordered) - fifth]
+        return Pace(between[0], statistics.fmean(between), between[-1])
+
+    def is_slower(self, usual: Pace, times: float) -> bool:
+        """Return whether both the faster and the slower steps take so many times longer than usual."""
+        return _is_much_slower(self.low, usual.low, times) and _is_much_slower(self.high, usual.high, times)
+
+    def or_faster(self, one: Pace, other: Pace) -> Pace:
+        """Return this pace, with each value that is larger than those of both other paces replaced."""
+        return Pace(*(min(s, max(a, b)) for s, a, b in zip(astuple(self), astuple(one), astuple(other), strict=True)))
+
+
 class PaceWatch:
     """Compares the time of steps to the time of the run's own fastest ones, and of an earlier run's.
 
-    It takes the medians of windows of 50 steps, or of a minute's steps if these are fewer, so that neither sizes in
-    turn nor single slow steps count. A warning needs two slow windows in a row, and another one that the run was fast
-    again in between. It also measures memory, at each window.
+    It compares windows of 50 steps, or of a minute's steps if these are fewer. In a slow one both the faster and the
+    slower steps take longer than in any two windows before: images of several sizes, which come in random numbers,
+    change only one of them, and single slow steps change neither. A warning needs two slow windows in a row, and
+    another one that the run was fast again in between. It also measures memory, at each window.
     """
 
     def __init__(
@@ -83,9 +115,9 @@ class PaceWatch:
         self._process_peak = 0
         self._ignored: list[float] = []
         self._window: list[float] = []
-        self._num_windows = 0
+        self._middles: list[float] = []  # of the windows
         self._num_steps = 0
-        self._usual_seconds = float("inf")
+        self._usual = self._last = Pace.slowest()
         self._num_slow = 0
         self._is_warned = False
         self._num_warnings = 0
@@ -99,7 +131,7 @@ class PaceWatch:
         self._window.append(view.seconds)
         is_long = len(self._window) >= _LEAST_STEPS and sum(self._window) >= _WINDOW_SECONDS
         if len(self._window) >= _WINDOW_STEPS or is_long:
-            self._add_window(statistics.median(self._window), view.now.step)
+            self._add_window(Pace.of(self._window), view.now.step)
             self._window = []
 
     def report(self) -> None:
@@ -107,42 +139,39 @@ class PaceWatch:
         if not self._num_steps:
             return
         now = self._peaks()
-        seconds = self._usual_seconds
-        if not self._num_windows:
-            seconds = statistics.median(self._window or self._ignored)
+        seconds = statistics.median(self._middles or self._window or self._ignored)
         process = max(self._process_peak, now.process)
         self._emit(PaceMeasured(self._num_steps, seconds, process, now.pinned, now.card))
 
-    def _add_window(self, seconds: float, step: int) -> None:
+    def _add_window(self, pace: Pace, step: int) -> None:
         self._process_peak = max(self._process_peak, self._peaks().process)
-        self._num_windows += 1
-        is_slow = seconds > _much_slower_than(self._usual_seconds)
-        self._num_slow = self._num_slow + 1 if is_slow else 0
-        if seconds < _AS_BEFORE * self._usual_seconds:
+        self._middles.append(pace.middle)
+        self._num_slow = self._num_slow + 1 if pace.is_slower(self._usual, _SLOWER) else 0
+        if not pace.is_slower(self._usual, _AS_BEFORE):
             self._is_warned = False
-        self._usual_seconds = min(self._usual_seconds, seconds)
-        if self._num_windows == 2 and (earlier := self._earlier()) is not None:
-            self._compare_with(earlier)
+        if len(self._middles) == 2 and (earlier := self._earlier()) is not None:
+            self._compare_with(earlier, min(self._middles))
+        self._usual, self._last = self._usual.or_faster(pace, self._last), pace
         if self._num_slow < 2 or self._is_warned or self._num_warnings == _MOST_WARNINGS:
             return
         self._is_warned = True
         self._num_warnings += 1
+        seconds, usual = pace.middle, self._usual.middle
         self._emit(
             WarningRaised(
-                f"Steps have become slower: {seconds:.3g} s each up to step {step:,}, "
-                f"{seconds / self._usual_seconds:.1f} times the {self._usual_seconds:.3g} s of before. "
-                f"{self._likely() or 'No cause was found in memory, swap and load.'}",
+                f"Steps have become slower: {seconds:.3g} s each up to step {step:,}, {seconds / usual:.1f} times the "
+                f"{usual:.3g} s of before. {self._likely() or 'No cause was found in memory, swap and load.'}",
                 _ADVICE,
             )
         )
 
-    def _compare_with(self, earlier: EarlierPace) -> None:
+    def _compare_with(self, earlier: EarlierPace, seconds: float) -> None:
         """Warn if even the faster one of the first two windows is much slower than an earlier run."""
-        if self._usual_seconds <= _much_slower_than(earlier.step_seconds):
+        if not _is_much_slower(seconds, earlier.step_seconds, _SLOWER):
             return
         self._emit(
             WarningRaised(
-                f"A step takes {self._usual_seconds:.3g} s, {self._usual_seconds / earlier.step_seconds:.1f} times the "
+                f"A step takes {seconds:.3g} s, {seconds / earlier.step_seconds:.1f} times the "
                 f"{earlier.step_seconds:.3g} s of the run {earlier.name} with these settings. "
                 f"{' '.join(text for text in (earlier.changes, self._likely() or earlier.likely) if text)}",
                 _ADVICE,
@@ -154,8 +183,8 @@ class PaceWatch:
         return f"Likely: {'; '.join(causes)}." if causes else ""
 
 
-def _much_slower_than(seconds: float) -> float:
-    return max(_SLOWER * seconds, seconds + _LEAST_SECONDS)
+def _is_much_slower(seconds: float, usual: float, times: float) -> bool:
+    return seconds > max(times * usual, usual + _LEAST_SECONDS)
 
 
 class MachineCauses:
