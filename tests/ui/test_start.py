@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -94,9 +95,14 @@ def test_without_a_display_it_reports_so_in_a_sentence() -> None:
     assert "Traceback" not in done.stderr
 
 
+@cache
+def _nodes(file: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
 def _imports(file: Path) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in _nodes(file):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -140,7 +146,7 @@ def test_widgets_use_colour_tokens_only() -> None:
     for file in (ROOT / "ui").rglob("*.py"):
         if file.name == "theme.py":
             continue
-        texts = [n.value for n in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(n, ast.Constant)]
+        texts = [n.value for n in _nodes(file) if isinstance(n, ast.Constant)]
         named = [t for t in texts if isinstance(t, str) and len(t) == 7 and t[0] == "#" and t[1:].isalnum()]
         assert named == [], file
 
@@ -149,7 +155,7 @@ def test_only_the_pump_loops() -> None:
     """`after` stands in few places: the pump's loop, tooltips, and `call_later` for single calls."""
     users = set()
     for file in (ROOT / "ui").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in _nodes(file):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "after":
                 users.add(file.relative_to(ROOT / "ui").as_posix())
     assert users == {"widgets/tooltip.py", "widgets/panel.py"}
@@ -170,7 +176,7 @@ def test_the_focused_widget_is_read_in_one_place() -> None:
     users = {
         file.relative_to(ROOT / "ui").as_posix()
         for file in (ROOT / "ui").rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in _nodes(file)
         if isinstance(node, ast.Attribute) and node.attr in unsafe
     }
     assert users == {"widgets/focus.py"}
