@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -93,12 +94,20 @@ class FullSize:
         return self.flops_per_second / self.matrix_flops_per_second
 
 
-def write_random_model(folder: Path, model: str, *, device: Device = CPU, tokenizers_from: Path | None = None) -> Path:
+def write_random_model(
+    folder: Path,
+    model: str,
+    *,
+    device: Device = CPU,
+    tokenizers_from: Path | None = None,
+    changes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> Path:
     """Write a published model's shapes as a diffusers folder of random bfloat16 weights, one tensor at a time.
 
-    They are drawn on a device. `tokenizers_from` is a model with the tokenizers of families that have no CLIP.
+    They are drawn on a device. `tokenizers_from` is a model with the tokenizers of families that have no CLIP, and
+    `changes` are those of the configs of its parts.
     """
-    configs = shipped_configs(model)
+    configs = {name: {**config, **changes.get(name, {})} for name, config in shipped_configs(model).items()}
     classes = {p.name: load_factory(p.model_class) for p in FAMILIES[published(model).family].parts}
     parts = {name: empty_part(classes[name], configs[name]) for name in configs if name in classes}
     states = {

@@ -122,17 +122,20 @@ def model_of(request: Request, subject: Subject) -> Path:
     return folder if folder.is_dir() else write_toy_sdxl(folder, like=_DEMO)
 
 
-def random_model(request: Request, model: str) -> Path:
+def random_model(
+    request: Request, model: str, *, name: str = "", changes: Mapping[str, Mapping[str, Any]] | None = None
+) -> Path:
     """Return a published model's shapes with random weights, which are written first where they are missing.
 
+    With `changes` of its parts' configs it is another one, in a folder of another `name`.
     Raises DarkroomError where the disk is too small for them.
     """
-    folder = request.folder / "models" / model
+    folder = request.folder / "models" / (name or model)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         _require_disk(folder.parent, model)
         tokenizers = _tokenizers(request.folder / "tokenizers" / model, FAMILIES[published(model).family])
-        write_random_model(folder, model, device=device_of(request), tokenizers_from=tokenizers)
+        write_random_model(folder, model, device=device_of(request), tokenizers_from=tokenizers, changes=changes or {})
     return folder
 
 
