@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes
-from modules.estimate.recordings import kept_file, recordings_of
+from modules.estimate.recordings import PassesOfPart, kept_file, recordings_of
 from modules.families.spec import FamilySpec
 from trainer.child.process import spawn_python
 from trainer.preflight.report import Progress, no_progress
@@ -31,6 +33,7 @@ _MOST_SECONDS = 300  # of a trace on a busy machine; usually it takes 10
 _POLL_SECONDS = 0.1
 # The files of shapes that were traced together in vain: the next estimates of the same model need not try again.
 _failed: set[frozenset[Path]] = set()
+_tracing = threading.Lock()
 
 
 def trace_unknown(config: Config, progress: Progress = no_progress) -> None:
@@ -61,6 +64,16 @@ def passes_of(
     Raises ValueError if that fails, as for a config that is not valid, and KeyError if a part has no config.
     """
     known = recordings_of(spec, configs)
+    if len(known) < len(spec.parts):
+        with _one_at_a_time(progress):  # the window estimates for its preview and for the check of a start at once
+            known = _trace_missing(spec, configs, progress)
+    return Passes(spec, known, num_references=num_references, seen_tokens=seen_tokens)
+
+
+def _trace_missing(
+    spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], progress: Progress
+) -> dict[str, PassesOfPart]:
+    known = recordings_of(spec, configs)
     missing = {part.name: configs[part.name] for part in spec.parts if part.name not in known}
     files = frozenset(kept_file(spec, part, missing[part.name]) for part in spec.parts if part.name in missing)
     if missing and files not in _failed:
@@ -69,7 +82,18 @@ def passes_of(
     if unknown := [name for name in missing if name not in known]:
         _failed.add(files)  # and not each of them: a trace ends at the first part that fails
         raise ValueError(f"The memory of {', '.join(unknown)} could not be estimated.")
-    return Passes(spec, known, num_references=num_references, seen_tokens=seen_tokens)
+    return known
+
+
+@contextmanager
+def _one_at_a_time(progress: Progress) -> Iterator[None]:
+    """Wait until no other thread traces; `progress` is called until then, and may raise to stop."""
+    while not _tracing.acquire(timeout=_POLL_SECONDS):
+        progress(ESTIMATING, 0, 1)
+    try:
+        yield
+    finally:
+        _tracing.release()
 
 
 def trace_in_child(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], progress: Progress) -> None:
