@@ -12,7 +12,7 @@ import pytest
 
 from modules.system.errors import DarkroomError
 from ui.widgets.files import listing
-from ui.widgets.files.browser import Browser, Chosen, Enter, Purpose, Rejected, common_start, completions
+from ui.widgets.files.browser import Browser, Chosen, Enter, Purpose, Rejection, common_start, completions
 from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, natural_order, read_folder
 from ui.widgets.files.new_folder import create_folder
 from ui.widgets.files.places import mounted_disks, places, with_recent
@@ -104,9 +104,9 @@ def test_what_a_typed_path_means(tree: Path) -> None:
     assert made.typed("cats") == Enter(tree / "cats")
     assert made.typed("b.json") == Chosen((tree / "b.json",))
     assert made.typed(f'"{tree}/cats/../b.json"') == Chosen((tree / "b.json",))
-    assert made.typed("gone") == Rejected(f"{tree / 'gone'} does not exist.")
+    assert made.typed("gone") == Rejection(f"{tree / 'gone'} does not exist.")
     assert made.typed("~") == Enter(Path.home())
-    assert browser("folder", tree).typed("b.json") == Rejected(f"{tree / 'b.json'} is not a folder.")
+    assert browser("folder", tree).typed("b.json") == Rejection(f"{tree / 'b.json'} is not a folder.")
 
 
 def test_a_saved_file_gets_the_ending_of_its_kind_and_replaces_only_when_asked(tree: Path) -> None:
@@ -119,9 +119,9 @@ def test_a_saved_file_gets_the_ending_of_its_kind_and_replaces_only_when_asked(t
     made.name = "cats"
     assert made.answer() == Enter(tree / "cats")
     made.name = "nowhere/new"
-    assert made.answer() == Rejected(f"The folder {tree / 'nowhere'} does not exist.")
+    assert made.answer() == Rejection(f"The folder {tree / 'nowhere'} does not exist.")
     made.name = " "
-    assert made.answer() == Rejected("Type a name for the file.")
+    assert made.answer() == Rejection("Type a name for the file.")
 
 
 def test_a_folder_that_cannot_be_read_is_said_and_the_list_stays(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_read_is_said_and_the_list_stays(tree: Path, mon
     made.show(read_folder(tree / "cats"))
     assert made.status() == (f"{tree / 'cats'} cannot be opened: you have no permission to read it.", "error")
     assert (made.folder, made.shown) == (tree, before)
-    assert isinstance(made.answer(), Rejected)
+    assert isinstance(made.answer(), Rejection)
 
 
 def test_a_broken_link_is_listed_as_a_file(tree: Path) -> None:

@@ -33,7 +33,7 @@ StartQueue = Callable[[], tuple[Holder, Path]]
 
 _STOP = "Stop writes a backup from which the run can resume."
 _LEFT = "A run that is kept training is shown again by the next window."
-_LEFT_QUEUE = "A queue that is kept running trains its other items, too; the next window shows it again."
+_LEFT_QUEUE = "A queue that is kept running also trains its other items; the next window shows it again."
 
 
 def start_detached(request: RunRequest) -> Detached:

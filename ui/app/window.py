@@ -171,7 +171,7 @@ class App:
         self._is_closed = True
         self.context.session.leave()
         for window in [w for w in self.root.winfo_children() if isinstance(w, Window)]:
-            window.destroy()  # before the pages, which they tell what they have written last
+            window.destroy()  # before the pages, to which they report their last changes
         self.save_session()
         self._session.release()
         self.context.pump.stop()

@@ -64,7 +64,7 @@ class InstallWindow(Window):
         self._show()
 
     def also_call(self, done: Callable[[], object]) -> None:
-        """Call another function, too, once the installation has ended."""
+        """Also call this function once the installation has ended."""
         self._waiting.append(done)
 
     def destroy(self) -> None:

@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 class TensorBoardControl:
     """Starts the server in the background; `config` returns the current settings.
 
-    A config may come from anybody, so it exposes nothing by itself: `may_expose(folder, asks)` is whether the user
-    agreed to expose a folder to the network, on this machine. With `asks` it asks.
+    A config may come from anybody, so it cannot expose anything alone: `may_expose(folder, asks)` returns whether the
+    user agreed on this machine to expose a folder to the network. With `asks` it asks.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class TensorBoardServer:
                 process.kill()
 
     def close(self) -> None:
-        """End the server with the window; one that is still starting ends, too."""
+        """End the server with the window, even one that is still starting."""
         self._is_closed = True
         self.stop()
 

@@ -256,7 +256,7 @@ class Documents:
                 Answer("inside", "Keep them inside the config", is_default=True),
             )
             title = f"Write the {file.kind} to that file?"
-            match self._interaction.choose(title, f"{file} Saving writes that file, too.", answers, "warning"):
+            match self._interaction.choose(title, f"{file} Saving also writes that file.", answers, "warning"):
                 case "write":
                     self._confirmed_lists.add(file.path)
                 case "inside":

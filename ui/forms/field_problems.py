@@ -129,7 +129,7 @@ class _Check:
     def run(self, config: Config, shipped: Config | None = None) -> None:
         """Check a config in the background, after the check of another one that is under way.
 
-        Problems that `shipped` has, too, are left out.
+        Problems that `shipped` also has are left out.
         """
         if not self.is_new(config):
             return

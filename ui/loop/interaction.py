@@ -91,7 +91,7 @@ class Interaction(Protocol):
     def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
         """Show the warnings of the check and the preview of the run; return whether to start.
 
-        What helps against the warnings is offered, too (`ACTIONS_OF_REMEDIES`): its action is returned.
+        The remedies of the warnings are also offered (`ACTIONS_OF_REMEDIES`): the chosen one's action is returned.
         """
 
     def show_failure(self, failure: Failure) -> bool:

@@ -211,7 +211,7 @@ def relax() -> None:
 def keep_interpreter_smooth() -> None:
     """Call it once, when the window is built: what exists by now stays until the end and is not collected.
 
-    A run turns automatic collection off and on again by itself.
+    A run itself turns automatic collection off and on again.
     """
     gc.collect()
     gc.freeze()

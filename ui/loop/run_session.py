@@ -278,7 +278,7 @@ class RunSession:
         from trainer.events import PhaseChanged, RunFailed
         from ui.loop.folding import fold
 
-        if isinstance(event, RunFailed) and not event.backup_path:  # whoever reports a killed run has not looked
+        if isinstance(event, RunFailed) and not event.backup_path:  # the report of a killed run names no backup
             backup = self._find_newest_backup()
             event = event if backup is None else replace(event, backup_path=str(backup.path))
         self._state = fold(self._state, event, self._wall_clock())

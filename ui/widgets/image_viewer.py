@@ -24,7 +24,7 @@ Actions = Callable[[int], Sequence[tuple[str, Callable[[], object]]]]
 
 
 class ImageViewer(Window):
-    """Steps through the images by slider, buttons and arrow keys; `actions` have buttons, too."""
+    """Steps through the images by slider, buttons and arrow keys; `actions` also have buttons."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedItem:
     """A heading or a link with the place of its top left corner, and the lines of its detail."""
 
     x: int
@@ -40,7 +40,7 @@ Groups = Sequence[tuple[str, Sequence[Link]]]
 
 def place_links(
     groups: Groups, num_columns: int, column_px: int, px: Callable[[float], int], wrapped: Callable[[str], list[str]]
-) -> tuple[list[Placed], int]:
+) -> tuple[list[PlacedItem], int]:
     """Return the places of all headings and links, in columns of about equal height, and the height of the highest.
 
     A group continues in the next column, below its heading. `wrapped(detail)` returns the lines of a detail.
@@ -56,9 +56,9 @@ def place_links(
         if is_new:
             y += px(_BETWEEN_GROUPS) if y else 0
             is_repeated = title == last and len(groups) == 1  # a single one is not repeated
-            placed.append(Placed(column * column_px, y, heading="" if is_repeated else title))
+            placed.append(PlacedItem(column * column_px, y, heading="" if is_repeated else title))
             y, last = y + px(_HEADING), title
-        placed.append(Placed(column * column_px, y, link=link, detail="\n".join(lines)))
+        placed.append(PlacedItem(column * column_px, y, link=link, detail="\n".join(lines)))
         y += height
         highest = max(highest, y)
     return placed, highest
@@ -72,7 +72,7 @@ class LinkColumns(tk.Canvas):
     ) -> None:
         super().__init__(master, highlightthickness=0, borderwidth=0, width=1, height=1, takefocus=True, cursor="hand2")
         self.theme = theme
-        self.placed: list[Placed] = []
+        self.placed: list[PlacedItem] = []
         self._on, self._on_open = on, on_open
         self._min_column_px = theme.px(min_column_px)
         self._column_px = 1

@@ -104,7 +104,7 @@ def _wheel_clicks(event: tk.Event[Any]) -> float:
 
 
 def _frame_around(widget: object, *, is_for_wheel: bool = True) -> ScrollFrame | None:
-    """Return the nearest scroll frame around a widget, unless something nearer scrolls by itself."""
+    """Return the nearest scroll frame around a widget, unless something nearer has its own scrolling."""
     while isinstance(widget, tk.Misc):
         if isinstance(widget, ScrollFrame):
             return widget

@@ -109,7 +109,7 @@ class Theme:
         return (family, -self.px(size_px), weight)
 
     def unscaled_font(self, role: str) -> Font:
-        """Return a font for a widget that scales by itself."""
+        """Return a font for a widget that does its own scaling."""
         size_px, is_strong = FONTS[role]
         family, weight = self._families[is_strong]
         return (family, size_px, weight)

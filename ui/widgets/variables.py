@@ -63,7 +63,7 @@ def remove_traces(variables: list[tk.Variable]) -> None:
     """Remove all traces of variables that nothing follows any more."""
     for variable in variables:
         for modes, name in variable.trace_info():
-            variable.trace_remove(modes, name)  # type: ignore[arg-type]  # it takes several modes, too
+            variable.trace_remove(modes, name)  # type: ignore[arg-type]  # it also takes several modes
 
 
 def _note(variable: tk.Variable, master: Any) -> None:

@@ -28,7 +28,7 @@ _MAX_AT_ONCE = 200  # files that are written while the window waits
 
 
 class _Writing:
-    """Changes to write, once: by the background, or by whoever cannot wait for it.
+    """Changes that are written once: in the background, or at once by a caller that cannot wait.
 
     `undo` is the history of the folder to which they belong: another one may be open when they are written.
     """

@@ -242,7 +242,7 @@ _FINER, _COARSER = 1 / 1.15, 1.15  # of the brush
 
 
 def bind_keys(editor: CaptionEditor) -> None:
-    """Bind the keys of the window, and those that work in its texts, too."""
+    """Bind the keys of the window, and the ones that also work in its texts."""
     for sequence, command in _everywhere(editor).items():
         _bind(editor, sequence, command, is_for_text=True)
         for widget in (editor.caption_panel.text, editor.caption_panel.entry.tk_entry):  # before Tk's own

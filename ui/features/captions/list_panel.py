@@ -43,7 +43,7 @@ class Line:
 class ThumbnailList(Grid):
     """Call `show` with images; `line_of(index)` returns a row when it is drawn, `on_choose(index)` a click.
 
-    Home and End choose, too; the editor's keys move up and down.
+    Home and End choose as well; the editor's keys move up and down.
     """
 
     wheel_px = 2 * _ROW_PX

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from modules.data.transforms.geometry import Box
 from ui.features.captions.image_set import ImageSet, ListFilter, Source, read_images
-from ui.features.captions.session import EditorSession, LoadedImage, Unsaved, ask_about, load_image
+from ui.features.captions.session import EditorSession, LoadedImage, SaveFailure, ask_about, load_image
 from ui.features.captions.viewport import ScaledImage
 from ui.loop.background import Background, Job
 from ui.loop.interaction import Interaction
@@ -242,7 +242,7 @@ class CaptionModel:
             self.changed()
         return is_settled
 
-    def _settle(self, unsaved: Unsaved) -> bool:
+    def _settle(self, unsaved: SaveFailure) -> bool:
         reason = unsaved.reason
         while True:
             choice = ask_about(self._interaction, unsaved, reason)

@@ -33,7 +33,7 @@ _COLUMNS = (
 )
 
 
-class Listed(Protocol):
+class ListedImages(Protocol):
     """The images whose captions are searched, and the set that they are from."""
 
     @property
@@ -52,7 +52,7 @@ class ReplaceWindow(Window):
         self,
         master: tk.Misc,
         context: Context,
-        session: Listed,
+        session: ListedImages,
         written: Callable[[dict[Path, str]], object],
     ) -> None:
         super().__init__(master, context.theme, "Find and replace in captions")

@@ -60,7 +60,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that was changed: its content before and after; None where there was no file."""
+    """A file that was changed: its content before and after; None if there was no file."""
 
     path: Path
     before: bytes | None

@@ -27,7 +27,7 @@ Part = Literal["caption", "mask"]
 
 
 @dataclass(frozen=True, slots=True)
-class Unsaved:
+class SaveFailure:
     """Why the caption or the mask could not be saved; without a `reason`, another program changed the file."""
 
     part: Part
@@ -94,7 +94,7 @@ class EditorSession:
         self.images = images
         self._places = {image: place for place, image in enumerate(images)}
 
-    def save(self) -> tuple[Unsaved, ...]:
+    def save(self) -> tuple[SaveFailure, ...]:
         """Save what was edited; return what could not be saved."""
         unsaved = []
         if self.caption is not None:
@@ -157,7 +157,7 @@ class EditorSession:
         mask = self.mask
         return mask is not None and not mask.is_edited and mask.has_other_file()
 
-    def keep_mine(self, unsaved: Unsaved) -> None:
+    def keep_mine(self, unsaved: SaveFailure) -> None:
         """Write over the file of another program; its caption can be reverted to. Raises OSError."""
         if unsaved.part == "caption" and self.caption is not None:
             self.caption.keep_mine()
@@ -165,7 +165,7 @@ class EditorSession:
             self.mask.overwrite()
         self._note_files()
 
-    def discard(self, unsaved: Unsaved) -> None:
+    def discard(self, unsaved: SaveFailure) -> None:
         """Give up the edits of the caption or the mask, for the file of another program or one that stays."""
         if unsaved.part == "mask":
             self.mask = None
@@ -176,7 +176,7 @@ class EditorSession:
                 self.caption = None
         self._note_files()
 
-    def rescue(self, unsaved: Unsaved, folder: Path) -> Path | None:
+    def rescue(self, unsaved: SaveFailure, folder: Path) -> Path | None:
         """Write the edited caption or mask elsewhere, because the window closes without asking; return the file."""
         place = folder / unsaved.file.name
         if unsaved.part == "caption" and self.caption is not None:
@@ -205,13 +205,13 @@ class EditorSession:
         if self.mask is not None and self.mask.path.is_file() and self.current not in self.set.masked:
             self.set = self.set.with_mask(self.current)
 
-    def _save_document(self, part: Part, document: CaptionDocument | MaskDocument) -> list[Unsaved]:
+    def _save_document(self, part: Part, document: CaptionDocument | MaskDocument) -> list[SaveFailure]:
         try:
             document.save()
         except ConflictError:
-            return [Unsaved(part, document.path)]
+            return [SaveFailure(part, document.path)]
         except (OSError, ValueError) as error:
-            return [Unsaved(part, document.path, getattr(error, "strerror", None) or str(error))]
+            return [SaveFailure(part, document.path, getattr(error, "strerror", None) or str(error))]
         return []
 
 
@@ -224,7 +224,7 @@ _CHANGED = (
 )
 
 
-def ask_about(interaction: Interaction, unsaved: Unsaved, reason: str) -> Choice:
+def ask_about(interaction: Interaction, unsaved: SaveFailure, reason: str) -> Choice:
     """Ask what to do with a file; `reason` is why it cannot be written, "" if another program changed it."""
     answers: Sequence[Answer] = _BLOCKED if reason else _CHANGED
     name = unsaved.file.name

@@ -75,7 +75,7 @@ class CheckpointGrid(Grid):
         return GridLayout(num_cells, columns, side, height, gap, live_px=side, left=left, top=px(_HEADER_PX))
 
     def photo_key(self, number: int, layout: GridLayout) -> Key | None:
-        """Return the key of an image; None where there is none yet."""
+        """Return the key of an image; None if there is none yet."""
         row, column = divmod(number, layout.num_columns)
         image = self.table.image(self.table.rows[row], self.table.columns[column], self.strength)
         return None if image is None else (image, layout.cell_width)

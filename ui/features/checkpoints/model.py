@@ -88,7 +88,7 @@ class CheckpointTable:
         return sum(len(c.cells) for c in self.comparisons)
 
     def image(self, row: Row, column: Column, strength: float) -> Path | None:
-        """Return the image of a row; None where there is none."""
+        """Return the image of a row; None if there is none."""
         name = self._images.get((row.run_dir, row.checkpoint.name, column, strength))
         return None if name is None else images_dir(row.run_dir) / name
 

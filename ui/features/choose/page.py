@@ -152,7 +152,7 @@ class ChoosePage:
             self._context.root.bind(sequence, partial(self._key, press), add="+")
 
     def _key(self, press: Callable[[], object], event: tk.Event[Any]) -> str | None:
-        """Run a plain key unless a control has the focus; shortcuts such as Ctrl+S are not the page's."""
+        """Run a plain key unless a control has the focus; shortcuts such as Ctrl+S belong to the window."""
         is_for_page = self._is_shown and event.widget in (self._context.root, self.frame)
         if not is_for_page or int(event.state) & _SHORTCUT_MASK:
             return None
@@ -186,7 +186,7 @@ class ChoosePage:
             self.choosing.refresh()
 
     def _look(self, _deadline: float) -> bool:
-        """Read the folder every second while the page is shown: other programs answer, too, or ask."""
+        """Read the folder every second while the page is shown: other programs may also ask or answer."""
         now = time.perf_counter()
         if self._is_shown and now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS

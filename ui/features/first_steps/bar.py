@@ -87,7 +87,7 @@ class FirstStepsBar(Panel):
         self._draw_steps(body, way, current, text)
 
     def _draw_line(self, line: Panel, way: Way, current: int, text: str) -> None:
-        """Draw it in a line, for a low window, or in two where it is narrow, too: the tooltips have the rest."""
+        """Draw it in a line for a low window, or in two if that is also narrow; the tooltips have the rest."""
         theme, px = self._context.theme, self._context.theme.px
         words, buttons = Panel(line, theme, "card"), Panel(line, theme, "card")
         line.columnconfigure(0, weight=1)

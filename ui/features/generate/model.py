@@ -80,7 +80,7 @@ class SampleSession:
             self._bad_choice = error
 
     def use_config(self, config: Config, *, with_prompt: bool = False) -> None:
-        """Use the model and the devices of a config; its first prompt, too, if `with_prompt`."""
+        """Use the model and the devices of a config, and with `with_prompt` its first prompt."""
         prompts = self.form.config.sampling.prompts
         self.form.replace(_with_prompt(config, None if with_prompt else prompts[0]))
         self.choose(run="", backup="")

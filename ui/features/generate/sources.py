@@ -40,7 +40,7 @@ class SampleSources:
         self._card().refresh()
 
     def use_result(self, result: Result, *, with_prompt: bool = False) -> None:
-        """Use the result of a run with its base model, and with `with_prompt` its first prompt, too."""
+        """Use the result of a run with its base model, and with `with_prompt` also its first prompt."""
         self._session.use_config(result.config, with_prompt=with_prompt)
         self._session.choose(run=str(result.run_dir), backup="")
         if result.kind == "full":

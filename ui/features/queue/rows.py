@@ -66,7 +66,7 @@ class Difference:
 
     @property
     def sentence(self) -> str:
-        """The heading and the first lines, for where there is no room for all."""
+        """The heading and the first lines, for places without room for all."""
         heading, *entries = self.lines or ("",)
         more = f"; {count(len(entries) - _MAX_CHANGES, 'more setting')}" if len(entries) > _MAX_CHANGES else ""
         return f"{heading} {'; '.join(entries[:_MAX_CHANGES])}{more}".strip()
@@ -147,5 +147,5 @@ def status_line(control: QueueControl) -> str:
     if control.is_running:
         return f"The queue starts when the current run has ended: {left}."
     if control.runner is not None:
-        return f"The queue runs outside this window: {left}. Stop on the Run page stops it, too."
+        return f"The queue runs outside this window: {left}. Stop on the Run page also stops it."
     return f"{left[0].upper()}{left[1:]}." if control.queue.items else ""

@@ -37,7 +37,7 @@ _BESIDE = {"port": "host", "price_per_hour": "num_devices"}  # in the row of ano
 
 
 class RecordForm(Panel):
-    """Rows of entries. What cannot be typed, such as the provider, is kept from the machine that is shown."""
+    """Rows of entries. Values that cannot be typed, such as the provider, are kept from the machine that is shown."""
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme)

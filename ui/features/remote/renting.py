@@ -1,6 +1,6 @@
 """Tasks with rented machines at their provider: one at a time, in threads of its own.
 
-It lasts as long as the main window: whoever closes the window of machines meanwhile finds it again.
+It lasts as long as the main window: a task continues when the window of machines is closed, and is shown there again.
 """
 
 from __future__ import annotations

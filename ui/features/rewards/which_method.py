@@ -88,7 +88,7 @@ def with_method(config: Config, spec: MethodSpec, source: MethodSource) -> Confi
 
 
 def source_of(config: Config) -> MethodSource:
-    """Return what the method of a config learns from."""
+    """Return the source from which the method of a config learns."""
     method = config.training.method
     known = METHODS[method.name].sources.items()
     fits = (

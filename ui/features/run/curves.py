@@ -118,7 +118,7 @@ class RunCurves(Panel):
         self.show(self._state)
 
     def compare(self, run_dir: Path) -> None:
-        """Draw an earlier run, too, or no longer; the oldest choice makes room for a fifth."""
+        """Add the curve of an earlier run, or remove it; the oldest choice makes room for a fifth."""
         if self.past.pop(run_dir, None) is not None:
             self.show(self._state)
             return
@@ -148,7 +148,7 @@ class RunCurves(Panel):
         self.log_switch.pack(side="right")
         self.zoom_button.set_enabled(False)
         tips.attach(self.curves_button, lambda: _CURVES_TIP)
-        tips.attach(self.runs_button, lambda: "Draw the smoothed loss of earlier runs, too")
+        tips.attach(self.runs_button, lambda: "Also draw the smoothed loss of earlier runs")
         tips.attach(self.zoom_button, lambda: _ZOOM_TIP)
 
     def _set_log(self) -> None:

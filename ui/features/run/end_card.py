@@ -316,7 +316,7 @@ class EndCard(Card):
                 label.configure(image=photo)
 
     def _fit(self) -> None:
-        """Show the samples where there is room for them."""
+        """Show the samples if there is room for them."""
         has_room = bool(self.pairs) and not is_low(self._context.root.winfo_height(), self._context.theme)
         if has_room and not self.strip.winfo_manager():
             self.strip.pack(fill="x", padx=(self._px(12), 0), pady=(self._px(10), 0))

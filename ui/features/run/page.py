@@ -230,7 +230,7 @@ class RunPage:
         if whole_px >= px(_SAMPLES_ROOM_PX):
             self.images_card.grid()
             room = min(room, whole_px - self.figures.winfo_reqheight() - px(_HEADING_PX + _LEAST_SAMPLES_PX))
-        elif whole_px > 1:  # the card of the end shows samples, too
+        elif whole_px > 1:  # the card of the end also shows samples
             self.images_card.grid_remove()
             room = whole_px - px(_HEADING_PX)
         height = min(self.facts.winfo_reqheight(), max(room, self._context.theme.px(_MIN_FACTS_PX)))

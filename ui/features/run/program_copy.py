@@ -60,7 +60,7 @@ class ProgramCopy:
 
 
 def copy_into(program: ProgramFolder, result: Path, kind: FileKind) -> ProgramCopy:
-    """Return the copy of a result for a program. Raises DarkroomError if the program has no folder for such files."""
+    """Return the copy of a result for a program. Raises DarkroomError if the program has no folder for its kind."""
     sort = kept_as(kind)
     folder = program.place_for(sort) if sort is not None else None
     embeddings = program.place_for("embeddings")

@@ -38,7 +38,7 @@ def fork_choices(record: RunRecord) -> ForkChoices:
     run, run_dir, config = record.title, record.run_dir, config_of(record.run_dir)
     try:
         checkpoints = checkpoints_of(run_dir) if config is not None and _start_setting(config) else []
-    except DarkroomError:  # what it trains is not a model by itself
+    except DarkroomError:  # its result is not a model of its own
         checkpoints = []
     models = [ForkSource(run_dir, run, c.step, Path(c.path)) for c in checkpoints if c.path]
     backups = [ForkSource(run_dir, run, b.step, b.path, b) for b in list_backups(run_dir)]

@@ -18,7 +18,7 @@ _COLUMNS = (
     Column("place", "Where", 290, is_fitted=True),
     Column("note", "Note", 190, is_stretched=True, is_fitted=True),
 )
-_KEYS = "Up and Down select, Return opens, Escape closes. OneTrainer's and kohya's names are found, too."
+_KEYS = "Up and Down select, Return opens, Escape closes. It also finds the names of OneTrainer and kohya."
 
 _LEFT_OUT = ("find", "save_as", "presets")  # this window, and menus of the top bar
 

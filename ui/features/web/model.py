@@ -22,8 +22,8 @@ _ARGUMENTS: dict[Reach, Sequence[str]] = {"here": (), "network": ("--host=0.0.0.
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """Where the page is, and who can reach it; or why there is none."""
+class PageState:
+    """The address of the page and a note on who can reach it, or the problem for which it is not served."""
 
     url: str = ""
     note: str = ""
@@ -39,9 +39,9 @@ class WebPage:
         """`workspaces` returns those whose runs the window lists."""
         self.changed: Signal[[]] = Signal()
         self.reach: Reach = "off"
-        self.served = Served()
+        self.served = PageState()
         self._workspaces, self._preferences, self._spawn = workspaces, preferences, spawn
-        self._child: ChildProcess[Served] | None = None
+        self._child: ChildProcess[PageState] | None = None
         self._sent = ""
 
     @property
@@ -67,7 +67,7 @@ class WebPage:
 
     def _serve(self, reach: Reach) -> None:
         self.close()
-        self.reach, self.served = reach, Served()
+        self.reach, self.served = reach, PageState()
         if reach != "off":
             self._start([*_ARGUMENTS[reach], *(self._encryption() if reach == "network" else ())])
         self.changed()
@@ -110,23 +110,23 @@ class WebPage:
                 ("web", "--json-lines", *arguments), read=_read, ending=_ending, spawn=self._spawn or spawn_trainer
             )
         except OSError as error:
-            self.reach, self.served = "off", Served(problem=f"It could not be started: {plain_reason(error)}.")
+            self.reach, self.served = "off", PageState(problem=f"It could not be started: {plain_reason(error)}.")
             return
         self.send_workspaces()
 
 
-def _read(line: str) -> Served | None:
+def _read(line: str) -> PageState | None:
     try:
         data = json.loads(line)
-        return Served(str(data["url"]), str(data["note"]))
+        return PageState(str(data["url"]), str(data["note"]))
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def _ending(_last: Served | None, _code: int, log: Path) -> Served:
+def _ending(_last: PageState | None, _code: int, log: Path) -> PageState:
     from modules.system.atomic import remove_quietly
     from trainer.child.process import last_lines
 
     printed = last_lines(log, _NUM_LINES).replace("\n", " ")
     remove_quietly(log)
-    return Served(problem=printed or "The page has ended unexpectedly.")
+    return PageState(problem=printed or "The page has ended unexpectedly.")

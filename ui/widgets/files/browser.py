@@ -40,13 +40,13 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """The answer cannot be used, for this reason."""
+class Rejection:
+    """An answer that cannot be used, and why."""
 
     reason: str
 
 
-Outcome = Enter | Chosen | Rejected
+Outcome = Enter | Chosen | Rejection
 
 
 class Browser:
@@ -164,11 +164,11 @@ class Browser:
         match self.purpose:
             case "folder" | "folders":
                 if self.problem:
-                    return Rejected(self.problem)
+                    return Rejection(self.problem)
                 return Chosen(chosen or (self.folder,))
             case "open":
                 if not chosen:
-                    return Rejected("Select a file.")
+                    return Rejection("Select a file.")
                 return Enter(chosen[0]) if self._is_folder(chosen[0]) else Chosen(chosen[:1])
             case "save":
                 return self._save_answer()
@@ -180,13 +180,13 @@ class Browser:
             return Enter(path)
         match self.purpose:
             case "open":
-                return Chosen((path,)) if path.exists() else Rejected(f"{path} does not exist.")
+                return Chosen((path,)) if path.exists() else Rejection(f"{path} does not exist.")
             case "save":
                 if not path.parent.is_dir():
-                    return Rejected(f"The folder {path.parent} does not exist.")
+                    return Rejection(f"The folder {path.parent} does not exist.")
                 return Chosen((path,), replaces=path.exists())
             case _:
-                return Rejected(f"{path} is not a folder." if path.exists() else f"{path} does not exist.")
+                return Rejection(f"{path} is not a folder." if path.exists() else f"{path} does not exist.")
 
     def path_of(self, text: str) -> Path:
         """Return a typed path as an absolute one: "~" is the home folder, a relative one begins at the open folder."""
@@ -217,7 +217,7 @@ class Browser:
     def _save_answer(self) -> Outcome:
         name = self.name.strip()
         if not name:
-            return Rejected("Type a name for the file.")
+            return Rejection("Type a name for the file.")
         path = self.path_of(name)
         if path.is_dir():
             return Enter(path)
@@ -225,7 +225,7 @@ class Browser:
         if suffix and path.suffix.lower() not in self._suffixes_of_kind():
             path = path.with_name(path.name + suffix)
         if not path.parent.is_dir():
-            return Rejected(f"The folder {path.parent} does not exist.")
+            return Rejection(f"The folder {path.parent} does not exist.")
         return Chosen((path,), replaces=path.exists())
 
     def _suffixes_of_kind(self) -> list[str]:

@@ -16,7 +16,7 @@ from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry as TextEntry
 from ui.widgets.files.board import FileBoard
-from ui.widgets.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected
+from ui.widgets.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejection
 from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
 from ui.widgets.files.location import PathEntry, PlacesList
 from ui.widgets.files.new_folder import NewFolderBar, create_folder
@@ -146,7 +146,7 @@ class FileDialog(Dialog):
         match outcome:
             case Enter(folder):
                 self.open(folder)
-            case Rejected(reason):
+            case Rejection(reason):
                 self._say(reason, "error")
             case Chosen(paths, replaces) if not replaces or self._may_replace(paths[0]):
                 self._result = paths
@@ -244,7 +244,7 @@ class FileDialog(Dialog):
         outcome = self.browser.typed(self.path.get())
         if chooses_folders and isinstance(outcome, Enter):
             outcome = Chosen((outcome.folder,))
-        self.path_entry.mark_invalid(isinstance(outcome, Rejected))
+        self.path_entry.mark_invalid(isinstance(outcome, Rejection))
         self._take(outcome)
         if isinstance(outcome, Enter):
             self.board.canvas.focus_set()
