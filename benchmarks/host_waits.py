@@ -12,14 +12,13 @@ instead of a CPU the operations are counted that came after.
 from __future__ import annotations
 
 import sys
-import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 from unittest import mock
 
@@ -39,12 +38,13 @@ from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
 _ATEN = torch.ops.aten
-_READS = frozenset(
+READS = frozenset(
     {
         _ATEN._local_scalar_dense, _ATEN.is_nonzero, _ATEN.equal, _ATEN.nonzero, _ATEN.masked_select, _ATEN._unique2,
         _ATEN.repeat_interleave, _ATEN._linalg_check_errors,
     }
 )  # fmt: skip
+"""The operations that read values, or whose results have a size that depends on values."""
 _READING = (torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.numpy)
 _MAKING = (torch.tensor, torch.as_tensor)
 _INDEXED = frozenset({_ATEN.index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_})
@@ -105,7 +105,7 @@ class HostWaits(DeviceGuard):
     def add(self, what: str) -> None:
         """Count a wait."""
         if self.is_counting:
-            self.found[f"{what} in {_place()}"] += 1
+            self.found[f"{what} in {place_of_wait()}"] += 1
 
     def _is_pinned(self, tensor: torch.Tensor) -> bool:
         found = self._pinned.get(tensor.untyped_storage()._cdata)
@@ -116,7 +116,7 @@ class HostWaits(DeviceGuard):
     ) -> Any:
         operation = func.overloadpacket
         self.num_operations += 1
-        if operation in _READS and any(map(self.is_here, tensors_in(args))):
+        if operation in READS and any(map(self.is_here, tensors_in(args))):
             self.add(operation.__name__)
         elif operation in _INDEXED and self.is_here(args[0]):
             indices = list(tensors_in(args[1]))
@@ -213,7 +213,7 @@ def _counted_reads(guard: HostWaits | None, found: Counter[Place]) -> Iterator[N
         def wait(self) -> list[float]:
             is_first, values = self._read is None, super().wait()
             if is_first and is_counting and self._is_dry():
-                found[f"read in {_place()}"] += 1
+                found[f"read in {place_of_wait()}"] += 1
             return values
 
         def _is_dry(self) -> bool:
@@ -254,13 +254,15 @@ def waits_reported_by_torch(found: Counter[Place]) -> Iterator[None]:
             found[f"wait in {_relative(one.filename)}:{one.lineno}"] += 1
 
 
-def _place() -> str:
+def place_of_wait() -> str:
     """Return the innermost line of the program's own code on the stack, without the counting itself."""
-    for frame in reversed(traceback.extract_stack()):
-        path = Path(frame.filename)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
         own = path.is_relative_to(PROGRAM_ROOT) and path.relative_to(PROGRAM_ROOT).parts[0] in _OWN_FOLDERS
         if own and path.name not in _NOT_NAMED:
-            return f"{_relative(frame.filename)}:{frame.lineno}"
+            return f"{_relative(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
     return "another package"
 
 

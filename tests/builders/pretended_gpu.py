@@ -4,8 +4,8 @@ The dispatch keys of such a tensor are CUDA's, so autograd, autocast, the optimi
 a GPU. Below them each operation is done by the CPU, after what a GPU would refuse has been refused: operands of two
 devices, generators of another device, reading memory of the GPU as an array, and what only kernels of the CPU take
 (norms of one dtype with weights of another, fused optimizers whose tensors lie in memory in different orders, products
-in 8 bits of sizes that tensor cores do not have). Streams and events exist, but all work is done at once, so what is
-read before its copy is done is not found.
+in 8 bits of sizes that tensor cores do not have, and in deterministic mode what has no deterministic kernel). Streams
+and events exist, but all work is done at once, so what is read before its copy is done is not found.
 
 Only for torch's build for CPUs on Linux: autograd asks C++ objects for the GPU's streams, and here gets them by changed
 tables of virtual functions.
@@ -14,8 +14,10 @@ tables of virtual functions.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +27,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from benchmarks.host_waits import READS, place_of_wait
 from benchmarks.kernels.pretended_accelerator import pretended_accelerator
 from modules.memory import transfers
 from modules.memory.guard import tensors_in
@@ -35,8 +38,32 @@ CAN_PRETEND = sys.platform == "linux" and torch.version.cuda is None and torch.v
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda:0")
 _TOTAL_BYTES = 24 << 30
 # Operations that accept an index on the CPU beside values on a GPU.
+_OF_INDICES = (torch.int64, torch.int32, torch.bool, torch.uint8)
 _INDEXING = frozenset(
     {_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default, _ATEN._index_put_impl_.default}
+)
+# Operations that take no number of the CPU among tensors on a GPU, although it has no dimensions.
+_WITHOUT_NUMBERS = frozenset(
+    {_ATEN.stack.default, _ATEN.index_select.default, _ATEN.gather.default, _ATEN.embedding.default}
+)
+_ON_LISTS = ("aten::_foreach_", "aten::_fused_")
+# What raises an error on a GPU in deterministic mode, as `torch.use_deterministic_algorithms` lists it.
+_NOT_DETERMINISTIC = frozenset(
+    f"aten::{name}"
+    for name in (
+        "avg_pool3d_backward", "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward",
+        "adaptive_max_pool2d_backward", "max_unpool2d", "max_unpool3d", "upsample_linear1d_backward",
+        "upsample_bilinear2d_backward", "_upsample_bilinear2d_aa_backward", "upsample_bicubic2d_backward",
+        "_upsample_bicubic2d_aa_backward", "upsample_trilinear3d_backward", "reflection_pad1d_backward",
+        "reflection_pad2d_backward", "reflection_pad3d_backward", "nll_loss2d_forward", "_ctc_loss_backward", "put_",
+        "histc", "grid_sampler_2d_backward", "grid_sampler_3d_backward", "kthvalue",
+    )
+)  # fmt: skip
+_NOT_OF_FLOATS = frozenset({"aten::cumsum", "aten::cumsum_"})
+_TYPES = {torch.float32: "Float", torch.bfloat16: "BFloat16", torch.float16: "Half"}
+# What changes the shape of a tensor in place, and no memory.
+_CHANGES_VIEW = frozenset(
+    {_ATEN.unsqueeze_.default, _ATEN.squeeze_.dim, _ATEN.squeeze_.default, _ATEN.transpose_.default, _ATEN.t_.default}
 )
 _CHANGES_SHAPE = frozenset({_ATEN.resize_.default, _ATEN.set_.source_Storage_storage_offset})
 _NORMS = {  # the places of their input and their weight
@@ -75,6 +102,13 @@ class PretendedTensor(torch.Tensor):
             raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
         return _plain(self).numpy()
 
+    def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
+        """Return the name of its type, or the tensor in another one, which torch itself would ask its CUDA for."""
+        names = {made: f"torch.cuda.{name}Tensor" for made, name in _TYPES.items()}
+        if dtype is None:
+            return names[self.dtype]
+        return self.to(next((made for made, name in names.items() if name == dtype), dtype))
+
     def tolist(self) -> Any:
         return _read(self).tolist()
 
@@ -112,7 +146,16 @@ class Counts:
 
     def __init__(self) -> None:
         self.num_operations = 0
-        self.num_waits = 0
+        self.waits: Counter[str] = Counter()  # of the host for the GPU, by the line of the program
+
+    @property
+    def num_waits(self) -> int:
+        """How often the host waited for the GPU."""
+        return self.waits.total()
+
+    def add_wait(self) -> None:
+        """Count a wait for what is running now."""
+        self.waits[place_of_wait()] += 1
 
 
 class _State:
@@ -150,7 +193,7 @@ def _pretended(tensor: torch.Tensor) -> torch.Tensor:
 
 def _read(tensor: torch.Tensor) -> torch.Tensor:
     if _is_cuda(tensor):
-        _state.counts.num_waits += 1
+        _state.counts.add_wait()
     return _plain(tensor)
 
 
@@ -177,9 +220,9 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = [*tensors_in((*args, *kwargs.values()))]
     asked = kwargs.get("device")
-    device = _device_of(func, given, asked)
-    if func is _ATEN._local_scalar_dense.default and _is_cuda(given[0]):
-        _state.counts.num_waits += 1
+    device = _device_of(func, args, given, asked)
+    if _reads(func, args, given):
+        _state.counts.add_wait()
     pins = kwargs.pop("pin_memory", None)
     if asked is not None:
         kwargs["device"] = _CPU if torch.device(asked).type != "meta" else asked
@@ -214,7 +257,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         pins = True
     elif func is _ATEN._to_copy.default and asked is not None:
         if _waits(given[0], torch.device(asked), bool(kwargs.get("non_blocking"))):
-            _state.counts.num_waits += 1
+            _state.counts.add_wait()
         result = func(*plain_args, **plain_kwargs)
     else:
         if func is _ATEN.mm.dtype:  # only GPUs return another dtype than that of the operands
@@ -223,6 +266,9 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = _drawn(func, plain_args, plain_kwargs, device)
     if device == _CUDA:
         _state.counts.num_operations += 1
+    if func in _CHANGES_VIEW and device == _CUDA:
+        with _C._DisableTorchDispatch():
+            func(*args)
     if func in _CHANGES_SHAPE and device == _CUDA:
         raise NotImplementedError(f"{func} on a pretended GPU")
     wrapped = wrap(result)
@@ -238,7 +284,22 @@ def _waits(tensor: torch.Tensor, target: torch.device, non_blocking: bool) -> bo
     return target.type == "cuda" and not (non_blocking and _is_pinned(tensor))
 
 
-def _device_of(func: Any, given: list[torch.Tensor], asked: Any) -> torch.device:
+def _reads(func: Any, args: tuple[Any, ...], given: list[torch.Tensor]) -> bool:
+    """Whether the host waits for values of tensors on the GPU: to have them, or for a size that follows from them."""
+    if func.overloadpacket in READS:
+        return any(map(_is_cuda, given))
+    if func in _INDEXING and _is_cuda(given[0]):
+        indices = [*tensors_in(args[1])]
+        return any(i.dtype in (torch.bool, torch.uint8) or not _is_cuda(i) for i in indices)
+    if func is not _ATEN.copy_.default:
+        return False
+    target, source, *non_blocking = args
+    if any(non_blocking) and _is_cuda(source) and not _is_cuda(target):
+        return not _is_pinned(target)
+    return _waits(source, target.device, any(non_blocking))
+
+
+def _device_of(func: Any, args: tuple[Any, ...], given: list[torch.Tensor], asked: Any) -> torch.device:
     """Return the device of an operation's results. Raises MixedDevicesError for operands that a GPU would refuse."""
     if asked is not None:
         found = torch.device(asked)
@@ -250,19 +311,37 @@ def _device_of(func: Any, given: list[torch.Tensor], asked: Any) -> torch.device
     on_gpu = [t for t in given if _is_cuda(t)]
     if not on_gpu:
         return _CPU
-    beside = [t for t in given if not _is_cuda(t) and t.dim()]
-    if func in _INDEXING and _is_cuda(given[0]):
-        beside = []
-    if func._schema.name.startswith(("aten::_foreach_", "aten::_fused_")):
-        beside = []  # checked by item elsewhere
-    if beside:
-        shapes = ", ".join(f"{'cuda' if _is_cuda(t) else 'cpu'} {tuple(t.shape)}" for t in given)
-        raise MixedDevicesError(f"{func}: expected all tensors to be on the same device: {shapes}")
+    for together in _by_item(func, args) if func._schema.name.startswith(_ON_LISTS) else [given]:
+        _require_one_device(func, together)
     return _CUDA
+
+
+def _by_item(func: Any, args: tuple[Any, ...]) -> Iterator[list[torch.Tensor]]:
+    """Yield the tensors that an operation on lists takes together; copies may cross devices."""
+    if not func._schema.name.startswith("aten::_foreach_copy"):
+        lists = [a for a in args if isinstance(a, list | tuple)]
+        yield from ([*tensors_in(one)] for one in itertools.zip_longest(*lists))
+
+
+def _require_one_device(func: Any, tensors: list[torch.Tensor]) -> None:
+    """Raise MixedDevicesError for operands that a GPU would refuse: it takes numbers of the CPU, and indices."""
+    if not any(map(_is_cuda, tensors)):
+        return
+    takes_numbers = func not in _WITHOUT_NUMBERS and not func._schema.name.startswith("aten::_fused_")
+    checked = tensors
+    if func in _INDEXING and _is_cuda(tensors[0]):
+        checked = [t for t in tensors if t.dtype not in _OF_INDICES]
+    if any(not _is_cuda(t) and not (takes_numbers and not t.dim()) for t in checked):
+        shapes = ", ".join(f"{'cuda' if _is_cuda(t) else 'cpu'} {tuple(t.shape)}" for t in tensors)
+        raise MixedDevicesError(f"{func}: expected all tensors to be on the same device: {shapes}")
 
 
 def _require_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise NoKernelError for what torch's kernels for CUDA refuse, and those for the CPU take."""
+    if torch.are_deterministic_algorithms_enabled():
+        name, is_float = func._schema.name, any(t.dtype.is_floating_point for t in tensors_in(args))
+        if name in _NOT_DETERMINISTIC or (name in _NOT_OF_FLOATS and is_float):
+            raise NoKernelError(f"{name} does not have a deterministic implementation")
     if func in _NORMS:
         x, weight = (args[place] for place in _NORMS[func])
         if weight is not None and weight.dtype != x.dtype:
@@ -343,7 +422,7 @@ class PretendedStream:
         return event or PretendedEvent()
 
     def synchronize(self) -> None:
-        _state.counts.num_waits += 1
+        _state.counts.add_wait()
 
     def query(self) -> bool:
         return True
@@ -435,6 +514,9 @@ def pretended_gpu() -> Iterator[Counts]:
         for owner, name, value in _replacements():
             stack.enter_context(mock.patch.object(owner, name, value))
         stack.enter_context(pretended_accelerator())
+        # `torch.tensor` reads the tensors in a list below all modes.
+        library = stack.enter_context(torch.library._scoped_library("aten", "IMPL"))
+        library.impl("_local_scalar_dense", lambda tensor: _read(tensor).item(), "CUDA")
         _C._set_only_lift_cpu_tensors(True)
         stack.callback(_C._set_only_lift_cpu_tensors, lifts)
         # A parameter that is moved becomes one of another class, in place.

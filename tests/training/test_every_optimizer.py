@@ -126,6 +126,7 @@ class Toy:
         rate_ratio: float = 1.0,
         loss_scale: float | None = None,
         clip_grad_norm: float | None = None,
+        device: str = "cpu",
     ) -> None:
         """With a `rate_ratio`, as of LoRA+, for some weights of each part, every part is several parameter groups."""
         generator = torch.Generator().manual_seed(0)
@@ -133,10 +134,11 @@ class Toy:
         self.spec = optimizer_spec(settings)
         if rate is None:
             rate = 1.0 if self.spec.finds_its_rate else 0.5 if self.spec.rates is PLAIN_RATES else 0.02
-        self.groups = [
-            TrainGroup(part, {f"{part}.{n}": self._weight(s, generator, dtype, scale) for n, s in shapes.items()}, rate)
+        weights = {
+            part: {f"{part}.{n}": self._weight(s, generator, dtype, scale, device) for n, s in shapes.items()}
             for part, shapes in SHAPES.items()
-        ]
+        }
+        self.groups = [TrainGroup(part, parameters, rate) for part, parameters in weights.items()]
         for group in self.groups if rate_ratio != 1.0 else ():
             group.rate_ratios = {n: rate_ratio for n in group.parameters if n.endswith(WITH_RATIO)}
         if rounding is not None:
@@ -149,15 +151,17 @@ class Toy:
             clip_grad_norm=clip_grad_norm,
             rate_factor=rate_factor,
             ema=None,
-            rounding_generators=lambda step, name: torch.Generator().manual_seed(derive_seed(step, name)),
+            rounding_generators=lambda step, name: torch.Generator(device).manual_seed(derive_seed(step, name)),
             is_fused=is_fused(settings),
             effective_rate=self.spec.effective_rate,
         )
         self.effective_rates: Mapping[str, float] = {}
 
     @staticmethod
-    def _weight(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype, scale: float) -> nn.Parameter:
-        return nn.Parameter(((1.0 + torch.rand(shape, generator=generator)) * scale).to(dtype))
+    def _weight(
+        shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype, scale: float, device: str
+    ) -> nn.Parameter:
+        return nn.Parameter(((1.0 + torch.rand(shape, generator=generator)) * scale).to(device, dtype))
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -172,7 +176,7 @@ class Toy:
             losses = []
             for name, parameter in trained.items():
                 noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(derive_seed(step, name)))
-                losses.append((parameter.float() * (noise + uphill)).sum())
+                losses.append((parameter.float() * (noise + uphill).to(parameter.device)).sum())
             self.stepper.begin(step)
             loss = torch.stack(losses).sum() * loss_factor
             self.stepper.backward(StepLoss(loss, num_samples=1, group_samples=1, is_last_micro_batch=True))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from tests.training.test_devices import assert_all_went_well, watched_config
 from trainer.events import SampleReady, ValidationFinished, WarningRaised
 from trainer.run import stepper
 from trainer.run.placement import freed_memory
+from trainer.step.precision import process_settings
 
 pytestmark = pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
 
@@ -132,7 +134,17 @@ def test_what_a_gpu_refuses_is_refused() -> None:
         there, here = torch.ones(2, 3, device="cuda"), torch.ones(2, 3)
         assert torch.equal((there + 1.0).cpu(), here + 1.0)
         assert float((there * torch.tensor(2.0)).sum()) == 12.0
-        for mixed in (lambda: there + here, lambda: there @ here.T, lambda: here + there.sum()):
+        number, rows = torch.tensor(1.0), torch.zeros(2, dtype=torch.int64)
+        mixtures: list[Callable[[], object]] = [
+            lambda: there + here,
+            lambda: there @ here.T,
+            lambda: here + there.sum(),
+            lambda: torch.stack([there.sum(), number]),
+            lambda: there.index_select(0, rows),
+            lambda: there.index_put_((rows,), here),
+            lambda: torch._foreach_mul_([there, here], [there, there]),
+        ]
+        for mixed in mixtures:
             with pytest.raises(MixedDevicesError):
                 mixed()
         with pytest.raises(MixedDevicesError, match="generator"):
@@ -140,6 +152,34 @@ def test_what_a_gpu_refuses_is_refused() -> None:
         with pytest.raises(TypeError, match="numpy"):
             there.numpy()
     assert not torch.cuda.is_available()
+
+
+def test_waits_are_counted_with_their_places() -> None:
+    with pretended_gpu() as counts:
+        there, here = torch.ones(2, 3, device="cuda"), torch.ones(2, 3)
+        waiting: list[Callable[[], object]] = [
+            lambda: there.sum().item(),
+            lambda: there[there > 2.0],
+            lambda: there[torch.tensor([0])],
+            lambda: there.copy_(here),
+            lambda: torch.tensor([there.sum()]),
+        ]
+        for number, wait in enumerate(waiting, start=1):
+            wait()
+            assert counts.num_waits == number
+        there.copy_(here.pin_memory(), non_blocking=True)
+        torch.empty(2, 3, pin_memory=True).copy_(there, non_blocking=True)
+        assert counts.waits == {"another package": len(waiting)}  # and no line of the program
+
+
+def test_what_has_no_deterministic_kernel_is_refused_in_deterministic_mode() -> None:
+    with pretended_gpu(), process_settings(num_threads=1, precision="float32", deterministic=True):
+        assert torch.ones(3, device="cuda", dtype=torch.int64).cumsum(0).tolist() == [1, 2, 3]
+        with pytest.raises(NoKernelError, match="cumsum does not have a deterministic"):
+            torch.ones(3, device="cuda").cumsum(0)
+        image = torch.ones(1, 1, 4, 4, device="cuda", requires_grad=True)
+        with pytest.raises(NoKernelError, match="bicubic"):
+            torch.nn.functional.interpolate(image, (2, 2), mode="bicubic").sum().backward()
 
 
 def test_what_only_kernels_of_a_cpu_take_is_refused() -> None:
