@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
-from tests.builders.images import draw_image
+from tests.builders.images import draw_image, draw_mask
 from tests.builders.runs import run, stop_at
 from trainer.__main__ import main
 from trainer.data import concept_digests
@@ -74,6 +75,61 @@ def test_a_recipe_repeats_its_run_or_names_what_differs(
     ):
         assert f"warning: {sentence}" in shown.err
         assert sentence in shown.out
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "full fine-tuning": {"training": {"trains": "full"}, "output": {"dtype": "float32"}},
+    "masks, validation, averages and concepts": {
+        "concepts": [
+            {"path": "images", "image": {"flip": "random"}},
+            {"path": "more", "repeats": 2.0},
+            {"path": "more", "kind": "validation"},
+        ],
+        "data": {"caption_dropout": 0.3},
+        "masks": {"enabled": True, "unmasked_probability": 0.3},
+        "training": {"ema": {"mode": "train_device", "decay": 0.9}, "accumulation_steps": 2},
+        "validation": {"every": {"n": 2, "unit": "step"}, "result": "best"},
+    },
+    "an embedding": {
+        "training": {"trains": "embedding", "learning_rate": 1e-2},
+        "embeddings": {"words": [{"placeholder": "<zog>", "initial_text": "cat"}]},
+    },
+    "a flow model": {},
+    "a resumed run": {"training": {"epochs": 2}},
+    "a flow model, resumed and averaged": {"training": {"epochs": 2, "ema": {"mode": "train_device", "decay": 0.9}}},
+}
+_DAILY = "masks, validation, averages and concepts"
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c == _DAILY else pytest.mark.full) for c in CASES])
+def test_each_way_to_train_is_repeated_bit_equal_and_a_changed_image_is_named(
+    case: str, images: Path, tmp_path: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = request.getfixturevalue("tiny_z_image" if "flow" in case else "tiny_sd")
+    changes = json.loads(json.dumps(CASES[case]))
+    for concept in changes.get("concepts", ()):
+        concept["path"] = str(tmp_path / concept["path"])
+    config = laid_over(config_of(tmp_path, model, images), changes)
+    shutil.copytree(images, tmp_path / "more")
+    draw_mask(tmp_path / "images" / "000-masklabel.png")
+    for caption in (tmp_path / "images").glob("*.txt"):
+        caption.write_text("a <zog>")
+    if "resumed" in case:
+        run(config, on_event=stop_at(2))
+        (run_dir,) = (Path(config.general.workspace_dir) / "runs").iterdir()
+        run(config, resume_from=run_dir)
+    else:
+        run(config)
+    run_dir, recipe = recipe_of(config)
+    assert recipe.resumed_at == ((2,) if "resumed" in case else ())
+    assert repeat(run_dir, tmp_path) == 0, capsys.readouterr()
+    assert "The result is bit-equal to that of the recipe" in capsys.readouterr().out
+
+    draw_image(64, 64, 77).save(tmp_path / "images" / "001.png")
+    assert repeat(run_dir, tmp_path) == 3
+    shown = capsys.readouterr()
+    assert "1 image of images is changed (001.png)." in shown.out
+    assert "warning: 1 image of images is changed (001.png)." in shown.err
 
 
 def test_a_recipe_is_not_repeated_without_its_images_or_its_model(
