@@ -38,6 +38,15 @@ def test_a_torch_that_was_built_for_other_gpus() -> None:
     assert "Install the build" in advice
 
 
+def test_weights_in_the_other_16_bit_dtype() -> None:
+    weights = torch.ones(2, dtype=torch.float16)
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError) as caught:
+        torch.cat([weights, weights])
+    message, advice = explain(caught.value)
+    assert "one 16-bit dtype" in message
+    assert "Choose the same" in advice
+
+
 def test_without_nccl_several_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "is_nccl_available", lambda: False)
     with pytest.raises(DarkroomError, match="NCCL"):

@@ -12,6 +12,7 @@ from trainer.step.precision import CUBLAS_WORKSPACE
 
 _NOT_DETERMINISTIC = " does not have a deterministic implementation"
 _OTHER_BUILD = "no kernel image is available"
+_OTHER_16_BIT = "in at::autocast::prioritize"  # the operations that join tensors of the other 16-bit dtype
 # Where it is not torch's allocator that runs out of memory, the error is a plain one: of the CPU, of the driver (also
 # when it locks memory of the computer), of NVIDIA's libraries, and of Apple's GPUs.
 _OUT_OF_MEMORY = (
@@ -74,6 +75,11 @@ def explain(error: BaseException) -> tuple[str, str]:
             return (
                 "The installed torch was not built for this GPU.",
                 "Install the build for it (the launcher chooses it in a new environment), or train on another device.",
+            )
+        case RuntimeError() if _OTHER_16_BIT in str(error):
+            return (
+                "This model cannot be computed in one 16-bit dtype with weights in the other on this device.",
+                "Choose the same for the precision and for the weight dtype of each part, or float32 for one of them.",
             )
         case OSError() if error.errno == errno.ENOSPC:
             return describe_file_error(error)[0], "Free some space."
