@@ -14,13 +14,13 @@ from torch import nn
 from torch.optim.adamw import adamw
 
 from modules.optim.param_groups import OptionsOf, TrainGroup
-from modules.optim.terms.muon import adam_rate, is_hidden
+from modules.optim.terms.muon import MuonFields, adam_rate, is_hidden
 from modules.system.errors import DarkroomError
 
 # Which weights Muon updates: the matrices and kernels of hidden layers; its auxiliary Adam has the others.
 
 
-def options_of(settings: Any) -> OptionsOf:
+def options_of(settings: MuonFields) -> OptionsOf:
     """Return the options of each weight's group: "use_muon", and the rate of the auxiliary Adam.
 
     Without the auxiliary Adam, all matrices and kernels use Muon, and vectors use Adam at the rate of their unit.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 from modules.system.patterns import compiled_pattern
 
@@ -10,13 +10,30 @@ from modules.system.patterns import compiled_pattern
 HIDDEN_LAYERS = ("block", "layers.")
 
 
-def hidden_entries(settings: Any) -> tuple[str, ...]:
+class MuonFields(Protocol):
+    """The settings that divide weights between Muon and its auxiliary Adam."""
+
+    @property
+    def muon_with_aux_adam(self) -> bool: ...
+    @property
+    def muon_hidden_layers(self) -> str: ...
+    @property
+    def muon_adam_regex(self) -> bool: ...
+    @property
+    def muon_adam_lr(self) -> float: ...
+    @property
+    def muon_te1_adam_lr(self) -> float | None: ...
+    @property
+    def muon_te2_adam_lr(self) -> float | None: ...
+
+
+def hidden_entries(settings: MuonFields) -> tuple[str, ...]:
     """Return the entries of the filter for Muon's layers: parts of names, or regular expressions."""
     given = tuple(entry for part in settings.muon_hidden_layers.split(",") if (entry := part.strip()))
     return given or HIDDEN_LAYERS
 
 
-def is_hidden(name: str, settings: Any) -> bool:
+def is_hidden(name: str, settings: MuonFields) -> bool:
     """Return whether the filter matches the full name of a weight."""
     entries = hidden_entries(settings)
     if settings.muon_adam_regex and settings.muon_hidden_layers.strip():
@@ -24,8 +41,7 @@ def is_hidden(name: str, settings: Any) -> bool:
     return any(entry in name for entry in entries)
 
 
-def adam_rate(part: str, settings: Any) -> float:
+def adam_rate(part: str, settings: MuonFields) -> float:
     """Return the learning rate of the auxiliary Adam for a part of the model."""
-    rates = {"text_encoder": settings.muon_te1_adam_lr, "text_encoder_2": settings.muon_te2_adam_lr}
-    rate: float | None = rates.get(part)
-    return float(settings.muon_adam_lr) if rate is None else rate
+    rate = {"text_encoder": settings.muon_te1_adam_lr, "text_encoder_2": settings.muon_te2_adam_lr}.get(part)
+    return settings.muon_adam_lr if rate is None else rate
