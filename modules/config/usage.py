@@ -112,8 +112,7 @@ def uses_prior(config: Config) -> bool:
         return True
     if learns_from(config) == "prompts":  # its images are sampled: no mask and no concept needs the original model
         return False
-    masks = config.masks
-    preserves = weighs_areas(config) and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
+    preserves = weighs_areas(config) and config.masks.preservation_weight > 0
     has_concept = any(c.enabled and c.kind == "prior_prediction" for c in config.concepts)
     return preserves or has_concept
 

@@ -195,8 +195,7 @@ def mask_rules(masks: Masks, *, inpaints: bool, is_validation: bool) -> MaskRule
     return replace(
         rules,
         unmasked_probability=masks.unmasked_probability,
-        # Weights of 1 everywhere leave nothing to preserve (`uses_prior`).
-        preservation_weight=masks.prior_preservation_weight if masks.unmasked_weight < 1 else 0.0,
+        preservation_weight=masks.preservation_weight,
     )
 
 

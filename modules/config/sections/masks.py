@@ -66,3 +66,8 @@ class Masks(Section):
             "without its masked area.",
         ),
     ] = False
+
+    @property
+    def preservation_weight(self) -> float:
+        """The weight of prior preservation in the loss: 0 if all areas are trained with full weight."""
+        return self.prior_preservation_weight if self.unmasked_weight < 1 else 0.0
