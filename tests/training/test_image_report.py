@@ -17,7 +17,7 @@ from modules.config.schema import Config
 from modules.data.batch import Batch
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
-from trainer.callbacks.image_report import _neighbour_correlation
+from trainer.callbacks.image_report import _neighbour_correlations
 from trainer.commands import ReportNow, Stop
 from trainer.events import PhaseChanged, StepFinished, WarningRaised
 from trainer.machine_events import ImagesReported
@@ -94,9 +94,12 @@ def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, im
 def test_neighbouring_latents_are_alike_unless_they_are_of_noise(shape: tuple[int, ...]) -> None:
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     smooth = noise.cumsum(-1).cumsum(-2)
-    assert abs(_neighbour_correlation(noise)) < 0.05
-    assert _neighbour_correlation(smooth.to(torch.bfloat16)) > 0.8
-    assert _neighbour_correlation(torch.ones(shape)) == 1
+    of_noise, of_smooth, of_plain = _neighbour_correlations(torch.stack([noise, smooth, torch.ones(shape)]))
+    assert abs(of_noise) < 0.05
+    assert of_smooth > 0.8
+    assert of_plain == 1
+    assert _neighbour_correlations(smooth[None].to(torch.bfloat16))[0] > 0.8
+    assert _neighbour_correlations(torch.ones(1, 4, 1, 1)) == [1], "no neighbours"
 
 
 def test_a_stopped_report_leaves_no_files(tiny_sd: Path, images: Path, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ class ImageReportCallback:
                 drawn[at.timestep].append(at.plain)
             means = [[math.fsum(draws) / len(draws) for draws in zip(*drawn[t], strict=True)] for t in drawn]
             numbers = (sample.example for sample in batch.sample_indices)
-            correlations = map(_neighbour_correlation, batch.latents_BCHW)
+            correlations = _neighbour_correlations(batch.latents_BCHW)
             yield [
                 (is_validation, *measured)
                 for measured in zip(numbers, zip(*means, strict=True), correlations, strict=True)
@@ -167,17 +167,14 @@ class ImageReportCallback:
         return ()
 
 
-def _neighbour_correlation(latents_CHW: torch.Tensor) -> float:
-    """Return the correlation of latents with their neighbours: about 0 for noise; 1 for a plain image."""
-    centred_CHW = latents_CHW.float() - latents_CHW.float().mean(dim=(-2, -1), keepdim=True)
-    products = torch.cat(
-        [
-            (centred_CHW[..., 1:, :] * centred_CHW[..., :-1, :]).flatten(),
-            (centred_CHW[..., 1:] * centred_CHW[..., :-1]).flatten(),
-        ]
-    )
-    variance = float(centred_CHW.square().mean())
-    return float(products.mean()) / variance if variance and len(products) else 1.0
+def _neighbour_correlations(latents_BCHW: torch.Tensor) -> list[float]:
+    """Return the correlation of each image's latents with their neighbours: about 0 for noise; 1 for a plain image."""
+    centred_BCHW = latents_BCHW.float() - latents_BCHW.float().mean(dim=(-2, -1), keepdim=True)
+    below_BN = (centred_BCHW[..., 1:, :] * centred_BCHW[..., :-1, :]).flatten(1)
+    right_BN = (centred_BCHW[..., 1:] * centred_BCHW[..., :-1]).flatten(1)
+    means_B = torch.cat([below_BN, right_BN], dim=1).mean(dim=1)
+    # 0 / 0 of a plain image, and the mean of no neighbours.
+    return (means_B / centred_BCHW.square().flatten(1).mean(dim=1)).nan_to_num(nan=1.0).tolist()
 
 
 def _thumbnail(path: str) -> bytes:
