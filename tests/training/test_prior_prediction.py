@@ -152,16 +152,17 @@ def test_mixed_batches_take_each_sample_s_own_target(sd_config: Config, trained:
     assert trained[-1][1] == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("unmasked_weight", [0.1, 1.0])
 def test_masks_ask_for_a_prior_where_the_run_has_one(sd_config: Config, unmasked_weight: float) -> None:
     """Full weight outside of the masks leaves nothing to preserve: such a run failed in its first step."""
     masks = {"enabled": True, "unmasked_weight": unmasked_weight, "prior_preservation_weight": 0.5}
-    config = laid_over(sd_config, {"masks": masks})
+    of_images = [concept.model_dump() for concept in sd_config.concepts if concept.kind == "training"]
+    config = laid_over(sd_config, {"masks": masks, "concepts": of_images})
     rules = mask_rules(config.masks, inpaints=False, is_validation=False)
     assert (rules.preservation_weight > 0) == uses_prior(config) == (unmasked_weight < 1)
 
 
+@pytest.mark.full
 def test_a_fine_tune_resumes_with_the_prior_of_the_base_model(sd_config: Config) -> None:
     full = laid_over(laid_over(sd_config, FULL), {"training": {"epochs": 3}})
     whole = run(full)
