@@ -16,7 +16,10 @@ from tests.builders.full_disk import FullDisk
 from tests.builders.runs import run
 from tests.training.test_lora_tools import write_lora
 from trainer.__main__ import _verbs, main
+from trainer.cli import remote
+from trainer.events import RunFailed, RunFinished
 from trainer.jobs.registry import JOBS
+from trainer.remote.record import Remote
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -93,6 +96,25 @@ def test_an_output_that_cannot_be_written(
     assert "Traceback" not in printed
 
 
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (RunFinished("finished", 3, "Finished."), 0),
+        (RunFinished("stopped", 3, "Stopped."), 130),
+        (RunFailed("The loss is not finite."), 1),
+        (RunFailed("The base model does not exist.", is_refused=True), 2),
+        (RunFailed("The disk is full.", is_refused=True, remedy="space"), 1),
+    ],
+)
+def test_a_run_of_another_machine_has_the_exit_code_of_one_here(
+    end: RunFinished | RunFailed, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was 1 for a config that was refused there."""
+    monkeypatch.setattr(remote, "_run_at", lambda path: (tmp_path, None, Remote("box", "203.0.113.7")))
+    monkeypatch.setattr(remote, "follow", lambda _remote, _run_dir, line: line.emit(end))
+    assert main(["remote", "attach", str(tmp_path)]) == code
+
+
 # Commands with --json, and what their JSON is.
 JSON: Mapping[str, tuple[str, type]] = {
     "check": ("{config}", dict),
@@ -122,7 +144,7 @@ def test_each_line_for_programs_is_an_event(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("trainer.cli.console._read_commands", lambda *_: None)  # nobody ends it
+    monkeypatch.setattr("trainer.cli.console._read_commands", lambda *_: None)  # standard input would end it
     assert main([verb, *WRITERS[verb].format(out=tmp_path, **places).split(), "--json-lines"]) == 0
     events = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
     assert events[-1] == ("RunFinished" if verb in ("train", "cache") else "JobFinished")

@@ -20,6 +20,8 @@ from modules.system.process_setup import (
     use_no_pydantic_plugins,
 )
 from modules.system.redaction import redact
+from trainer.events import RunFailed, RunFinished
+from trainer.run_status import RunStatus
 
 OK, FAILED, WRONG, STOPPED = 0, 1, 2, 130
 """The exit codes of all verbs, which `python -m trainer --help` explains."""
@@ -65,6 +67,13 @@ def exit_code_of(error: DarkroomError | OSError) -> int:
     """Return FAILED for an error of the machine, such as a full disk, WRONG for what the user has to change."""
     is_full = isinstance(error, DarkroomError) and error.remedy == "space"
     return FAILED if is_full or any(map(is_failure_of_machine, (error, error.__cause__))) else WRONG
+
+
+def exit_code_of_run(end: RunFinished | RunFailed) -> int:
+    """Return the exit code of a run; WRONG if its config was refused, unless only disk space is missing."""
+    if isinstance(end, RunFailed):
+        return WRONG if end.is_refused and end.remedy != "space" else FAILED
+    return STOPPED if end.status is RunStatus.STOPPED else OK
 
 
 def run_program(parser: Callable[[], argparse.ArgumentParser], arguments: Sequence[str] | None) -> int:

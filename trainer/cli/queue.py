@@ -19,7 +19,7 @@ from modules.system.problem import errors_in
 from trainer.child.run import ChildRun, launch_child
 from trainer.cli.console import Console, JsonLines, Listener
 from trainer.cli.options import settings_verb
-from trainer.cli.program import verb_group
+from trainer.cli.program import STOPPED, verb_group
 from trainer.cli.signals import at_signal
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
@@ -163,7 +163,7 @@ def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], C
     if not states:
         sys.stderr.write(f"Nothing in the queue waits for {machine or 'this computer'}.\n")
     if states[-1:] == [RunStatus.STOPPED] and not is_complete:
-        return 130
+        return STOPPED
     return int(any(state.is_failure for state in states))
 
 

@@ -19,7 +19,7 @@ from modules.system.secrets_file import load_secrets
 from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener, reading_commands
 from trainer.cli.options import settings_verb
-from trainer.cli.program import FAILED, OK, STOPPED, exit_code_of, verb_group
+from trainer.cli.program import FAILED, OK, exit_code_of, exit_code_of_run, verb_group
 from trainer.cli.renting import RENTING, MachineName
 from trainer.cli.signals import at_signal
 from trainer.commands import Stop, StopRequested
@@ -35,7 +35,6 @@ from trainer.remote.line import Line
 from trainer.remote.onetrainer import import_machine, keep
 from trainer.remote.record import DEFAULT_FOLDER, Remote, RemotesFile
 from trainer.run_folder.elsewhere import Elsewhere
-from trainer.run_status import RunStatus
 
 RunFolder = Annotated[
     str, Setting("Run", "The folder of the run on this computer.", path_kind="folder"), positional("RUN")
@@ -304,11 +303,12 @@ def _followed(work: Callable[[Line], None], remote: Remote, settings: FollowSett
             ending.append(event)
 
     line = Line(emit)
-    is_led = settings.json_lines
     try:
         with (
             at_signal(line.leave),
-            reading_commands(line.commands, line.leave, file=settings.commands) if is_led else nullcontext(),
+            reading_commands(line.commands, line.leave, file=settings.commands)
+            if settings.json_lines
+            else nullcontext(),
         ):
             work(line)
     except StopRequested:
@@ -324,8 +324,7 @@ def _followed(work: Callable[[Line], None], remote: Remote, settings: FollowSett
     if not ending:
         sys.stderr.write(f"The run continues on {remote.name}. Follow it with: remote attach RUN\n")
         return OK
-    status = ending[-1].status
-    return STOPPED if status is RunStatus.STOPPED else int(status.is_failure)
+    return exit_code_of_run(ending[-1])
 
 
 REMOTE = verb_group(

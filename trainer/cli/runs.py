@@ -26,7 +26,7 @@ from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener, OtherProcess, reading_commands
 from trainer.cli.jobs import job_on_terminal
 from trainer.cli.options import settings_verb
-from trainer.cli.program import FAILED, OK, STOPPED, WRONG
+from trainer.cli.program import STOPPED, exit_code_of_run
 from trainer.cli.recipes import read_repeat, repeat
 from trainer.cli.remote import train_on
 from trainer.cli.signals import at_signal
@@ -47,7 +47,6 @@ from trainer.jobs.spec import Argument, positional
 from trainer.launch import RunRequest, import_engine, module_arguments, num_processes
 from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
-from trainer.run_status import RunStatus
 
 _LAUNCHER = "TORCHELASTIC_RUN_ID"
 STOPPED_UNDER_LAUNCHER = 0  # torchrun takes anything else for a failure, and would start the run again
@@ -294,20 +293,16 @@ def _run(
     def stop() -> None:
         desk.put(commands.Stop())
 
-    is_led = settings.json_lines and rank.is_main  # the processes share one standard input
-    with at_signal(stop), reading_commands(desk, stop, file=settings.commands) if is_led else nullcontext():
+    reads = settings.json_lines and rank.is_main  # the processes share one standard input
+    with at_signal(stop), reading_commands(desk, stop, file=settings.commands) if reads else nullcontext():
         emit(PhaseChanged("starting", "loading the engine"))
         import_engine(in_window=False)
         from trainer.run.execute import execute_guarded
 
         execute_guarded(request, emit=emit, desk=desk)
     listener.close()
-    end = ending[-1]
-    if end.status is RunStatus.STOPPED:
-        return STOPPED_UNDER_LAUNCHER if _LAUNCHER in os.environ else STOPPED
-    if isinstance(end, RunFailed):
-        return WRONG if end.is_refused and end.remedy != "space" else FAILED
-    return OK
+    code = exit_code_of_run(ending[-1])
+    return STOPPED_UNDER_LAUNCHER if code == STOPPED and _LAUNCHER in os.environ else code
 
 
 def _run_on_several(request: RunRequest) -> int:
