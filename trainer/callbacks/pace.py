@@ -69,11 +69,6 @@ class Pace:
     high: float
 
     @staticmethod
-    def slowest() -> Pace:
-        """Return a pace that any other one is faster than."""
-        return Pace(math.inf, math.inf, math.inf)
-
-    @staticmethod
     def of(seconds: Sequence[float]) -> Pace:
         """Return the pace of at least three steps."""
         ordered = sorted(seconds)
@@ -86,7 +81,7 @@ class Pace:
         return _is_much_slower(self.low, usual.low, times) and _is_much_slower(self.high, usual.high, times)
 
     def or_faster(self, one: Pace, other: Pace) -> Pace:
-        """Return this pace, with each value that is larger than those of both other paces replaced."""
+        """Return this pace, or, value by value, the slower of two others where both are faster."""
         return Pace(*(min(s, max(a, b)) for s, a, b in zip(astuple(self), astuple(one), astuple(other), strict=True)))
 
 
@@ -117,7 +112,7 @@ class PaceWatch:
         self._window: list[float] = []
         self._middles: list[float] = []  # of the windows
         self._num_steps = 0
-        self._usual = self._last = Pace.slowest()
+        self._usual = self._last = Pace(math.inf, math.inf, math.inf)
         self._num_slow = 0
         self._is_warned = False
         self._num_warnings = 0
