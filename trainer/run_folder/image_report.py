@@ -123,14 +123,15 @@ def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
     slopes_N -= np.median(slopes_N)
     correlations_N = np.array([image.correlation for image in images])
     below_N = (np.median(correlations_N) - correlations_N) / _deviation(correlations_N)
-    is_noise_N = (below_N > _normal_limit(len(images))) & (correlations_N < _LIKE_NOISE)
+    are_enough = len(images) >= _FEWEST
+    is_noise_N = (below_N > _normal_limit(len(images))) & (correlations_N < _LIKE_NOISE) & are_enough
     deviations_N2 = np.column_stack((means_N / _deviation(means_N), slopes_N / _deviation(slopes_N)))
-    limit = _limit(np.hypot(*deviations_N2.T)) if len(images) >= _FEWEST else math.inf
+    limit = _limit(np.hypot(*deviations_N2.T)) if are_enough else math.inf
     return [
         replace(
             image,
             times=math.exp(mean),
-            verdict="noise" if is_noise and math.isfinite(limit) else _verdict(mean, slope, *deviations, limit=limit),
+            verdict="noise" if is_noise else _verdict(mean, slope, *deviations, limit=limit),
         )
         for image, mean, slope, deviations, is_noise in zip(
             images, means_N.tolist(), slopes_N.tolist(), deviations_N2.tolist(), is_noise_N.tolist(), strict=True
@@ -149,7 +150,7 @@ def _verdict(mean: float, slope: float, by_mean: float, by_slope: float, *, limi
 
 
 def _normal_limit(number: int) -> float:
-    """Return the distance that of a number of images the farthest rarely exceeds, if two normal values decide it.
+    """Return the distance that the farthest of some images rarely exceeds, if it is that of two normal values.
 
     Half the square of such a distance is exponentially distributed, so the limit grows with the number: the chance that
     any image of a set exceeds it stays `_FALSE_ALARMS`.
@@ -158,7 +159,7 @@ def _normal_limit(number: int) -> float:
 
 
 def _limit(distances_N: NDArray[np.float64]) -> float:
-    """Return the limit for images of which more than usual are far out: their tail decides, if it is longer.
+    """Return the limit for these distances, which is wider where more of them than usual are far out.
 
     The largest squares exceed one of them by exponentially distributed amounts in any case (Pickands 1975, with shape
     0): their median gives the scale, which a few outliers do not change.
