@@ -75,17 +75,13 @@ class FlowProcess:
         """Return the clean latents `x_t - sigma v` that a velocity predicts, float32."""
         return noisy_BCHW.float() - for_samples(self.sigma(timesteps_B), noisy_BCHW) * output_BCHW.float()
 
-    def to_noise(self, noisy_BCHW: torch.Tensor, output_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """Return the noise `x_t + (1 - sigma) v` that a velocity predicts, float32."""
-        return noisy_BCHW.float() + (1.0 - for_samples(self.sigma(timesteps_B), noisy_BCHW)) * output_BCHW.float()
-
     def snr(self, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return the signal-to-noise ratio `((1 - sigma) / sigma)^2`, float32 of shape (B,); infinite at sigma 0."""
         sigma_B = self.sigma(timesteps_B)
         return ((1.0 - sigma_B) / sigma_B).square()
 
     def noise_errors(self, errors_B: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """Return the squared errors of the noise: the velocity's times `(1 - sigma)^2` (see `to_noise`).
+        """Return the squared errors of the noise `x_t + (1 - sigma) v`: the velocity's times `(1 - sigma)^2`.
 
         With this factor Diffusion-DPO is Flow-DPO with `beta_t = beta (1 - t)^2` (Liu et al. 2025, "Improving Video
         Generation with Human Feedback", arXiv 2501.13918, section 4.2).
