@@ -141,7 +141,7 @@ def _beside(image: torch.Tensor) -> torch.Tensor:
 
 
 def _indexed(image: torch.Tensor) -> torch.Tensor:
-    return image[torch.zeros(1, device=image.device)]
+    return image.index_select(0, torch.arange(len(image)))
 
 
 def _read(image: torch.Tensor) -> torch.Tensor:
@@ -150,15 +150,16 @@ def _read(image: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.full
 @pytest.mark.usefixtures("unwatched")
-@pytest.mark.parametrize("fault", [_beside, _indexed, _read])
+@pytest.mark.parametrize(("fault", "is_refused"), [(_beside, True), (_indexed, True), (_read, False)])
 def test_a_planted_fault_is_found(
     tiny_z_image: Path,
     two_sizes: Path,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fault: Callable[[torch.Tensor], torch.Tensor],
+    is_refused: bool,
 ) -> None:
-    """A tensor of the CPU, an index that is none, and a value that each step reads."""
+    """A tensor and indices on the CPU, and a value that each step reads."""
     predict = ZImage.predict
 
     def faulty(self: ZImage, noisy_BCHW: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -169,8 +170,11 @@ def test_a_planted_fault_is_found(
         found = Watched(Ran())
         config = five_steps(config_there(tiny_z_image, two_sizes, tmp_path, is_cached=True))
         found.ran = run(config, on_event=_noted(found, counts))
-    failed = isinstance(found.ran.ending, RunFailed)
-    assert failed or not found.places_in_a_step <= WAITING
+    if is_refused:
+        assert isinstance(found.ran.ending, RunFailed)
+        assert "expected all tensors to be on the same device" in found.ran.ending.message
+    else:
+        assert found.places_in_a_step - WAITING == {"trainer/methods/denoise.py"}
 
 
 # -- methods
