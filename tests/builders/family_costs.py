@@ -1,4 +1,4 @@
-"""What each family costs: `python -m tests.builders.family_costs` writes docs/generated/family_costs.md."""
+"""The costs of each family: `python -m tests.builders.family_costs` writes docs/generated/family_costs.md."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from trainer.preflight.search import StepTimes
 
 DOCUMENT = PROGRAM_ROOT / "docs" / "generated" / "family_costs.md"
 _SIDE_PX = 1024
-_HEAD = """# What a model family costs
+_HEAD = """# Costs of the model families
 
 Written by `python -m tests.builders.family_costs`; `tests/unit/test_family_costs.py` compares it with the program.
 
 - **Files**, **Lines**: the Python in the family's folder. Outside of it a family has its line in
   `modules/families/registry.py`, and its presets; what several families share is in `modules/families/parts`.
-- **Weights**: all parts in bfloat16. Of several sizes, that of the repository named here.
+- **Weights**: all parts of the repository named here, in bfloat16; other sizes of the model are not listed.
 - **LoRA at 1024 px**: the estimate for rank 16, one image, a frozen model in bfloat16 and checkpointing of all blocks,
   without quantization or offloading; presets need less. The time of a step is that of a mid-range card: it may be half
   or twice as long.
-- **Terms**: the sentence about the weights in the family's presets; none for weights that are free for everybody.
+- **Terms**: what the family's presets state about the use of the weights; empty if there are no restrictions.
 
 """
 COLUMNS = (

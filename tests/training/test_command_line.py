@@ -144,7 +144,7 @@ def test_a_wrong_command_gets_a_sentence(
 
 @pytest.mark.parametrize("verb", [["train"], ["inspect"], ["queue", "run"], ["secrets", "list"]], ids=" ".join)
 def test_an_unknown_option_shows_the_usage_of_its_verb(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It was that of the program."""
+    """It was the usage of the whole program."""
     positional = {"train": ["a.json"], "inspect": ["a"]}.get(verb[0], [])
     with pytest.raises(SystemExit, match="2"):
         main([*verb, *positional, "--nonsense", "extra"])

@@ -1,4 +1,4 @@
-"""The table of what each family costs is that of the program, figures of code and estimates to within a tenth."""
+"""The stored table of family costs agrees with the program: its text exactly, its figures to within a tenth."""
 
 from __future__ import annotations
 

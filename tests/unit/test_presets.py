@@ -384,7 +384,7 @@ _WITH_TERMS = {
 
 @for_each([file for file in BUILT_IN if file.parent.name in _WITH_TERMS or " 9b " in file.stem], named=lambda f: f.stem)
 def test_presets_of_models_with_terms_state_them(file: Path) -> None:
-    """Those that are not for commercial use, or not for everybody. Those of FLUX.1 dev named a licence alone."""
+    """Such as that a model is not for commercial use: the presets of FLUX.1 dev only named its licence."""
     notes = Preset(file.stem, file.parent.name, file).load().config.general.notes
     assert re.search(
         r"commercial|research|revenue|Llama that of Meta|licen[cs]e,? (of|which|that)|employees|licence.*terms",
