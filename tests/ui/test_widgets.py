@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from trainer.preflight.report import RunFigures
 from ui.features.run.sample_grid import SampleGrid, SampleTable
 from ui.loop.interaction import Answer, Failure
 from ui.loop.series import Series
+from ui.loop.wording import start_figures
 from ui.widgets import dialog
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.canvas import DrawnCanvas, Shapes
@@ -125,6 +127,14 @@ def test_the_start_dialog_shows_warnings_and_preview(screen: tk.Tk, theme: Theme
         assert words in seen[0]
     when_open(screen, lambda d: d.buttons["back"].invoke())
     assert not TkInteraction(screen, theme).confirm_start(warnings, None)
+
+
+def test_the_memory_of_a_tiny_run_is_as_in_the_lines_about_it() -> None:
+    figures = RunFigures(60.0, 50_100_000, 25_000_000_000, on_gpu=False)
+    preview = Preview(12, 4, 1, (("64x64", 12),), (), 12, 1200, figures=figures)
+    assert start_figures(preview)[-1] == ("Memory", "50.1 MB of 25 GB", False)
+    unknown = replace(preview, figures=replace(figures, device_bytes=None))
+    assert start_figures(unknown)[-1] == ("Memory", "50.1 MB", False)
 
 
 def test_a_failure_offers_its_details(screen: tk.Tk, theme: Theme, tmp_path: Path, monkeypatch: Any) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # the window needs these classes when a run has begun
     from trainer.events import DownloadProgress, RewardMeasured, RunFailed, ValidationFinished
     from trainer.preflight import Preview
 
-_LEAST_SHOWN = 1e8  # bytes, of figures in GB with one decimal
 _MAX_BUCKETS = 6
 
 STATUS_COLOURS: Mapping[RunStatus, str] = {
@@ -107,10 +106,10 @@ def start_figures(preview: Preview) -> list[tuple[str, str, bool]]:
         return figures
     figures.append(("Time, roughly", about(needs.seconds), False))
     where = "Memory of the card" if needs.on_gpu else "Memory"
-    used = f"{max(needs.memory_bytes, _LEAST_SHOWN) / 1e9:.1f}"
+    used = format_size(needs.memory_bytes)
     if needs.device_bytes is None:
-        return [*figures, (where, f"{used} GB", False)]
-    has = f"{used} of {needs.device_bytes / 1e9:.0f} GB"
+        return [*figures, (where, used, False)]
+    has = f"{used.removesuffix(' GB')} of {needs.device_bytes / 1e9:.0f} GB"
     return [*figures, (where, has, needs.memory_bytes > needs.device_bytes)]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from modules.config.schema import Config
 from modules.system.problem import about, count
 from ui.loop.background import Report
+from ui.loop.wording import format_size
 
 if TYPE_CHECKING:
     from trainer.preflight.fit import Fit
@@ -72,7 +73,7 @@ def find_fit(config: Config) -> Fit | None:
 def describe_applied_fit(fit: Fit) -> str:
     """Return what was changed so that a preset fits, as a sentence."""
     changed = "; ".join(worth.move.words for worth in fit.changes)
-    return f"Fitted to the {fit.card_bytes / _GB:.1f} GB that are free on the card now: {changed}. Ctrl+Z undoes it."
+    return f"Fitted to the {format_size(fit.card_bytes)} that are free on the card now: {changed}. Ctrl+Z undoes it."
 
 
 def needs_key(config: Config) -> tuple[object, ...]:
@@ -108,8 +109,8 @@ def describe_offer(offer: Offer, num_images: int) -> str:
     """Return a preset with its download, its memory and its time for so many images, or for the usual number."""
     needs = offer.needs
     images = num_images or _USUAL_IMAGES
-    download = f"{needs.download_bytes / _GB:.1f} GB to download" if needs.download_bytes else "already downloaded"
-    memory = f"{needs.memory_bytes / _GB:.1f} GB of memory"
+    download = f"{format_size(needs.download_bytes)} to download" if needs.download_bytes else "already downloaded"
+    memory = f"{format_size(needs.memory_bytes)} of memory"
     return f"{offer.family}: {download}, {memory}, about {about(needs.seconds(images))} for {count(images, 'image')}."
 
 
@@ -121,7 +122,7 @@ def describe_misfit(here: Here, num_images: int) -> str:
     of_computer = machine.memory_bytes if machine.gpu is None else machine.gpu.total_bytes
     if needs.memory_bytes > of_computer or machine.gpu is not None:
         has = f"the card has {machine.card_gb}" if machine.gpu else f"this computer has {of_computer / _GB:.0f}"
-        return f"These settings need about {needs.memory_bytes / _GB:.1f} GB of memory, and {has}."
+        return f"These settings need about {format_size(needs.memory_bytes)} of memory, and {has}."
     images = num_images or _USUAL_IMAGES
     time = f"about {about(needs.seconds(images))} for {count(images, 'image')}"
     return f"These settings are sized for a GPU: without one, {time}."
@@ -132,7 +133,7 @@ def describe_needs(here: Here) -> str:
     machine = here.machine
     if here.needs is None:
         return "What these settings need is not known yet."
-    needed = f"At least {max(here.needs.memory_bytes / _GB, 0.1):.1f} GB of"
+    needed = f"At least {format_size(here.needs.memory_bytes)} of"
     if machine.gpu is not None:
         return f"{needed} the card's {machine.card_gb} GB."
     return f"{needed} this computer's {_whole_gb(machine.memory_bytes)}. There is no GPU: a processor trains, slowly."

@@ -22,11 +22,11 @@ from ui.features.simple.here import (
     describe_offers,
 )
 from ui.forms.model import Source
+from ui.loop.wording import format_size
 
 _MAX_CAPTION_CHARS = 90
 _MAX_PROMPTS = 3  # that are named
 _MAX_OFFERS, _OFFERS_ON_PROCESSOR = 3, 1
-_GB = 1e9
 _TOY = "Until you choose one, the demo's model trains: a toy for 64 px, which shows how it goes."
 
 
@@ -118,7 +118,7 @@ def _describe_model(progress: Progress) -> str:
         return f"{describe_machine(here.machine)} {describe_offers(here)}{toy}"
     name = f"Preset {progress.source.name}" if progress.source.kind == "built_in" else progress.source.name
     needs = here.needs if here is not None else None
-    download = f" {needs.download_bytes / _GB:.1f} GB to download first." if needs and needs.download_bytes else ""
+    download = f" {format_size(needs.download_bytes)} to download first." if needs and needs.download_bytes else ""
     return f"{name}, for {progress.config.family.label}.{download}"
 
 
