@@ -24,6 +24,8 @@ from modules.system.problem import Problem, errors_in
 BUILT_IN_DIR = PROGRAM_ROOT / "training_presets"
 DEMO = "#demo"
 """The preset of the demo; the names of its variants begin with this one."""
+MAX_OFFERED = 3
+"""The most presets that are offered for a machine; the window keeps room for them while they are looked for."""
 
 
 @dataclass(frozen=True, slots=True)

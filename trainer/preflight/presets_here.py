@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from modules.config.presets import Preset, families_for_card, list_presets, preset_for, readable_configs
+from modules.config.presets import MAX_OFFERED, Preset, families_for_card, list_presets, preset_for, readable_configs
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.subjects import PERSON
@@ -27,7 +27,6 @@ MAX_IMAGE_SECONDS = 20.0
 most of a day. A LoRA of a small model at 512 pixels takes a few seconds, one of a large model at 1024 some minutes."""
 _USUAL_IMAGES = 20
 _NEWEST = 2  # families that are offered first
-_MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,8 @@ def offers(
             found.append(Offer(preset, FAMILIES[family].label, needs))
     by_time = sorted(found, key=lambda offer: offer.needs.image_seconds)
     if machine.gpu is None:
-        return tuple(by_time[:_MOST])
-    return tuple(dict.fromkeys((*found[:_NEWEST], *by_time[:1], *found)))[:_MOST]
+        return tuple(by_time[:MAX_OFFERED])
+    return tuple(dict.fromkeys((*found[:_NEWEST], *by_time[:1], *found)))[:MAX_OFFERED]
 
 
 def names_on_processor(machine: Machine) -> tuple[str, ...]:

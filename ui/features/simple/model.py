@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from modules.config.presets import DEMO, Preset
+from modules.config.presets import DEMO, MAX_OFFERED, Preset
 from modules.config.schema import Config
 from modules.config.usage import reads_references
 from modules.data.concept import Concept
@@ -26,7 +26,7 @@ from ui.loop.wording import format_size
 
 _MAX_CAPTION_CHARS = 90
 _MAX_PROMPTS = 3  # that are named
-_MAX_OFFERS, _OFFERS_ON_PROCESSOR = 3, 1
+_OFFERS_ON_PROCESSOR = 1
 _TOY = "Until you choose one, the demo's model trains: a toy for 64 px, which shows how it goes."
 
 
@@ -131,7 +131,7 @@ def _awaits_presets(progress: Progress) -> int:
     here = progress.here
     if here is not None and here.offers is not None:
         return 0
-    return _MAX_OFFERS if here is None or here.has_gpu else _OFFERS_ON_PROCESSOR
+    return MAX_OFFERED if here is None or here.has_gpu else _OFFERS_ON_PROCESSOR
 
 
 # -- the images and their captions
