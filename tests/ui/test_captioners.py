@@ -95,7 +95,7 @@ def test_a_missing_package_is_installed_by_one_button(
     window.wait_until(lambda: not captions.missing.winfo_manager(), "the installed package")
     assert install.status.cget("text") == "Installed onnxruntime."
     install.close()
-    assert captions.status.cget("text") == "Installed onnxruntime. Start is the next step."
+    assert captions.status.cget("text") == "Installed onnxruntime. Now press Start."
     captions.close()
 
 
@@ -128,7 +128,7 @@ def test_the_button_installs_from_a_folder_of_wheels(
 
     window.wait_until(has_ended, "the installation", patience_seconds=120)
     assert install.runner.state.message == "Installed onnxruntime.", install.runner.state
-    window.wait_until(lambda: "Start is the next step" in captions.status.cget("text"), "the sentence")
+    window.wait_until(lambda: "Now press Start" in captions.status.cget("text"), "the sentence")
     assert not captions.missing.winfo_manager()
     assert (site / "onnxruntime.py").is_file()
     assert any("onnxruntime" in text and not text.startswith("Installed") for text in seen), seen

@@ -418,7 +418,7 @@ def test_the_time_of_a_step_counts_the_passes_of_the_method() -> None:
     unscored = find_times({"denoise": config, "by eye": by_eye}, lambda what, number, total: None)
     assert not any("scoring" in time for time in unscored.values()), "nothing is scored"
     assert describe_time(3.2, machine, is_scored=False) == (
-        "Time: about 3 seconds per step on this computer's processor (2 cores); half or twice is possible."
+        "Time: about 3 seconds per step on this computer's processor (2 cores), give or take a factor of two."
     )
 
 

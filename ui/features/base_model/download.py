@@ -20,7 +20,7 @@ from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
 from ui.loop.wording import format_size
 
-_OFFLINE = "Offline mode is on, so nothing is asked or downloaded. To use a repository switches it off."
+_OFFLINE = "Offline mode is on, so nothing is asked or downloaded. Using a repository switches it off."
 _NO_ROOM = "There is not enough space: free some, or choose another download folder on the Model page."
 _AT_START = "It is downloaded once, when the run starts."
 

@@ -161,7 +161,7 @@ class AnnotateWindow(Window):
             return
         self._show_model()
         if not set(wanted) & set(self._missing()):
-            self._show_status(f"Installed {' and '.join(wanted)}. Start is the next step.", "good")
+            self._show_status(f"Installed {' and '.join(wanted)}. Now press Start.", "good")
 
     # -- running
 

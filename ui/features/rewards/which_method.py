@@ -115,7 +115,7 @@ def describe_time(seconds: float, machine: Machine, *, is_scored: bool) -> str:
     here = f"on this computer's processor ({count(machine.num_cores, 'core')})"
     where = here if machine.gpu is None else "on a mid-range card"
     rest = ", without scoring" if is_scored else ""
-    return f"Time: about {about(seconds)} per step {where}{rest}; half or twice is possible."
+    return f"Time: about {about(seconds)} per step {where}{rest}, give or take a factor of two."
 
 
 class WhichMethod(Window):

@@ -71,7 +71,7 @@ def find_fit(config: Config) -> Fit | None:
 
 
 def describe_applied_fit(fit: Fit) -> str:
-    """Return what was changed so that a preset fits, as a sentence."""
+    """Return a sentence that names the settings changed to fit a preset."""
     changed = "; ".join(worth.move.words for worth in fit.changes)
     return f"Fitted to the {format_size(fit.card_bytes)} that are free on the card now: {changed}. Ctrl+Z undoes it."
 
@@ -136,7 +136,7 @@ def describe_needs(here: Here) -> str:
     needed = f"At least {format_size(here.needs.memory_bytes)} of"
     if machine.gpu is not None:
         return f"{needed} the card's {machine.card_gb} GB."
-    return f"{needed} this computer's {_whole_gb(machine.memory_bytes)}. There is no GPU: a processor trains, slowly."
+    return f"{needed} this computer's {_whole_gb(machine.memory_bytes)}. Without a GPU training is slow."
 
 
 def _whole_gb(size_bytes: int) -> str:
