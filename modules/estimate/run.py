@@ -115,28 +115,17 @@ class _Run:
                 return parts | self._kept() | self._training(here) | copies | {"sampled latents": self._latents_bytes()}
             case "validating" if run.reconstructs:  # one image after the other
                 peak = max(self._vae(encodes=encodes, sizes=(self.size,)) for encodes in (True, False))
-                return (
-                    parts | self._kept() | {"activations": peak, "weights swapped out for EMA": self._swapped_bytes()}
-                )
+                return parts | self._without_gradients(peak)
             case "validating":
                 peak = self._denoising(run.batch_size * run.images_per_pass, self.size)
-                return (
-                    parts | self._kept() | {"activations": peak, "weights swapped out for EMA": self._swapped_bytes()}
-                )
+                return parts | self._without_gradients(peak)
             case "sampling":
                 sizes = tuple((s.width_px, s.height_px, 1 + s.is_guided) for s in run.samples)
                 peak = max((self._denoising(n, (w, h)) for w, h, n in sizes), default=0)
-                return (
-                    parts | self._kept() | {"activations": peak, "weights swapped out for EMA": self._swapped_bytes()}
-                )
+                return parts | self._without_gradients(peak)
             case "decoding samples":
                 sizes_px = tuple((s.width_px, s.height_px) for s in run.samples)
-                decoding = self._vae(encodes=False, sizes=sizes_px, tiles=run.sample_tiles)
-                return (
-                    parts
-                    | self._kept()
-                    | {"activations": decoding, "weights swapped out for EMA": self._swapped_bytes()}
-                )
+                return parts | self._without_gradients(self._vae(encodes=False, sizes=sizes_px, tiles=run.sample_tiles))
 
     def _of_samples(self, phase: Phase) -> dict[str, int]:
         """Return the bytes of what only samples need besides the model."""
@@ -303,6 +292,11 @@ class _Run:
 
     def _latents_bytes(self) -> int:
         return self.run.sampled.kept_latents_bytes if self.run.sampled else 0
+
+    def _without_gradients(self, activations_bytes: int) -> dict[str, int]:
+        """Return the bytes of a phase between training steps, in which the model is only used, besides its weights."""
+        swapped = {"weights swapped out for EMA": self._swapped_bytes()}
+        return self._kept() | {"activations": activations_bytes} | swapped
 
     def _swapped_bytes(self) -> int:
         """Return the bytes of the weights kept aside while EMA, or the optimizer's evaluation weights, replace them."""
