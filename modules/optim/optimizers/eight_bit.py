@@ -78,21 +78,24 @@ class Adagrad8bit(OptimizerSettings):
     fused_back_pass: fields.FusedBackPass = False
 
 
-_ALWAYS = {"percentile_clipping": removed.PERCENTILE_CLIPPING, "block_wise": removed.ALWAYS_BLOCKS}
 _OF_ADAM = {
     "optim_bits": removed.ALWAYS_8_BITS,
     "is_paged": removed.PAGED,
     **removed.not_in_bitsandbytes(amsgrad=False),
-    **_ALWAYS,
+    **removed.OF_BITSANDBYTES,
 }
-
 
 ADAMW_8BIT = bitsandbytes_spec(AdamW8bit, "AdamW 8-bit", "AdamW8bit", bits_state(2), removed=_OF_ADAM)
 
 ADAM_8BIT = bitsandbytes_spec(Adam8bit, "Adam 8-bit", "Adam8bit", bits_state(2), removed=_OF_ADAM)
 
 LION_8BIT = bitsandbytes_spec(
-    Lion8bit, "Lion 8-bit", "Lion8bit", bits_state(1), rates=SIGN_RATES, removed=_ALWAYS | {"is_paged": removed.PAGED}
+    Lion8bit,
+    "Lion 8-bit",
+    "Lion8bit",
+    bits_state(1),
+    rates=SIGN_RATES,
+    removed=removed.OF_BITSANDBYTES | {"is_paged": removed.PAGED},
 )
 
 # The fast and the slow average of gradients, and the average of their squares.
@@ -120,7 +123,7 @@ SGD_8BIT = OptimizerSpec(
     waits_per_weight=_has_momentum,
     reads_memory_in_order=_has_momentum,
     packages=(BITSANDBYTES,),
-    removed=_ALWAYS | removed.not_in_bitsandbytes(dampening=0, nesterov=False),
+    removed=removed.OF_BITSANDBYTES | removed.not_in_bitsandbytes(dampening=0, nesterov=False),
 )
 
 RMSPROP_8BIT = bitsandbytes_spec(
@@ -128,7 +131,7 @@ RMSPROP_8BIT = bitsandbytes_spec(
     "RMSprop 8-bit",
     "RMSprop8bit",
     bits_state(1),
-    removed=_ALWAYS | removed.not_in_bitsandbytes(momentum=0, centered=False),
+    removed=removed.OF_BITSANDBYTES | removed.not_in_bitsandbytes(momentum=0, centered=False),
 )
 
 ADAGRAD_8BIT = bitsandbytes_spec(
@@ -141,6 +144,6 @@ ADAGRAD_8BIT = bitsandbytes_spec(
         "lr_decay": removed.NO_RATE_DECAY,
         "optim_bits": removed.ALWAYS_8_BITS,
         **removed.not_in_bitsandbytes(initial_accumulator_value=0),
-        **_ALWAYS,
+        **removed.OF_BITSANDBYTES,
     },
 )

@@ -56,8 +56,7 @@ class Lars8bit(OptimizerSettings):
 _LAMB_REMOVED = {
     "bias_correction": removed.ALWAYS_CORRECTED,
     "adam_w_mode": removed.ALWAYS_DECOUPLED,
-    "percentile_clipping": removed.PERCENTILE_CLIPPING,
-    "block_wise": removed.ALWAYS_BLOCKS,
+    **removed.OF_BITSANDBYTES,
     **removed.not_in_bitsandbytes(amsgrad=False),
 }
 _LARS_REMOVED = {"percentile_clipping": removed.PERCENTILE_CLIPPING} | removed.not_in_bitsandbytes(

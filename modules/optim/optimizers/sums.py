@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms import fields, removed
@@ -81,27 +81,24 @@ def _rmsprop_state_bytes(settings: RmsProp, shape: Shape) -> float:
     return bits_state(num_arrays)(settings, shape)
 
 
-RMSPROP = OptimizerSpec(
-    settings=RmsProp,
-    label="RMSprop",
-    factory="modules.optim.classes.eight_bit:rmsprop",
-    library="torch",
-    state_bytes=_rmsprop_state_bytes,
-    waits_per_weight=in_8_bits,
-    reads_memory_in_order=in_8_bits,
-    more_packages=packages_of_bits,
-    removed={"percentile_clipping": removed.PERCENTILE_CLIPPING, "block_wise": removed.ALWAYS_BLOCKS},
-)
+def _spec(
+    settings: type[Any], label: str, name: str, state_bytes: Callable[[Any, Shape], float], **facts: Any
+) -> OptimizerSpec[Any]:
+    """Return the record of an optimizer that is torch's with 32 bits, and bitsandbytes' with 8."""
+    return OptimizerSpec(
+        settings=settings,
+        label=label,
+        factory=f"modules.optim.classes.eight_bit:{name}",
+        library="torch",
+        state_bytes=state_bytes,
+        waits_per_weight=in_8_bits,
+        reads_memory_in_order=in_8_bits,
+        more_packages=packages_of_bits,
+        removed=removed.OF_BITSANDBYTES,
+        **facts,
+    )
 
-ADAGRAD = OptimizerSpec(
-    settings=Adagrad,
-    label="AdaGrad",
-    rates=LARGER_RATES,
-    state_bytes=bits_state(1),
-    waits_per_weight=in_8_bits,
-    reads_memory_in_order=in_8_bits,
-    factory="modules.optim.classes.eight_bit:adagrad",
-    library="torch",
-    more_packages=packages_of_bits,
-    removed={"percentile_clipping": removed.PERCENTILE_CLIPPING, "block_wise": removed.ALWAYS_BLOCKS},
-)
+
+RMSPROP = _spec(RmsProp, "RMSprop", "rmsprop", _rmsprop_state_bytes)
+
+ADAGRAD = _spec(Adagrad, "AdaGrad", "adagrad", bits_state(1), rates=LARGER_RATES)

@@ -149,13 +149,11 @@ SlowBeta = Annotated[
 IN_8_BITS = When("optim_bits", ("8",))
 IN_32_BITS = When("optim_bits", ("32",))
 
-_SMALLEST = {
-    "label": "Min 8-bit size",
-    "help": "Tensors with fewer weights keep their state in 32 bits.",
-    "unit": "weights",
-}
-Smallest8Bit = Annotated[int, Ge(0), Le(1_000_000_000), advanced_setting(**_SMALLEST)]
-Smallest8BitOf32 = Annotated[int, Ge(0), Le(1_000_000_000), advanced_setting(**_SMALLEST, applies_when=IN_8_BITS)]
+_SMALLEST = advanced_setting(
+    "Min 8-bit size", "Tensors with fewer weights keep their state in 32 bits.", unit="weights"
+)
+Smallest8Bit = Annotated[int, Ge(0), Le(1_000_000_000), _SMALLEST]
+Smallest8BitOf32 = Annotated[int, Ge(0), Le(1_000_000_000), replace(_SMALLEST, applies_when=IN_8_BITS)]
 StateBits = Annotated[
     Literal["32", "8"],
     advanced_setting(
