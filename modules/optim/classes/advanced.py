@@ -74,7 +74,7 @@ class ProdigyAdv(adv_optm.Prodigy_adv):  # type: ignore[misc]
         devices = {p.device for group in self.param_groups for p in group["params"]}  # some weights may be offloaded
         device = min(devices, key=lambda d: d.type == "cpu", default=torch.device("cpu"))
         # The library starts the sums of a step at the end of the step before, which a resumed run has not taken.
-        self.d_denom = self.d_numerator = torch.tensor(0.0, device=device)
+        self.d_denom = self.d_numerator = torch.zeros((), device=device)
         self.init_step()
         super().step()
 

@@ -33,7 +33,7 @@ class ProdigyPlusScheduleFree(Base):  # type: ignore[misc]  # the package is not
         device = min(devices, key=lambda d: d.type == "cpu", default=torch.device("cpu"))
         for group in self.param_groups:
             for key in _SUMS:
-                group[key] = group[key].to(device) if key in group else torch.tensor(0.0, device=device)
+                group[key] = group[key].to(device) if key in group else torch.zeros((), device=device)
         super().step(closure)
 
     def get_running_values_for_group(self, group: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
