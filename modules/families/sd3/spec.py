@@ -57,11 +57,7 @@ class Sd3Settings(FamilySettings):
             unit="layers",
         ),
     ] = 0
-    clip_skip_2: Annotated[
-        int | None,
-        *Interval(ge=0, le=30),
-        CLIP_SKIP_2,
-    ] = None
+    clip_skip_2: Annotated[int | None, *Interval(ge=0, le=30), CLIP_SKIP_2] = None
 
     def skipped_layers(self, encoder: str) -> int:
         """Return the clip skip of one of the CLIPs; T5 has none."""

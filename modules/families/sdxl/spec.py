@@ -22,11 +22,7 @@ class SdxlSettings(LatentDiffusionSettings):
     """2.6 billion weights, for images of 1024 pixels; many models are based on it."""
 
     name: Literal["sdxl"] = "sdxl"
-    clip_skip_2: Annotated[
-        int | None,
-        *Interval(ge=0, le=31),
-        CLIP_SKIP_2,
-    ] = None
+    clip_skip_2: Annotated[int | None, *Interval(ge=0, le=31), CLIP_SKIP_2] = None
 
     def skipped_layers(self, encoder: str) -> int:
         """Return the clip skip of one of the text encoders."""
