@@ -104,8 +104,8 @@ def write_random_model(
 ) -> Path:
     """Write a published model's shapes as a diffusers folder of random bfloat16 weights, one tensor at a time.
 
-    They are drawn on a device. `tokenizers_from` is a model with the tokenizers of families that have no CLIP, and
-    `changes` are those of the configs of its parts.
+    They are drawn on a device. `tokenizers_from` is a model with the tokenizers of families that have no CLIP.
+    `changes` has, by part, the values of its config that differ from the published ones.
     """
     configs = {name: {**config, **changes.get(name, {})} for name, config in shipped_configs(model).items()}
     classes = {p.name: load_factory(p.model_class) for p in FAMILIES[published(model).family].parts}

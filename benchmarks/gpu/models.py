@@ -127,7 +127,7 @@ def random_model(
 ) -> Path:
     """Return a published model's shapes with random weights, which are written first where they are missing.
 
-    With `changes` of its parts' configs it is another one, in a folder of another `name`.
+    A model whose parts' configs have `changes` has a folder of its own, called `name`.
     Raises DarkroomError where the disk is too small for them.
     """
     folder = request.folder / "models" / (name or model)

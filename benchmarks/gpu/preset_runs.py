@@ -126,7 +126,7 @@ def _copied(images: Path, what: str) -> Path:
 
 
 def _folder_of(request: Request, plain: Config) -> Path:
-    """Return the model of a preset; of other models only those of the stages stay on the disk."""
+    """Return the model of a preset. Other models are removed from the disk, except the ones that stages use."""
     model, changes = model_name(plain), _changed_configs(plain)
     if request.is_tiny:
         return next(model_of(request, s) for s in subjects(request) if s.family == published(model).family)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 Finding = Literal["unknown", "learning", "flat", "overfitting", "diverging"]
 
 _NUM_PARTS, _LEAST_STEPS = 8, 48  # parts of a run, each of at least six steps: a mean of fewer is little but noise
-_START = 8  # steps, of which the losses are those of the untrained model: a run may break before its first part ends
+_START = 8  # steps in which the model is nearly untrained: a run may break before its first part ends
 _ERRORS, _LIKELY_ERRORS = 4.0, 2.5  # standard errors; a smaller difference is taken for chance, or reported as unsure
 _MUCH = 0.25  # of the lowest level: more than the share of hard images or a new part of the schedule changes
 _LEAST_SHARE = 1e-3  # of the median loss: a loss of 0, as of an image without a masked region, has no logarithm
@@ -112,7 +112,7 @@ def _falls(logs_N: NDArray[np.float64]) -> bool:
 def _read_validations(validations: Sequence[tuple[int, float]], *, is_fitting: bool) -> Verdict | None:
     """Return the verdict on validations; None if there are too few, unless they fell clearly.
 
-    `is_fitting` if the training loss falls: a validation loss that rises far is that of overfitting then.
+    `is_fitting`: the training loss falls, so a validation loss that rises far means overfitting, not divergence.
     """
     number = len(validations)
     if number < _LEAST_VALIDATIONS:
@@ -126,8 +126,8 @@ def _read_validations(validations: Sequence[tuple[int, float]], *, is_fitting: b
     if not is_fitting and values[-2:].min() > (1 + _MUCH) * first:
         return Verdict(
             "diverging",
-            f"Diverging: the validation loss rose from {least:.4f} at step {step:,} to {last:.4f}, far above that of "
-            f"the first step, {first:.4f}. A lower learning rate may help.",
+            f"Diverging: the validation loss rose from {least:.4f} at step {step:,} to {last:.4f}, far above the "
+            f"first one, {first:.4f}. A lower learning rate may help.",
             step,
         )
     width = max(_LEAST_VALIDATIONS, math.isqrt(number))

@@ -87,9 +87,10 @@ def approx_kl(log_ratios_B: torch.Tensor) -> torch.Tensor:
 def reward_losses(rewards_B: torch.Tensor, *, loss: str, target: float) -> torch.Tensor:
     """Return each sample's loss, float32 of shape (B,).
 
-    "mean": `-r`, with the same gradient as TRL's `10 - r` (AlignProp, Prabhudesai et al. 2023, eq. 3). "target": `|r -
-    target|`, as the authors' code has it for the aesthetic reward with 10. "hinge": `max(0, target - r)`, zero from the
-    target on (ReFL, Xu et al. 2023, section 3.1): the simplest guard against overoptimization.
+    - "mean": `-r`, with the same gradient as TRL's `10 - r` (AlignProp, Prabhudesai et al. 2023, eq. 3).
+    - "target": `|r - target|`, as the authors' code has it for the aesthetic reward with 10.
+    - "hinge": `max(0, target - r)`, zero from the target on (ReFL, Xu et al. 2023, section 3.1): the simplest guard
+      against overoptimization.
     """
     rewards_B = rewards_B.float()
     match loss:

@@ -51,11 +51,11 @@ class FileKind:
         return self.kind == "part" and bool(self.model)
 
     def explained(self, why: str) -> str:
-        """Return why a file does not serve, and what it is. Of one that cannot be read, what is wrong is enough."""
+        """Return why a file cannot be used, and what it is; for an unreadable file only what is wrong with it."""
         return self.sentence if self.kind == "broken" else f"{why} {self.sentence}"
 
     def refusal(self, why: str, advice: str) -> DarkroomError:
-        """Return the error for a file that does not serve. The sentence of one that cannot be read has its advice."""
+        """Return the error for a file that cannot be used; an unreadable file's sentence contains its own advice."""
         return DarkroomError(self.explained(why), advice="" if self.kind == "broken" else advice)
 
     def to_json(self) -> dict[str, Any]:
