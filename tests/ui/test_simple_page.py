@@ -312,6 +312,10 @@ def test_the_page_has_the_fields_of_other_pages_and_counts_what_it_does_not_show
         navigation.open("home")
         assert navigation.go_to(path)
         assert navigation.page == "simple", "the setting is there"
+    for path in ("adapter.dropout", "adapter.dtype"):  # under other headings, which the page does not have
+        navigation.open("home")
+        assert navigation.go_to(path)
+        assert navigation.page == "training"
     assert navigation.go_to("training.batch_size")
     window.settle()
     assert navigation.page == "training"

@@ -210,7 +210,7 @@ class App:
             [page.key for page in PAGES],
             self.preferences.now.page,
             is_simple=lambda: self.preferences.now.is_simple,
-            simple_fields=lambda: load_factory("ui.features.simple.model:FIELDS"),
+            is_on_simple=lambda path: load_factory("ui.features.simple.model:has_field")(self.form.config, path),
         )
         tips = Tooltips(self.root, self.theme)
         actions = ActionTable()

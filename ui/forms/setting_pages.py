@@ -202,10 +202,10 @@ class Navigation:
         page: str,
         *,
         is_simple: Callable[[], bool] = lambda: False,
-        simple_fields: Callable[[], Sequence[str]] = tuple,
+        is_on_simple: Callable[[str], bool] = lambda _path: False,
     ) -> None:
         """Open a page. Where `is_simple`, the page of the simple view is preferred for its fields."""
-        self._pages, self._is_simple, self._simple_fields = pages, is_simple, simple_fields
+        self._pages, self._is_simple, self._is_on_simple = pages, is_simple, is_on_simple
         self.page = self._valid_page(page)
         self._form = form
         self.page_wanted: Signal[[str]] = Signal()
@@ -228,8 +228,7 @@ class Navigation:
             return False
         field = nearest_field(self._form.config, path)
         is_simple = self._is_simple()
-        is_there = is_simple and any(f"{field}.".startswith(f"{f}.") for f in self._simple_fields())
-        key = SIMPLE if is_there else page.key
+        key = SIMPLE if is_simple and self._is_on_simple(field) else page.key
         self.open(key)
         self.field_wanted(key, field)
         if is_simple and key != SIMPLE:

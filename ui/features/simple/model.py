@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from modules.config.presets import DEMO, MAX_OFFERED, Preset
+from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.config.usage import reads_references
 from modules.data.concept import Concept
@@ -22,6 +24,7 @@ from ui.features.simple.here import (
     describe_offers,
 )
 from ui.forms.model import Source
+from ui.forms.records import inline_records
 from ui.loop.wording import format_size
 
 _MAX_CAPTION_CHARS = 90
@@ -357,3 +360,10 @@ STEPS: tuple[Step, ...] = (
     ),
 )
 FIELDS = tuple(path for step in STEPS for path in step.fields)
+
+
+def has_field(config: Config, path: str) -> bool:
+    """Return whether the page has the field at a path; those of an adapter under other headings are not there."""
+    records = [record for record in top_records(type(config)).values() if record.path in FIELDS]
+    inner = (inline_records(config, record) if record.kind == "section" else (record,) for record in records)
+    return path in FIELDS or any(f"{path}.".startswith(f"{shown.path}.") for shown in chain.from_iterable(inner))

@@ -15,7 +15,7 @@ from modules.system.problem import count
 from ui.features.simple.here import describe_applied_fit, find_fit
 from ui.features.simple.images import with_folders, with_one_sentence, with_prompt, with_references
 from ui.features.simple.looking import FirstLook
-from ui.features.simple.model import FIELDS, STEPS, Choice, Progress, Step, image_concepts, is_demo
+from ui.features.simple.model import STEPS, Choice, Progress, Step, has_field, image_concepts, is_demo
 from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.forms.group_card import GroupCard
@@ -37,13 +37,14 @@ _ASK_SENTENCE = (
 _QUIET_SECONDS = 0.3
 _IN_FIRST_COLUMN = 3  # steps
 _ROOM_FOR_CHOICE, _ROOM_FOR_LINE = 46, 17  # design pixels: of one with two lines, and of one more about them
-_SHOWN = (*FIELDS, "concepts", "sampling.prompts", "model.family", "general.notes")
+_SHOWN_AS_TEXT = ("concepts", "sampling.prompts", "model.family", "general.notes")
 
 
 def hidden_changes(config: Config, baseline: Config) -> int:
     """Return how many changed settings the page does not show."""
     paths = (change.path for change in changes(config, baseline))
-    return sum(not any(path == shown or path.startswith(f"{shown}.") for shown in _SHOWN) for path in paths)
+    fields = [path for path in paths if not any(f"{path}.".startswith(f"{shown}.") for shown in _SHOWN_AS_TEXT)]
+    return sum(not has_field(config, path) for path in fields)
 
 
 class StepCard(GroupCard):
