@@ -23,57 +23,70 @@ class Batch:
 
     B images; shapes: latents (B, C, H, W), loss weights (B,). The latents of clips are (B, C, F, H, W), and their masks
     (B, 1, 1, H, W).
-
-    `conditioning` lacks the captions that are encoded during the step because their text encoder is trained: some of
-    them, or all (None). `size_conditionings` describe how each image was resized and cropped. `epoch` is the one it is
-    trained in, to which some samples of a merged batch do not belong. `group_samples` is the number of images in the
-    whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch` marks its last micro-batch.
-    `step`, the group's first, and `micro_batch` count from 0 and select the random seeds. `masks_B1HW`, at the size of
-    the latents, are 1 where an image is trained with full weight and 0 where it has the unmasked weight;
-    `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked training. `prior_samples`
-    is empty, or has for each image whether its target is the prediction of the original model. `prior_weights_B1HW`,
-    shaped like the masks, are the weights of the errors against that prediction that are added to the loss; None adds
-    none. `rejected_latents_BCHW`, shaped like the latents, belong to the rejected images of pairs, whose chosen images
-    the others are: with the same augmentations and the same size conditioning. None without pairs. `same_pairs` is
-    empty, or has for each pair whether both images are the same, from which nothing can be learned. `pair_files` is
-    empty, or has for each pair the file of its chosen image if that is trained as it is in the file: whole, in its
-    size, upright. `group_start` is the number of the group's images in the micro-batches before it. `empty_for` is
-    empty, or has the indices of the text encoders that get the empty prompt for each image; then `conditioning` has one
-    more entry at the end, for the empty prompt. `inputs` are the further inputs of the model by name (`ModelInput`), in
-    the dtype of the latents; most models have none. `pixels_B3PP`, float32 in [-1, 1], are the images themselves for a
-    method that trains on pixels: then the latents are zeros, there is no conditioning, and the masks have the size of
-    the images. None otherwise. Where several processes share a micro-batch, this one's images are those from
-    `first_row` on, of `micro_batch_samples` in all; 0 if the micro-batch is not shared. Its captions are padded to the
-    longest of `padded_like`, all captions of the micro-batch. If it does not `count`, other processes train its images,
-    too, and its loss has no weight.
     """
 
     latents_BCHW: torch.Tensor
     captions: tuple[str, ...]
     conditioning: DeliveredConditioning
+    """Lacks the captions, some or all (None), that are encoded during the step because their encoder is trained."""
     loss_weights_B: torch.Tensor
     size_conditionings: Sequence[SizeConditioning]
+    """How each image was resized and cropped."""
     sample_indices: Sequence[SampleIndex]
     epoch: int
+    """The epoch that it is trained in, to which some samples of a merged batch do not belong."""
     step: int
+    """The first step of its accumulation group, from 0. With `micro_batch` it selects the random seeds."""
     micro_batch: int
+    """Its number in the accumulation group, from 0."""
     group_samples: int
+    """The number of images in the whole accumulation group, by which the step's gradient is divided."""
     is_last_micro_batch: bool
+    """Whether it is the last one of its accumulation group."""
     empty_for: tuple[frozenset[int], ...] = ()
+    """For each image the indices of the text encoders that get the empty prompt; then `conditioning` has one more entry
+    at the end, for the empty prompt. May be empty.
+    """
     masks_B1HW: torch.Tensor | None = None
+    """1 where an image is trained with full weight and 0 where it has the unmasked weight, at the size of the latents.
+
+    None without masked training.
+    """
     area_weights_B1HW: torch.Tensor | None = None
+    """The weights of the errors that follow from the masks."""
     prior_weights_B1HW: torch.Tensor | None = None
+    """The weights of the errors against the original model's prediction, which are added to the loss; None for none."""
     prior_samples: tuple[bool, ...] = ()
+    """For each image whether its target is the prediction of the original model. May be empty."""
     rejected_latents_BCHW: torch.Tensor | None = None
+    """The latents of pairs' rejected images, whose chosen images the others are; None without pairs.
+
+    Both have the same augmentations and the same size conditioning.
+    """
     same_pairs: tuple[bool, ...] = ()
+    """For each pair whether both images are the same, from which nothing can be learned. May be empty."""
     pair_files: tuple[Path | None, ...] = ()
+    """For each pair the file of its chosen image, if that is trained as it is in the file: whole, in its size, upright.
+
+    May be empty.
+    """
     group_start: int = 0
+    """The number of images in the earlier micro-batches of its accumulation group."""
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Further inputs of the model by name (`ModelInput`), in the dtype of the latents; most models have none."""
     pixels_B3PP: torch.Tensor | None = None
+    """The images themselves, float32 in [-1, 1], for a method that trains on pixels; None otherwise.
+
+    The latents are zeros then, there is no conditioning, and the masks have the size of the images.
+    """
     first_row: int = 0
+    """The place of its first image in a micro-batch that several processes share."""
     micro_batch_samples: int = 0
+    """The number of images in a micro-batch that several processes share; 0 if it is not shared."""
     padded_like: tuple[str, ...] = ()
+    """All captions of a shared micro-batch: its own are padded to the longest of them."""
     counts: bool = True
+    """Whether its loss has a weight. Without it, other processes train its images, too."""
 
     @property
     def num_samples(self) -> int:

@@ -49,53 +49,59 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The settings of a run that its memory depends on.
-
-    `on_device` names the parts on the training device in each phase of the run; `sizes` are the sizes of the batches in
-    pixels (width, height); `has_master_weights`: 16-bit weights have float32 ones; `average`: whether EMA is kept, and
-    where. `scales_loss`: float16 with a loss scaler; `is_fused`: weights are updated inside the backward pass.
-    `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
-    `has_originals`: training keeps a copy of the trained weights as they were before. `step_batch` is the batch of this
-    process where several share a step, 0 for the whole one. The weights of the `sharded` parts are sharded among
-    `num_shards` processes. `summed_bytes` is how much of the gradients several processes sum at a time, None for a
-    single process; with `sums_in_float32` gradients of 16 bits are summed in float32. `images_per_pass` is how many
-    images a sample of the batch has: 2 for pairs. `reconstructs`: the VAE is trained, and no denoiser runs;
-    `is_perceptual`: with LPIPS in the loss. `training_adapter_bytes` are on the device while images are sampled.
-    `keeps_other_denoiser`: the denoiser of a sampling model stays on the device, because nothing is offloaded. The VAE
-    encodes and decodes in `tiles`, samples in no smaller ones than `sample_tiles`. `references` are the sizes of
-    reference images with another size than their image, `clips` the sizes of clips, which `sizes` has as images with as
-    many latents.
-    """
+    """The settings of a run that its memory depends on. Sizes are (width, height) in pixels."""
 
     plans: Plans
     on_device: Mapping[Phase, frozenset[str]]
+    """The parts on the training device in each phase of the run."""
     sizes: tuple[tuple[int, int], ...]
+    """The sizes of the batches."""
     batch_size: int
     accumulates: bool
     optimizer: OptimizerSettings
     has_master_weights: bool
+    """Whether 16-bit weights have float32 ones."""
     average: Average
+    """Whether EMA is kept, and where."""
     encodes_in_training: bool
     samples: tuple[Sample, ...] = ()
     scales_loss: bool = False
+    """Whether it trains in float16 with a loss scaler."""
     is_fused: bool = False
+    """Whether weights are updated inside the backward pass."""
     sampled: Sampled | None = None
+    """Set where training steps sample images."""
     runtime_bytes: int = RUNTIME_BYTES
+    """The memory of the device's runtime."""
     has_originals: bool = False
+    """Whether the trained weights are also kept as they were before training."""
     images_per_pass: int = 1
+    """How many images a sample of the batch has: 2 for pairs."""
     reconstructs: bool = False
+    """Whether the VAE is trained, and no denoiser runs."""
     is_perceptual: bool = False
+    """Whether the loss contains LPIPS."""
     step_batch: int = 0
+    """The batch of this process where several share a step; 0 for the whole one."""
     sharded: frozenset[str] = frozenset()
+    """The parts whose weights are sharded among `num_shards` processes."""
     num_shards: int = 1
     summed_bytes: int | None = None
+    """How much of the gradients several processes sum at a time; None for a single process."""
     sums_in_float32: bool = True
+    """Whether gradients of 16 bits are summed in float32."""
     training_adapter_bytes: int = 0
+    """The size of the training adapter, which is on the device while images are sampled."""
     keeps_other_denoiser: bool = False
+    """Whether the denoiser of a sampling model stays on the device, because nothing is offloaded."""
     tiles: Tiling = VAE_TILES
+    """The tiles in which the VAE encodes and decodes."""
     sample_tiles: Tiling = LEAST_TILES
+    """The smallest tiles in which samples are decoded."""
     references: tuple[tuple[int, int], ...] = ()
+    """The sizes of reference images with another size than their image."""
     clips: tuple[Size, ...] = ()
+    """The sizes of clips, which `sizes` has as images with as many latents."""
 
     @property
     def batch_of_step(self) -> int:
