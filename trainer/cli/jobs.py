@@ -15,7 +15,7 @@ from modules.system.redaction import redact
 from trainer import commands
 from trainer.cli.console import Meter, reading_commands, time_left
 from trainer.cli.options import add_options, settings_of
-from trainer.cli.program import Verb, exit_code_of
+from trainer.cli.program import STOPPED, WRONG, Verb, exit_code_of
 from trainer.cli.signals import at_signal
 from trainer.event_lines import to_line
 from trainer.job import Job
@@ -82,7 +82,7 @@ def run_request(_options: argparse.Namespace) -> int:
             raise DarkroomError("The first line is not a request.", advice='Write {"job": NAME, "settings": {...}}.')
     except DarkroomError as error:
         sys.stdout.write(to_line(JobFailed(redact(error.message), redact(error.advice))) + "\n")
-        return 2
+        return WRONG
     return run_job(*request, is_json=True)
 
 
@@ -147,7 +147,7 @@ def _finish(end: JobFinished | JobStopped, show: Callable[[JobEvent], None], met
         for note in end.notes:
             meter.line(note)
         sys.stdout.write("".join(f"{path}\n" for path in end.paths))
-    return 130 if isinstance(end, JobStopped) else end.code
+    return STOPPED if isinstance(end, JobStopped) else end.code
 
 
 def _print_text(end: JobFinished) -> int:
