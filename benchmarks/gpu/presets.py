@@ -64,7 +64,7 @@ def _left_out(reasons: Mapping[str, str], _seconds: float) -> Iterator[Found]:
 
 
 def _of_each_kind(request: Request, chosen: dict[Preset, Config]) -> dict[Preset, Config]:
-    """Return a preset of each family of which there is a small model, of what it trains, and of its data."""
+    """Return one preset for each family that has a small model, each training target, and each kind of data."""
     families = {subject.family for subject in subjects(request)}
     base = Config().model.variant
     kinds = {

@@ -157,7 +157,7 @@ def _list(folder: Path, bounds: Path | None) -> _FolderContent:
 
 
 def order_of(name: str) -> str:
-    """Return the text by which a name is ordered, as paths are ordered: Windows ignores case."""
+    """Return the key that sorts names as paths are sorted: on Windows without regard to case."""
     return name.lower() if os.name == "nt" else name
 
 

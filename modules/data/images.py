@@ -101,7 +101,7 @@ class MemoryShare:
 
     @contextmanager
     def take(self, num_bytes: int) -> Iterator[None]:
-        """Reserve bytes within this context. More than all of them are given once no other thread has any.
+        """Reserve bytes within this context. A request for more than all of them waits until no other thread has any.
 
         A thread that has taken some already does not wait for more: it might be the one that it waits for.
         """

@@ -101,7 +101,7 @@ def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
 
 
 def _falls(logs_N: NDArray[np.float64]) -> bool:
-    """Return whether the line of least squares through losses falls by more than chance lets it."""
+    """Return whether the line of least squares through losses falls by more than chance explains."""
     places_N = np.linspace(-1, 1, len(logs_N))
     squares = float(places_N @ places_N)
     slope = float(places_N @ logs_N) / squares

@@ -53,7 +53,7 @@ def read_json_object(path: Path, max_bytes: int = _MAX_JSON_BYTES) -> dict[str, 
 
 
 def json_object_in(text: str | bytes) -> dict[str, Any] | None:
-    """Return the JSON object that a text is; None for any other text, such as a line that is half written."""
+    """Return the JSON object in a text; None if the text is anything else, such as a half-written line."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):

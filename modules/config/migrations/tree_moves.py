@@ -47,8 +47,9 @@ def move(rest: Tree, result: Tree, source: str, path: str) -> None:
 def choose(
     rest: Tree, result: Tree, source: str, path: str, names: Mapping[str, str], notes: Notes, *, where: str = ""
 ) -> None:
-    """Move a name, translated by `names`; an unknown name is reported under `where` or the path, and OneTrainer's
-    default stands in its place.
+    """Move a name, translated by `names`.
+
+    An unknown name is reported under `where` or the path, and replaced by OneTrainer's default.
     """
     if source not in rest:
         return
@@ -113,7 +114,10 @@ _OUR_PATHS = {"optimizer": "training.optimizer", "embedding": "embeddings.words"
 
 
 def with_their_key(problem: Problem, raw: Tree) -> Problem:
-    """Return a problem with a value of the file, found once it had its place here, with the file's own name of it."""
+    """Return a problem about a value with the file's own key before it, if exactly one key of the file has that value.
+
+    Such a problem is only found after the value was moved, so it has the path of our setting.
+    """
     value, found, _ = problem.message.partition(" is not valid (")
     if not found or problem.path.startswith("unknown"):
         return problem

@@ -14,7 +14,7 @@ CLIP_SKIP_2 = advanced_setting(
 
 
 def skip_of(encoder: str, first: int, second: int | None) -> int:
-    """Return the clip skip of a text encoder of two; without one of its own the second has the first one's."""
+    """Return the clip skip of one of two text encoders; the second uses the first one's if it has none of its own."""
     return second if encoder == "text_encoder_2" and second is not None else first
 
 

@@ -38,5 +38,5 @@ OF_BITSANDBYTES = {
 
 
 def not_in_bitsandbytes(**unused: bool | int) -> dict[str, RemovedSetting]:
-    """Return settings that optimizers of bitsandbytes do not have, by name, from the values that do not use them."""
+    """Return the records of settings that bitsandbytes lacks; each argument is the value that switches one off."""
     return {name: RemovedSetting((value,), "bitsandbytes does not support it.") for name, value in unused.items()}

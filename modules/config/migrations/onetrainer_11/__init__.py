@@ -72,7 +72,7 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
 
 
 def _replace_invalid(rest: Tree, notes: Notes) -> None:
-    """Cast numbers as OneTrainer does; of a value that cannot be cast it keeps its own default, which is not ours.
+    """Cast numbers as OneTrainer does. Where that fails it keeps its own default, which differs from ours.
 
     Unknown names are left to `choose`.
     """
@@ -100,7 +100,7 @@ def _named(rest: Tree, family: str) -> str:
 
 
 def _is_set(key: str, value: object) -> bool:
-    """Return whether a kept value, or any inside, is other than what it is in every complete file."""
+    """Return whether a kept value, or any value inside it, differs from what every complete file contains."""
     match value:
         case dict():
             return any(_is_set(name, inner) for name, inner in value.items() if name != "__version")

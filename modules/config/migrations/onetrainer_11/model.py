@@ -166,7 +166,7 @@ def _text_tokens(rest: Tree, result: Tree, notes: Notes) -> None:
 
 
 def _of_older_families(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Convert the prediction type and the clip skip; for families without them their keys stay as they are."""
+    """Convert the prediction type and the clip skip, if the family has these settings; otherwise their keys stay."""
     fields = FAMILIES[family_of(result)].settings.model_fields
     if "prediction_type" in fields:
         _prediction(rest, result, notes)
