@@ -221,7 +221,7 @@ def test_each_optimizer_has_its_state_there_and_restores_it(settings: OptimizerS
             other = toy.resumed(settings, rounding=rounding, device="cuda")
             toy.take([2])
             other.take([2])
-            assert devices <= {"cuda"}
+            assert devices == (set() if case(settings) in ("sgd", "sgd_8bit") else {"cuda"})  # no momentum, no state
             assert changed(toy.values(), other.values()) == set()
 
 
