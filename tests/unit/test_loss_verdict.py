@@ -145,3 +145,36 @@ def test_validations_of_a_diverged_run_do_not_call_it_overfitting() -> None:
     assert read_losses(losses, [(0, 0.1), (25, 1.0), (50, 1.0), (75, 1.0)]).finding == "diverging"
     assert read_losses(losses, [(0, 0.1), (25, 0.08), (50, 0.0805), (75, 0.0803)]).finding == "learning"
     assert read_losses(losses, [(0, 0.1), (25, 0.08), (50, 0.0805), (75, 0.0803), (100, 0.0805)]).finding == "flat"
+
+
+@pytest.mark.parametrize("seed", [2, 3, 6])
+def test_a_slow_fall_that_turned_is_flat(seed: int) -> None:
+    """The line through all losses still falls, but the last part is clearly above the lowest one."""
+    losses = drawn(lambda t: 0.1 - 0.06 * t / 0.85 if t < 0.85 else 0.085, steps=400, seed=seed)
+    assert read_losses(losses).finding == "flat"
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_few_losses_of_0_at_the_end_are_no_fall(seed: int) -> None:
+    """Such as of images without a masked region, in which the logarithm of a loss would have no bound."""
+    losses = drawn(lambda t: 0.1, steps=400, seed=seed)
+    losses[360::20, 1] = 0
+    assert read_losses(losses).finding == "flat"
+
+
+@pytest.mark.parametrize(
+    "validations",
+    [
+        (0.1, 0.099, 0.1, 0.1, 0.2),  # a last one far above the others is no divergence yet
+        (0.06, 0.0605, 0.08, 0.08, 0.0601),  # a last one as low as the lowest is no overfitting
+    ],
+)
+def test_the_last_validation_alone_does_not_decide(validations: tuple[float, ...]) -> None:
+    curve = [(25 * n, value) for n, value in enumerate(validations)]
+    assert read_losses(np.empty((0, 2)), curve).finding == "flat"
+
+
+def test_flat_validations_are_described_by_whether_they_fell_before() -> None:
+    curve = [(0, 0.1), (25, 0.06), (50, 0.0601), (75, 0.0601), (100, 0.0602)]
+    sentence = read_losses(np.empty((0, 2)), curve).sentence
+    assert sentence.startswith("Flat: the validation loss fell from 0.1000 to 0.0600 at step 25, and the last 3 are ")
