@@ -119,7 +119,7 @@ def with_their_key(problem: Problem, raw: Tree) -> Problem:
     Such a problem is only found after the value was moved, so it has the path of our setting.
     """
     value, found, _ = problem.message.partition(" is not valid (")
-    if not found or problem.path.startswith("unknown"):
+    if not found:
         return problem
     names = {name for name, leaf in _leaves(raw) if shown(leaf) == value}
     alike = names & set(problem.path.split("."))
