@@ -12,7 +12,13 @@ import pytest
 from PIL import Image
 
 from modules.config.codec import decode, save_file
-from modules.system.file_errors import NO_THREAD, UnconfirmedError, describe_file_error, plain_reason
+from modules.system.file_errors import (
+    NO_THREAD,
+    UnconfirmedError,
+    describe_file_error,
+    is_failure_of_machine,
+    plain_reason,
+)
 from modules.system.redaction import LogFile
 from tests.builders.full_disk import FullDisk
 from trainer.__main__ import main
@@ -153,6 +159,13 @@ def test_a_log_on_a_full_disk_prints_nothing(
 )
 def test_a_reason_has_no_name_or_number_of_pythons(error: Exception, reason: str) -> None:
     assert plain_reason(error) == reason
+
+
+def test_failures_of_the_machine_differ_from_wrong_paths() -> None:
+    numbers = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT, errno.EACCES)
+    assert [is_failure_of_machine(OSError(number, "")) for number in numbers] == [True] * 5 + [False] * 2
+    assert is_failure_of_machine(TimeoutError())
+    assert not is_failure_of_machine(None)
 
 
 def test_a_reason_names_the_file_where_the_sentence_does_not() -> None:

@@ -267,6 +267,15 @@ def test_gguf_and_missing_files(tmp_path: Path) -> None:
     assert identify(Path("a\x00b")).kind == "broken"
 
 
+def test_the_error_for_an_unreadable_file_has_no_second_advice() -> None:
+    broken, other = FileKind("broken", "x is empty. Download it again."), FileKind("embedding", "It is an embedding.")
+    errors = [kind.refusal("x is not a LoRA.", "Choose a LoRA.") for kind in (broken, other)]
+    assert [(str(error), error.advice) for error in errors] == [
+        ("x is empty. Download it again.", ""),
+        ("x is not a LoRA. It is an embedding. Choose a LoRA.", "Choose a LoRA."),
+    ]
+
+
 def test_folders_that_a_run_has_written_are_named(tmp_path: Path) -> None:
     backup = tmp_path / "run" / "backup" / "step-00000002"
     (backup / "shards").mkdir(parents=True)

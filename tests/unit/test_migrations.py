@@ -383,6 +383,12 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
     assert [r.config.training.low_precision_updates for r in (full, lora, flow)] == [expected] * 3
 
 
+def test_the_dtype_of_a_vae_that_is_not_trained_does_not_choose_stochastic_rounding() -> None:
+    optimizer = {"optimizer": "ADAMW", "stochastic_rounding": True}
+    result = loaded(training_method="FINE_TUNE", vae={"weight_dtype": "BFLOAT_16"}, optimizer=optimizer)
+    assert result.config.training.low_precision_updates == "master"
+
+
 def test_a_loss_that_older_files_of_ours_lack_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key of OneTrainer's in a new record has no place in our version 1."""
     monkeypatch.setattr(darkroom_steps, "_LOSSES", ("mse",))
@@ -642,8 +648,10 @@ def test_a_concept_s_own_resolution(override: str, sides: tuple[int, ...], warns
 
 
 def test_concepts_of_older_versions() -> None:
-    result = loaded(concepts=[{"path": "a", "repeats": 3}, {"path": "b", "validation_concept": True}])
-    assert [(c.repeats, c.kind) for c in result.config.concepts] == [(3.0, "training"), (1.0, "validation")]
+    former = {"path": "b", "validation_concept": True}
+    result = loaded(concepts=[{"path": "a", "repeats": 3}, former, former | {"type": None}])
+    kinds = [(c.repeats, c.kind) for c in result.config.concepts]
+    assert kinds == [(3.0, "training"), (1.0, "validation"), (1.0, "validation")]
     assert result.config.unknown.get("onetrainer", {}).get("concepts") is None
 
 
