@@ -101,7 +101,7 @@ def _trains_bfloat16(rest: Tree, family: str) -> bool:
     """Return whether any trained weight of the model is bfloat16."""
     if rest.get("training_method") == "LORA":
         return rest.get("lora_weight_dtype") == "BFLOAT_16"
-    names = (part.name for part in FAMILIES[family].trainable_parts if part.name != "vae")
+    names = (part.name for part in FAMILIES[family].trainable_parts)
     parts = [part for name in names if isinstance(part := rest.get(name), dict)]
     return any(part.get("train", True) is True and part.get("weight_dtype") == "BFLOAT_16" for part in parts)
 
