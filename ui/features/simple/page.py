@@ -240,8 +240,11 @@ class SimplePage:
     def _take_preset(self, preset: Preset) -> None:
         """Load an offered preset, and fit it to the part of the card that other programs leave."""
         form = self._context.form
+        before = form.config
         self._context.documents.open_preset(preset)
         loaded = form.config
+        if loaded is before:  # it could not be read
+            return
 
         def apply(fit: Fit | None) -> None:
             if fit is not None and form.config is loaded:
