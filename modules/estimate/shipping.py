@@ -1,7 +1,7 @@
 """Makes the recordings that ship with the program: `python -m modules.estimate.shipping`.
 
-It writes the missing recordings of published models, and removes those that are not needed any more; with `--again`,
-for new libraries, it writes all.
+It writes the missing recordings of published models, and removes those that are not needed any more. With `--again` it
+writes all: for new libraries, or if a model class of this program computes otherwise: the names stay the same then.
 """
 
 from __future__ import annotations
