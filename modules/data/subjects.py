@@ -72,6 +72,9 @@ _OTHERS = (
 )
 SUBJECTS: Mapping[str, SubjectSpec] = {s.name: s for s in (PERSON, *_OTHERS)}
 
+USUAL_IMAGES = 20
+"""The number of images that times are stated for until the user's are counted."""
+
 _SHORT = 0.5  # of the least that any subject usually gets
 _LONG = 4.0  # times the views that any subject usually gets of each image
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,15 @@ from modules.settings.edit import get_path, replace_value
 from modules.system.paths import PROGRAM_ROOT, as_config_path
 from modules.system.problem import Problem
 from tests.ui.recorder import Recorder
+from trainer.preflight.fit import Fit
+from trainer.preflight.moves import Move
+from trainer.preflight.search import Worth
 from ui.forms import items
 from ui.forms.documents import Documents, first_form
 from ui.forms.findings import Findings, entry_name, locate
 from ui.forms.model import FormModel, Source
 from ui.forms.preferences import Preferences, UiSettings
+from ui.loop.background import Background
 from ui.widgets.notices import Notices
 
 
@@ -32,9 +37,25 @@ class Desk:
         self.preferences = Preferences(UiSettings())
         self.messages: list[str] = []
         self.notices = Notices()
+        self.background, self.is_card_free = Background(), True
         self.documents = Documents(
-            self.form, self.asked, self.findings, self.preferences, self.notices, self.messages.append
+            self.form,
+            self.asked,
+            self.findings,
+            self.preferences,
+            self.notices,
+            self.messages.append,
+            background=self.background,
+            is_card_free=lambda: self.is_card_free,
         )
+
+    def wait_for_fit(self) -> None:
+        """Wait until the preset that was loaded is fitted, or needs not be."""
+        passed: list[None] = []
+        self.background.run(lambda: None, passed.append)
+        self.background.run(lambda: None, passed.append)  # one for each thread
+        while len(passed) < 2:
+            self.background.drain(time.perf_counter() + 0.01)
 
 
 @pytest.fixture
@@ -281,6 +302,55 @@ def test_a_load_over_unsaved_changes_offers_to_undo_it(desk: Desk, tmp_path: Pat
     assert len(desk.notices.items) == 1
     desk.form.edit("training.epochs", 9)  # an undo would take back this edit
     assert desk.notices.items == ()
+
+
+def small_batch(config: Config) -> Fit:
+    values = (("training.batch_size", 1),)
+    change = Worth(Move("training.batch_size", "a smaller batch", values), 10**9, 1.0)
+    return Fit(change.move.apply_to(config), (change,), 6 * 10**9, 6 * 10**9, 7 * 10**9, 5 * 10**9, 1.0, fits=True)
+
+
+def test_a_built_in_preset_is_fitted_to_the_free_memory(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ui.forms.documents.find_fit", small_batch)
+    form, documents, large = desk.form, desk.documents, {"training": {"batch_size": 4}}
+    form.edit("concepts", (Concept(path="cats"),))
+    form.edit("training.epochs", 7)
+    before = form.document
+    documents.open_preset(built_in(tmp_path, **large))
+    assert form.config.training.batch_size == 4
+    form.edit("output.destination", "models/mine.safetensors")  # meanwhile
+    form.undo()
+    desk.wait_for_fit()
+    assert desk.messages[-1] == (
+        "Fitted to the 6.0 GB that are free on the card now: a smaller batch. Ctrl+Z undoes it."
+    )
+    assert form.config.training.batch_size == 1
+    assert [concept.path for concept in form.config.concepts] == ["cats"]
+    form.undo()
+    assert (form.config.training.batch_size, form.source.name) == (4, "#one")
+    form.undo()
+    assert form.document == before
+
+    documents.open_preset(built_in(tmp_path, **large))
+    desk.wait_for_fit()
+    [notice] = desk.notices.items
+    desk.notices.reply(notice, notice.replies[0])
+    assert form.document == before, "the load is undone with its fit"
+
+    documents.open_preset(built_in(tmp_path, **large))
+    form.edit("training.batch_size", 3)
+    desk.wait_for_fit()
+    assert form.config.training.batch_size == 3, "what the user sets meanwhile stays"
+    documents.open_preset(built_in(tmp_path, **large))
+    documents.open_preset(built_in(tmp_path, "mine", training={"batch_size": 2}))
+    desk.wait_for_fit()
+    assert form.config.training.batch_size == 2, "neither to one of the user's own, nor after another load"
+    desk.is_card_free = False
+    documents.open_preset(built_in(tmp_path, **large))
+    desk.wait_for_fit()
+    assert form.config.training.batch_size == 4, "the run is for another machine, or the card has one already"
 
 
 def test_a_copy_of_a_built_in_preset_is_proposed_among_the_users_presets(

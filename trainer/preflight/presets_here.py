@@ -10,7 +10,7 @@ from functools import cache
 from modules.config.presets import MAX_OFFERED, Preset, families_for_card, list_presets, preset_for, readable_configs
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.data.subjects import PERSON
+from modules.data.subjects import PERSON, USUAL_IMAGES
 from modules.estimate.passes import count
 from modules.families.registry import FAMILIES, files_of, newest_families, published
 from modules.memory.part_plan import PartPlan
@@ -25,7 +25,6 @@ from trainer.preflight.search import StepTimes
 MAX_IMAGE_SECONDS = 20.0
 """The longest time of an image's part of a step on a processor. A run takes a thousand of them and more: beyond this,
 most of a day. A LoRA of a small model at 512 pixels takes a few seconds, one of a large model at 1024 some minutes."""
-_USUAL_IMAGES = 20
 _NEWEST = 2  # families that are offered first
 
 
@@ -104,8 +103,7 @@ def fit_to_free_memory(config: Config, machine: Machine) -> Fit | None:
     None if it fits as it is, nothing that keeps what it learns does, or it cannot be estimated. A preset is made for
     the whole card, of which a desktop and its programs have a part.
     """
-    budget = _square_budget(config)
-    if machine.gpu is None or budget is None:
+    if machine.gpu is None or (budget := _square_budget(config)) is None:
         return None
     budget = on_a_gpu(budget)
     if budget.peak_bytes <= TIGHT * machine.gpu.free_bytes:
@@ -138,7 +136,7 @@ def download_bytes(config: Config) -> int | None:
 def _square_budget(config: Config) -> Budget | None:
     sides = [side for side in config.data.resolution_px if isinstance(side, int)]
     side = max(sides, default=config.family.default_resolution_px)
-    return known_budget(config, {Size(side, side): _USUAL_IMAGES})
+    return known_budget(config, {Size(side, side): USUAL_IMAGES})
 
 
 def _has_room(needs: RunEstimate, machine: Machine) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modules.config.codec import Loaded, export_file, lists_to_confirm, save_file
 from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any, load_any_text
@@ -15,12 +17,17 @@ from modules.settings.edit import get_path, replace_value
 from modules.system.errors import DarkroomError
 from modules.system.paths import safe_name, user_presets_dir
 from modules.system.problem import Problem, count
+from ui.forms.card_fit import describe_applied_fit, find_fit
 from ui.forms.changes import describe_unsaved
 from ui.forms.findings import Findings
 from ui.forms.model import Document, Draft, FormModel, Source
 from ui.forms.preferences import Preferences
+from ui.loop.background import Background
 from ui.loop.interaction import Answer, FileKind, Interaction, failure_of
 from ui.widgets.notices import Notice, Notices, Reply
+
+if TYPE_CHECKING:
+    from trainer.preflight.fit import Fit
 
 CONFIG_KINDS: tuple[FileKind, ...] = (("Config", "*.json"),)
 LOADED_KINDS: tuple[FileKind, ...] = (
@@ -51,13 +58,19 @@ class Documents:
         preferences: Preferences,
         notices: Notices,
         notify: Notify,
+        *,
+        background: Background,
+        is_card_free: Callable[[], bool],
     ) -> None:
+        """`is_card_free` returns whether the next run trains here, on a card that no run of this window uses."""
         self._form = form
         self._interaction = interaction
         self._findings = findings
         self._preferences = preferences
         self._notices = notices
         self._notify = notify
+        self._background = background
+        self._is_card_free = is_card_free
         self._loaded_document: Document | None = None  # as it was loaded over unsaved changes
         self._confirmed_lists: set[Path] = set()
         form.changed.subscribe(self._withdraw_undo_offer)
@@ -69,7 +82,8 @@ class Documents:
     def open_preset(self, preset: Preset) -> None:
         """Load a preset. The user's concepts and sample prompts stay if the preset has none.
 
-        So do the edited folders and the edited name of the result, if it is a built-in one.
+        So do the edited folders and the edited name of the result, if it is a built-in one, which is then fitted to the
+        memory that is free on the card.
         """
         loaded = preset.load()
         if self._is_refused(loaded, preset.name):
@@ -79,6 +93,22 @@ class Documents:
         self._load(loaded, source, kept)
         note = f" Kept from before: {', '.join(self._label_of(path) for path in kept)}." if kept else ""
         self._notify(f"Loaded {preset.name}.{note}")
+        if preset.is_built_in and self._is_card_free():
+            document = self._form.document
+            self._background.run(partial(find_fit, document.config), partial(self._apply_fit, document))
+
+    def _apply_fit(self, loaded: Document, fit: Fit | None) -> None:
+        """Fit a loaded preset as an edit of its own, unless the user has changed the same settings since."""
+        form = self._form
+        if fit is None or form.baseline is not loaded.baseline:
+            return
+        paths = [path for change in fit.changes for path, _ in change.move.values]
+        if any(form.value(path) != get_path(loaded.config, path) for path in paths):
+            return
+        offered, self._loaded_document = self._loaded_document, None  # the offer to undo the load stays
+        form.replace(_with_values_of(fit.config, form.config, paths))
+        self._loaded_document = form.document if offered is not None else None
+        self._notify(describe_applied_fit(fit))
 
     def open_demo(self) -> None:
         """Load the preset of the demo, if it is shipped."""
@@ -306,7 +336,10 @@ class Documents:
             self._notices.remove(_UNDO_NOTICE)
 
     def _undo_load(self) -> None:
-        self._form.undo()
+        """Undo a load, with the fit to the card that may have followed."""
+        loaded = self._form.baseline
+        while self._form.baseline is loaded and self._form.undo():
+            pass
         self._findings.show("", (), self._form.config)
         self._notify(f"{self._form.source.name} is back, with its unsaved changes.")
 

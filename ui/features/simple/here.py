@@ -7,16 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
+from modules.data.subjects import USUAL_IMAGES
 from modules.system.problem import about, count
 from ui.loop.background import Report
 from ui.loop.wording import format_size
 
 if TYPE_CHECKING:
-    from trainer.preflight.fit import Fit
     from trainer.preflight.machine import Machine
     from trainer.preflight.presets_here import Offer, RunEstimate
 
-_USUAL_IMAGES = 20  # until the user's are counted
 _GB = 1e9
 
 
@@ -60,22 +59,6 @@ def find_needs(config: Config, machine: Machine) -> tuple[RunEstimate | None, bo
     return needs, needs is None or fits(needs, machine)
 
 
-def find_fit(config: Config) -> Fit | None:
-    """Return the settings with which a config fits the memory that is free on the card now; None if none are needed.
-
-    For a background thread.
-    """
-    from trainer.preflight.presets_here import fit_to_free_memory
-
-    return fit_to_free_memory(config, find_machine())
-
-
-def describe_applied_fit(fit: Fit) -> str:
-    """Return a sentence that names the settings changed to fit a preset."""
-    changed = "; ".join(worth.move.words for worth in fit.changes)
-    return f"Fitted to the {format_size(fit.card_bytes)} that are free on the card now: {changed}. Ctrl+Z undoes it."
-
-
 def needs_key(config: Config) -> tuple[object, ...]:
     """Return the settings on which what a run needs depends."""
     parts = (config.model, config.parts, config.quantization, config.data, config.training, config.adapter)
@@ -108,7 +91,7 @@ def describe_offers(here: Here) -> str:
 def describe_offer(offer: Offer, num_images: int) -> str:
     """Return a preset with its download, its memory and its time for so many images, or for the usual number."""
     needs = offer.needs
-    images = num_images or _USUAL_IMAGES
+    images = num_images or USUAL_IMAGES
     download = f"{format_size(needs.download_bytes)} to download" if needs.download_bytes else "already downloaded"
     memory = f"{format_size(needs.memory_bytes)} of memory"
     return f"{offer.family}: {download}, {memory}, about {about(needs.seconds(images))} for {count(images, 'image')}."
@@ -123,7 +106,7 @@ def describe_misfit(here: Here, num_images: int) -> str:
     if needs.memory_bytes > of_computer or machine.gpu is not None:
         has = f"the card has {machine.card_gb}" if machine.gpu else f"this computer has {of_computer / _GB:.0f}"
         return f"These settings need about {format_size(needs.memory_bytes)} of memory, and {has}."
-    images = num_images or _USUAL_IMAGES
+    images = num_images or USUAL_IMAGES
     time = f"about {about(needs.seconds(images))} for {count(images, 'image')}"
     return f"These settings are sized for a GPU: without one, {time}."
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from modules.config.presets import Preset
 from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.system.paths import folder_for_images
 from modules.system.problem import count
-from ui.features.simple.here import describe_applied_fit, find_fit
 from ui.features.simple.images import with_folders, with_one_sentence, with_prompt, with_references
 from ui.features.simple.looking import FirstLook
 from ui.features.simple.model import STEPS, Choice, Progress, Step, has_field, image_concepts, is_demo
@@ -26,9 +24,6 @@ from ui.forms.setting_pages import PageSpec
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import GAP, PAD
-
-if TYPE_CHECKING:
-    from trainer.preflight.fit import Fit
 
 _ASK_SENTENCE = (
     "Type the word that your LoRA should learn, one that means nothing yet, such as zog. Each image gets the caption "
@@ -227,7 +222,7 @@ class SimplePage:
     def _choose(self, choice: Choice) -> None:
         """Do what was chosen: load a preset, set a length, or what `_by_choice` names."""
         if isinstance(choice.value, Preset):
-            self._take_preset(choice.value)
+            self._context.documents.open_preset(choice.value)
             return
         if isinstance(choice.value, str):
             self._by_choice[choice.value]()
@@ -236,22 +231,6 @@ class SimplePage:
 
         self._context.form.replace(with_epochs(self._context.form.config, choice.value))
         self._context.notify(f"{choice.label}: {choice.text} Ctrl+Z undoes it.")
-
-    def _take_preset(self, preset: Preset) -> None:
-        """Load an offered preset, and fit it to the part of the card that other programs leave."""
-        form = self._context.form
-        before = form.config
-        self._context.documents.open_preset(preset)
-        loaded = form.config
-        if loaded is before:  # it could not be read
-            return
-
-        def apply(fit: Fit | None) -> None:
-            if fit is not None and form.config is loaded:
-                form.replace(fit.config)
-                self._context.notify(describe_applied_fit(fit))
-
-        self._context.pump.background.run(partial(find_fit, loaded), apply)
 
     def _write_captions(self) -> None:
         self._context.links.write_captions(next(iter(self._look.without_captions), None))
