@@ -13,6 +13,7 @@ from typing import Literal
 from modules.formats.published_files import find_cached_file
 from modules.system.factories import Package
 from modules.system.paths import models_dir
+from modules.system.problem import format_size
 
 CaptionSetting = Literal["threshold", "character_threshold", "exclude_tags", "keep_underscores", "initial", "detail"]
 MaskSetting = Literal["prompts", "colour", "tolerance", "threshold"]
@@ -48,9 +49,7 @@ class ModelFiles:
     @property
     def size_text(self) -> str:
         """The size of the download as text."""
-        if not self.size_bytes:
-            return "size not known"
-        return f"{self.size_bytes / 1e9:.1f} GB" if self.size_bytes >= 5e8 else f"{self.size_bytes / 1e6:.0f} MB"
+        return format_size(self.size_bytes) if self.size_bytes else "size not known"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from modules.objectives.perceptual_files import perceptual_bytes
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates.slicing import SLICE_WEIGHTS, SUMMED_BYTES
+from modules.system.problem import format_size
 
 _WORKING_ARRAYS = 3  # as large as the updated weight: Adafactor's squares, its estimate, and their ratio
 
@@ -55,12 +56,12 @@ class MemoryEstimate:
         return next((p for p in self.phases if p.phase == name), None)
 
     def __str__(self) -> str:
-        """Return the peak as a sentence: "About 11.3 GB while training: 5.1 weights, 4.0 activations, ..."."""
+        """Return the peak as a sentence: "About 11.3 GB while training: 5.1 GB weights, ..."."""
         peak = self.peak
         shown = [(n, s) for n, s in sorted(peak.parts, key=lambda p: -p[1]) if s >= 50_000_000]
-        parts = ", ".join(f"{size / 1e9:.1f} {name}" for name, size in shown)
+        parts = ", ".join(f"{format_size(size)} {name}" for name, size in shown)
         breakdown = f": {parts}" if parts else ""
-        return f"About {in_gb(peak.total_bytes)} while {peak.phase}{breakdown}."
+        return f"About {format_size(peak.total_bytes)} while {peak.phase}{breakdown}."
 
 
 def estimate(passes: Passes, run: RunPlan, *, is_published: bool = False) -> MemoryEstimate:
@@ -80,11 +81,6 @@ def optimizer_bytes(settings: OptimizerSettings, shapes: Sequence[Shape]) -> int
     """Return the bytes of an optimizer's state for trained weights of these shapes."""
     spec = optimizer_spec(settings)
     return round(sum(spec.state_bytes(settings, shape) for shape in shapes))
-
-
-def in_gb(num_bytes: float) -> str:
-    """Return bytes as text in GB (10^9 bytes); small amounts in MB."""
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{max(num_bytes, 0) / 1e6:.0f} MB"
 
 
 class _Run:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from modules.system.problem import Problem, join_words
+from modules.system.problem import Problem, format_size, join_words
 
 _WEIGHTS, _INDEX, _SHARDS = "model.safetensors", "model.safetensors.index.json", "model-*.safetensors"
 
@@ -67,11 +67,8 @@ class PublishedFile:
 
     @property
     def size_words(self) -> str:
-        """The size of the download as text, in GB, MB or kB."""
-        size = self.size_bytes
-        if size < 1e6:
-            return f"{max(size / 1e3, 1):.0f} kB"
-        return f"{size / 1e9:.1f} GB" if size >= 5e8 else f"{size / 1e6:.0f} MB"
+        """The size of the download as text."""
+        return format_size(self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)

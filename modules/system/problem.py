@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -59,6 +60,15 @@ def about(seconds: float) -> str:
         if seconds >= 1.5 * size:
             return count(round(seconds / size), unit)
     return "a minute" if seconds >= 45 else count(round(seconds), "second") if seconds >= 1.5 else "a second"
+
+
+def format_size(size_bytes: float) -> str:
+    """Return a size of bytes in its unit, of which a kB has 1,000: 812 B, 4.0 kB, 55 MB, 0.5 GB; 0 B below zero."""
+    size = max(size_bytes, 0.0)
+    units = ((1e3, "B", 1.0), (999.5e3, "kB", 1e3), (5e8, "MB", 1e6), (999.95e9, "GB", 1e9), (math.inf, "TB", 1e12))
+    unit, amount = next((unit, amount) for below, unit, amount in units if size < below)
+    has_fraction = unit in ("GB", "TB") or (unit != "B" and size < 9.95 * amount)
+    return f"{size / amount:.{int(has_fraction)}f} {unit}"
 
 
 def with_article(thing: str, *, capital: bool = False) -> str:

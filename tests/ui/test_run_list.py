@@ -13,6 +13,7 @@ from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from modules.system.paths import from_root
+from modules.system.problem import format_size
 from tests.unit.test_run_records import started, step, validated, write_run
 from trainer.events import Event, ModelSaved, RunFailed, RunFinished, SampleReady, WarningRaised
 from trainer.machine_events import PaceMeasured
@@ -33,7 +34,6 @@ from ui.features.runs.model import RunList, changes_line, describe_deletion, fac
 from ui.loop.background import Background
 from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
-from ui.loop.wording import format_size
 from ui.widgets.table import Column, fitting_columns
 
 FINISHED = RunFinished("finished", 40, "Finished after 40 steps.")
@@ -140,7 +140,7 @@ def test_the_words_of_a_run(tmp_path: Path) -> None:
         "Output: models/zog.safetensors",
     ):
         assert words in facts
-    assert [format_size(n) for n in (12, 12_300, 3_400_000, 1_260_000_000)] == ["12 B", "12.3 kB", "3.4 MB", "1.3 GB"]
+    assert [format_size(n) for n in (12, 12_300, 3_400_000, 1_260_000_000)] == ["12 B", "12 kB", "3.4 MB", "1.3 GB"]
 
 
 def test_a_deletion_says_what_goes_and_what_stays(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_length_and_memory_are_stated_with_their_reasons() -> None:
     assert text("Length", open_length).endswith("What do the images show?")
     assert text("Memory", Progress(LONG, OTHER, here=small)).startswith("At least 2.0 GB of this computer's 32 GB.")
     tiny = Progress(LONG, OTHER, here=replace(small, needs=replace(LARGE, memory_bytes=17_000_000)))
-    assert text("Memory", tiny).startswith("At least 17.0 MB of")
+    assert text("Memory", tiny).startswith("At least 17 MB of")
     misfit = Progress(LONG, OTHER, here=Here(CARD, needs=LARGE, fits=False))
     assert text("Memory", misfit) == "These settings need about 22.0 GB of memory, and the card has 12."
     assert BY_TITLE["Memory"].is_wrong(misfit)

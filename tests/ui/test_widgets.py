@@ -132,9 +132,9 @@ def test_the_start_dialog_shows_warnings_and_preview(screen: tk.Tk, theme: Theme
 def test_the_memory_of_a_tiny_run_is_as_in_the_lines_about_it() -> None:
     figures = RunFigures(60.0, 50_100_000, 25_000_000_000, on_gpu=False)
     preview = Preview(12, 4, 1, (("64x64", 12),), (), 12, 1200, figures=figures)
-    assert start_figures(preview)[-1] == ("Memory", "50.1 MB of 25 GB", False)
+    assert start_figures(preview)[-1] == ("Memory", "50 MB of 25 GB", False)
     unknown = replace(preview, figures=replace(figures, device_bytes=None))
-    assert start_figures(unknown)[-1] == ("Memory", "50.1 MB", False)
+    assert start_figures(unknown)[-1] == ("Memory", "50 MB", False)
 
 
 def test_a_failure_offers_its_details(screen: tk.Tk, theme: Theme, tmp_path: Path, monkeypatch: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.estimate.run import PhaseMemory, in_gb, optimizer_bytes
+from modules.estimate.run import PhaseMemory, optimizer_bytes
 from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.sums import Sgd
@@ -20,7 +20,7 @@ from modules.optim.spec import OptimizerSettings
 from modules.system import hardware
 from modules.system.hardware import GpuMemory, Hardware, gpu_memory
 from modules.system.paths import PROGRAM_ROOT
-from modules.system.problem import Problem
+from modules.system.problem import Problem, format_size
 from tests.builders.budgets import budget_of_run
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder
@@ -94,13 +94,13 @@ def test_the_line_says_what_automatic_checkpointing_does_with_the_free_memory() 
     """As the run does at its start; without a known memory it is the least that the run needs."""
     budget = budget_of_run(config(parts=with_part("unet", checkpointing="auto", train=True)), SIZES)
     least = describe_memory(budget, budget)
-    assert least.startswith(f"About {in_gb(budget.peak_bytes)} while training")
+    assert least.startswith(f"About {format_size(budget.peak_bytes)} while training")
     assert "uses more where more is free" in least
     line = describe_memory(budget, on_card(budget, 12 * GB))
     blocks = chosen_blocks(budget, limit_bytes=round(0.9 * 12 * GB))
     assert f"recomputes {len(blocks['unet'])} blocks to fit the memory that is free now" in line
-    assert f"needs at least {in_gb(budget.peak_bytes)}." in line
-    assert f"About {in_gb(with_blocks(budget, blocks).peak_bytes)} while training" in line
+    assert f"needs at least {format_size(budget.peak_bytes)}." in line
+    assert f"About {format_size(with_blocks(budget, blocks).peak_bytes)} while training" in line
     plain = budget_of_run(config(), SIZES)
     assert on_card(plain, 12 * GB) is plain
 

@@ -236,7 +236,7 @@ def test_rewards_without_files_need_nothing(tmp_path: Path) -> None:
         ("pickscore", ["config.json and model.safetensors of yuvalkirstain/PickScore_v1", "3.9 GB"]),
         ("clip_score", ["openai/clip-vit-large-patch14", "1.7 GB"]),
         ("hps", ["HPS_v2_compressed.pt of xswu/HPSv2", "2.0 GB"]),
-        ("aesthetic", ["aesthetic-model.pth of trl-lib/ddpo-aesthetic-predictor", "4 MB", "offline mode is on"]),
+        ("aesthetic", ["aesthetic-model.pth of trl-lib/ddpo-aesthetic-predictor", "3.7 MB", "offline mode is on"]),
     ],
 )
 def test_missing_files_are_named_with_their_repository(kind: str, words: list[str], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from modules.model_finder.finder import FoundModel, ModelSearch, ranked
 from modules.model_finder.programs import BASE_MODELS
 from modules.settings.field import Section, Setting, one_of
 from modules.system.paths import from_root
-from modules.system.problem import count
+from modules.system.problem import count, format_size
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.spec import Argument, JobSpec
@@ -79,6 +79,6 @@ def _as_data(model: FoundModel) -> dict[str, object]:
 
 
 def _rows(models: Sequence[FoundModel]) -> list[str]:
-    cells = [(m.label or "?", m.form, f"{m.size_bytes / 1e9:.1f} GB", m.name) for m in models]
+    cells = [(m.label or "?", m.form, format_size(m.size_bytes), m.name) for m in models]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [f"  {a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}  {d}" for a, b, c, d in cells]

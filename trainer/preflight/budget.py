@@ -15,14 +15,14 @@ from modules.adapters.registry import ADAPTERS
 from modules.config.schema import Config
 from modules.config.usage import inpaints, inputs_of, num_references
 from modules.estimate import disk
-from modules.estimate.run import MemoryEstimate, in_gb
+from modules.estimate.run import MemoryEstimate
 from modules.memory.part_plan import FLOAT32_BYTES
 from modules.settings.every import Every
 from modules.system import hardware
 from modules.system.errors import DarkroomError
 from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count
+from modules.system.problem import Problem, count, format_size
 from trainer.launch import first_device
 from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.room import automatic_parts
@@ -99,12 +99,12 @@ def _describe_blocks(least: Budget, placed: Budget) -> str:
         return "Gradient checkpointing uses more where more is free, and recomputes less."
     num_blocks = sum(len(p.checkpointed_blocks) for p in placed.run.plans.values())
     if not num_blocks:
-        enough = in_gb(least.peak_bytes)
-        more = f"; with it, {enough} would be enough" if enough != in_gb(placed.peak_bytes) else ""
+        enough = format_size(least.peak_bytes)
+        more = f"; with it, {enough} would be enough" if enough != format_size(placed.peak_bytes) else ""
         return f"So much is free that gradient checkpointing is not needed{more}."
     return (
         f"Gradient checkpointing recomputes {count(num_blocks, 'block')} to fit the memory that is free now; the run "
-        f"needs at least {in_gb(least.peak_bytes)}."
+        f"needs at least {format_size(least.peak_bytes)}."
     )
 
 
@@ -154,9 +154,9 @@ def _large_captions(budget: Budget, num_captions: int) -> Iterator[Problem]:
     if each >= _LARGE_CAPTION_BYTES:
         yield Problem(
             "data.text_cache",
-            f"Each token of a caption takes {each / tokens / 1e6:.1f} MB in the cache: with {tokens} tokens, about "
-            f"{in_gb(each)} for a caption and {in_gb(all_bytes)} for the {count(num_captions, 'caption')} of this run "
-            "and the empty one.",
+            f"Each token of a caption takes {format_size(each / tokens)} in the cache: with {tokens} tokens, about "
+            f"{format_size(each)} for a caption and {format_size(all_bytes)} for the "
+            f"{count(num_captions, 'caption')} of this run and the empty one.",
             "info",
             "Shorter captions need less, and so does a cache in 16 bits (the cache dtype).",
         )
@@ -172,7 +172,7 @@ def cache_memory_problems(
     if needed > TIGHT * (available := free()):
         yield Problem(
             "data.cache_location",
-            f"The caches need about {in_gb(needed)} of memory, and {in_gb(available)} are free.",
+            f"The caches need about {format_size(needed)} of memory, and {format_size(available)} are free.",
             "warning",
             "Keep them on disk, or in 16 bits (the cache dtype).",
         )
@@ -182,9 +182,9 @@ def _too_much(budget: Budget, estimate: MemoryEstimate, gpu: GpuMemory) -> Itera
     if estimate.peak.total_bytes <= TIGHT * gpu.free_bytes:
         return
     used = gpu.total_bytes - gpu.free_bytes
-    available = f"The GPU has {in_gb(gpu.total_bytes)}"
+    available = f"The GPU has {format_size(gpu.total_bytes)}"
     if used > TIGHT * 0.1 * gpu.total_bytes:
-        available += f", of which other programs use {in_gb(used)}"
+        available += f", of which other programs use {format_size(used)}"
     limit_bytes = round(TIGHT * gpu.free_bytes)
     worths = advice(budget, limit_bytes=limit_bytes)
     ways = [_describe(worth) for worth in worths]
@@ -192,7 +192,7 @@ def _too_much(budget: Budget, estimate: MemoryEstimate, gpu: GpuMemory) -> Itera
     if len(ways) > 1:
         least = peak_with(budget, [w.move for w in worths])
         fits = "which fits" if least <= limit_bytes else "which is still too much: use smaller images, too"
-        text += f" With all of them the run needs about {in_gb(least)}, {fits}."
+        text += f" With all of them the run needs about {format_size(least)}, {fits}."
     path = worths[0].move.path if worths else "data.resolution_px"
     yield Problem(path, f"{estimate} This does not fit in the GPU's memory. {available}.", "warning", text, "memory")
 
@@ -200,7 +200,9 @@ def _too_much(budget: Budget, estimate: MemoryEstimate, gpu: GpuMemory) -> Itera
 def _describe(worth: Worth) -> str:
     """Return a change with what it saves, and what it costs where a step takes longer with it."""
     slower = f" (a step takes {worth.time_factor:.2g} times as long)" if worth.time_factor > _LONGER else ""
-    saves = f"saves about {in_gb(worth.saved_bytes)}" if worth.saved_bytes > 0 else "saves memory after the others"
+    saves = (
+        f"saves about {format_size(worth.saved_bytes)}" if worth.saved_bytes > 0 else "saves memory after the others"
+    )
     return f"{worth.move.words} {saves}{slower}"
 
 
@@ -266,7 +268,7 @@ def _cannot_be_written(config: Config, need: disk.DiskNeed, free: FreeBytes) -> 
         if available and size > available:  # if nothing is free, the check of the output paths has reported it
             yield Problem(
                 path,
-                f"{what} needs about {in_gb(size)} in {name}, and {in_gb(available)} are free.",
+                f"{what} needs about {format_size(size)} in {name}, and {format_size(available)} are free.",
                 advice="Free some space there, or choose another folder.",
                 remedy="space",
             )
@@ -303,10 +305,10 @@ def _tight(config: Config, need: disk.DiskNeed, total_steps: int, free: FreeByte
         largest = max(group, key=lambda t: t[3])
         available, total = free(from_root(largest[1])), sum(t[3] for t in group)
         if available is not None and total > TIGHT * available:
-            parts = ", ".join(f"{in_gb(size)} {what}" for _, _, what, size in group if size)
+            parts = ", ".join(f"{format_size(size)} {what}" for _, _, what, size in group if size)
             yield Problem(
                 largest[0],
-                f"The run may write about {in_gb(total)} ({parts}), and {in_gb(available)} are free there.",
+                f"The run may write about {format_size(total)} ({parts}), and {format_size(available)} are free there.",
                 "warning",
                 "Free some space, keep fewer rolling backups, save less often, or choose another folder.",
                 "space",

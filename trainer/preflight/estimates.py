@@ -14,11 +14,10 @@ from modules.config.usage import learns_from
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.versions import num_variations
-from modules.estimate.run import in_gb
 from modules.estimate.step_time import step_seconds
 from modules.system import hardware
 from modules.system.hardware import GpuMemory, gpu_memory
-from modules.system.problem import Problem, about, count
+from modules.system.problem import Problem, about, count, format_size
 from trainer.launch import first_device
 from trainer.preflight.budget import (
     cache_memory_problems,
@@ -140,8 +139,8 @@ def problems_of_processor(
     is_chosen = config.general.train_device.strip().lower() == "cpu"
     why = "The training device is the processor (cpu)." if is_chosen else machine.why_no_gpu
     if needed > TIGHT * machine.memory_bytes:
-        has = f"the computer has {in_gb(machine.memory_bytes)}"
-        message = f"{why} The run needs about {in_gb(needed)} of memory, and {has}."
+        has = f"the computer has {format_size(machine.memory_bytes)}"
+        message = f"{why} The run needs about {format_size(needed)} of memory, and {has}."
         yield Problem(_DEVICE, message, advice=_other_ways(machine), remedy="preset")
         return
     step = step_seconds(StepTimes(budget).facts(config), num_cores=machine.num_cores)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.estimate.run import in_gb
 from modules.system import hardware
 from modules.system.hardware import GpuMemory, free_memory, gpu_memory
+from modules.system.problem import format_size
 from trainer.launch import first_device
 from trainer.preflight.moves import sacrifices
 from trainer.preflight.run_budget import TIGHT, Budget, known_budget, on_a_gpu
@@ -86,17 +86,17 @@ def _further(budget: Budget, config: Config) -> tuple[Worth, ...]:
 
 def describe_fit(fit: Fit) -> str:
     """Return the outcome in a few sentences."""
-    card = f"{in_gb(fit.card_bytes)} ({in_gb(fit.limit_bytes)} with a reserve)"
-    more = "; ".join(f"{w.move.words} saves about {in_gb(w.saved_bytes)}" for w in fit.further)
+    card = f"{format_size(fit.card_bytes)} ({format_size(fit.limit_bytes)} with a reserve)"
+    more = "; ".join(f"{w.move.words} saves about {format_size(w.saved_bytes)}" for w in fit.further)
     further = f" What would help, too, but changes what is learned: {more}." if more else ""
     if fit.fits and not fit.changes:
-        return f"The run needs about {in_gb(fit.after_bytes)} and fits {card} as it is, as fast as it can be."
+        return f"The run needs about {format_size(fit.after_bytes)} and fits {card} as it is, as fast as it can be."
     if fit.fits:
-        now = f"about {in_gb(fit.after_bytes)} in place of {in_gb(fit.before_bytes)}"
+        now = f"about {format_size(fit.after_bytes)} in place of {format_size(fit.before_bytes)}"
         return f"With these changes the run needs {now}, which fits {card}. A step takes {time_words(fit)}.{further}"
-    nearest = f"With the changes that come nearest the run needs about {in_gb(fit.after_bytes)}."
+    nearest = f"With the changes that come nearest the run needs about {format_size(fit.after_bytes)}."
     if not fit.changes:
-        nearest = f"The run needs about {in_gb(fit.after_bytes)}, and none of the choices lowers that."
+        nearest = f"The run needs about {format_size(fit.after_bytes)}, and none of the choices lowers that."
     last = further or " Use smaller images, or train less of the model."
     return f"Nothing that keeps what the run learns fits {card}. {nearest}{last}"
 
@@ -113,7 +113,7 @@ def bytes_words(saved: int) -> str:
     """Return the bytes that a change saves, or adds, as text."""
     if abs(saved) < 10_000_000:
         return "the same"
-    return f"-{in_gb(saved)}" if saved > 0 else f"+{in_gb(-saved)}"
+    return f"-{format_size(saved)}" if saved > 0 else f"+{format_size(-saved)}"
 
 
 def factor_words(factor: float) -> str:

@@ -14,10 +14,10 @@ from modules.config.usage import num_references, seen_tokens, uses_denoiser
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes
-from modules.estimate.run import MemoryEstimate, estimate, in_gb, plain_bytes
+from modules.estimate.run import MemoryEstimate, estimate, plain_bytes
 from modules.estimate.run_plan import RUNTIME_BYTES, RunPlan
 from modules.system.hardware import free_memory
-from modules.system.problem import Problem
+from modules.system.problem import Problem, format_size
 from trainer.phases import encoders_to_drop
 from trainer.preflight.memory_plan import run_plan
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
@@ -131,7 +131,7 @@ def describe_reading(budget: Budget) -> str:
     """Return the computer's memory that the model takes as it is read, as a sentence; empty for a run on the CPU."""
     if not budget.on_gpu or not uses_denoiser(budget.config):
         return ""
-    return f"About {in_gb(reading_bytes(budget))} of the computer's memory while the model is read."
+    return f"About {format_size(reading_bytes(budget))} of the computer's memory while the model is read."
 
 
 def problems_of_reading(budget: Budget, *, free: Callable[[], int] = free_memory) -> Iterator[Problem]:
@@ -145,8 +145,8 @@ def problems_of_reading(budget: Budget, *, free: Callable[[], int] = free_memory
     if needed > TIGHT * (available := free()):
         yield Problem(
             "model.base_model",
-            f"Reading the model takes about {in_gb(needed)} of the computer's memory, and {in_gb(available)} are free. "
-            "The system may end the run.",
+            f"Reading the model takes about {format_size(needed)} of the computer's memory, and "
+            f"{format_size(available)} are free. The system may end the run.",
             "warning",
             "Quantize the largest parts (the weight dtype), or close other programs.",
         )

@@ -10,7 +10,7 @@ from modules.config.sampled_model import config_of_samples
 from modules.config.schema import Config
 from modules.config.usage import uses_denoiser
 from modules.estimate.architecture import architecture_of
-from modules.estimate.run import in_gb, plain_bytes
+from modules.estimate.run import plain_bytes
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.parts.single_file.denoiser_file import config_in_file, denoiser_tensors
@@ -22,7 +22,7 @@ from modules.memory.part_plan import PartPlan, Shape
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, cut, format_size
 from trainer.preflight.model import downloaded_folder, is_repository, kind_of, why_incomplete
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 from trainer.preflight.run_budget import TIGHT, Budget
@@ -52,8 +52,8 @@ def memory_problems_of_sampling_model(budget: Budget) -> Iterator[Problem]:
     if needed > TIGHT * (available := free_memory()):
         yield Problem(
             _PATH,
-            f"The sampling model needs about {in_gb(needed)} of the computer's memory besides the base model, and "
-            f"{in_gb(available)} are free.",
+            f"The sampling model needs about {format_size(needed)} of the computer's memory besides the base model, "
+            f"and {format_size(available)} are free.",
             "warning",
             "Quantize the denoiser (the weight dtype), or leave the sampling model empty.",
         )

@@ -12,7 +12,6 @@ from typing import Any
 
 from modules.config.schema import Config
 from modules.config.usage import method_of
-from modules.estimate.run import in_gb
 from modules.optim.registry import optimizer_spec
 from modules.optim.schedule_registry import formula_schedule
 from modules.optim.spec import FINDS_ITS_RATE
@@ -20,7 +19,7 @@ from modules.settings.edit import get_path, replace_value
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
-from modules.system.problem import count
+from modules.system.problem import count, format_size
 from trainer.data.datasets import datasets_of
 from trainer.job import Job
 from trainer.job_events import JobFinished
@@ -68,7 +67,7 @@ class BatchResult:
 
     def __str__(self) -> str:
         fastest, largest = self.fastest, self.largest
-        memory = f", with {in_gb(largest.peak_bytes)} of the card's memory" if largest.peak_bytes else ""
+        memory = f", with {format_size(largest.peak_bytes)} of the card's memory" if largest.peak_bytes else ""
         return (
             f"The largest batch that ran is {largest.batch_size}{memory}: {self.reason} Images go through about as "
             f"fast as they can from a batch of {fastest.batch_size} on ({fastest.images_per_second:.3g} a second)."

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.estimate.run import in_gb
 from modules.formats.repository import MissingModelError
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import is_disk_full
 from modules.system.hardware import GpuMemory, gpu_memory
+from modules.system.problem import format_size
 from modules.system.redaction import redact
 from trainer.events import RunFailed
 from trainer.preflight.budget import memory_problems
@@ -129,7 +129,7 @@ def memory_advice(config: Config, sizes: Counts) -> tuple[str, str]:
     found = budget.memory()
     gpu = gpu_memory(config.general.train_device)
     needed = found.peak.total_bytes
-    has = f" The GPU has {in_gb(gpu.total_bytes)}." if gpu is not None else ""
+    has = f" The GPU has {format_size(gpu.total_bytes)}." if gpu is not None else ""
     total = min(needed, gpu.total_bytes) if gpu is not None else needed
     enough = GpuMemory(total_bytes=total, free_bytes=round(_SHARE * total))
     problem = next(memory_problems(budget, memory_of=lambda _device: enough), None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.estimate.run import in_gb
+from modules.system.problem import format_size
 from trainer.machine_events import PaceMeasured
 from trainer.run_folder.differences import Difference, Topic, differences, listed, setting_differences
 from trainer.run_folder.recipe import Machine, Recipe, known_recipe
@@ -115,7 +115,9 @@ def _pace_differences(before: PaceMeasured | None, now: PaceMeasured | None) -> 
     for label, name in (("card", "card_peak"), ("computer", "process_peak")):
         held, holds = getattr(before, name), getattr(now, name)
         if abs(holds - held) > max(_LEAST_BYTES, (_MORE_MEMORY - 1) * held):
-            yield Difference("pace", f"the run takes {in_gb(holds)} of the {label}'s memory (was {in_gb(held)})")
+            yield Difference(
+                "pace", f"the run takes {format_size(holds)} of the {label}'s memory (was {format_size(held)})"
+            )
 
 
 def _of_settings(run_dir: Path) -> Recipe:

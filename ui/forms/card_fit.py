@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
-from ui.loop.wording import format_size
+from modules.system.problem import format_size
 
 if TYPE_CHECKING:
     from trainer.preflight.fit import Fit

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from trainer.preflight import Progress, Report, check
+from trainer.preflight import Progress, Report
 from trainer.run_folder.backup import BackupInfo, find_backup, list_backups
 from ui.loop.background import Background, Job
 from ui.loop.run_state import RunState
@@ -49,6 +49,15 @@ class Check(Protocol):
         ...
 
 
+def check_config(
+    config: Config, *, progress: Progress, resume_from: Path | None = None, is_fork: bool = False
+) -> Report:
+    """Check a config. The rules are imported at the first check, when the window is drawn."""
+    from trainer.preflight import check
+
+    return check(config, progress=progress, resume_from=resume_from, is_fork=is_fork)
+
+
 def launch_as_set(request: RunRequest) -> LaunchedRun:
     """Start a run in a thread, or in a process of its own if it is set to, needs it, or follows another machine.
 
@@ -71,7 +80,7 @@ class RunSession:
         background: Background,
         *,
         launch_run: Launch = launch_as_set,
-        check_config: Check = check,
+        check_config: Check = check_config,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._background = background

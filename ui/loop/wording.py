@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from modules.config.schema import Config
 from modules.settings.every import Every
 from modules.system.paths import as_config_path, from_root
-from modules.system.problem import about, count, describe_data
+from modules.system.problem import about, count, describe_data, format_size
 from trainer.run_status import RunStatus
 from trainer.wording import describe_validation, format_loss, reward_label
 
@@ -136,15 +136,6 @@ def format_duration(seconds: float | None) -> str:
 def cost_text(price_per_hour: float, seconds: float | None) -> str:
     """Return the cost of a machine for a time, in the currency of its price; empty if either is unknown."""
     return f"{price_per_hour * seconds / 3600:,.2f}" if price_per_hour and seconds else ""
-
-
-def format_size(size_bytes: float) -> str:
-    """Return a size in its unit: 812 B, 4.0 kB, 1.6 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:.1f} TB"
 
 
 def plan_lines(config: Config) -> list[str]:

@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from modules.system.paths import PROGRAM_ROOT, from_root
-from modules.system.problem import count
+from modules.system.problem import count, format_size
 from trainer.run_folder.bundle import BundleFile, collect_bundle, newest_run, write_bundle
 from ui.features.about.model import DOCUMENTS, about_lines, key_rows
 from ui.forms.context import Context
 from ui.loop.interaction import Failure
-from ui.loop.wording import format_size
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.fitted_text import FittedText

@@ -10,6 +10,7 @@ from modules.formats.repository import RepositoryFacts, repository_facts
 from modules.settings.edit import replace_value
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.problem import format_size
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer.data.hub_datasets import hub_cache_dir
@@ -18,7 +19,6 @@ from ui.features.base_model.model import PATH, Choice
 from ui.forms.model import FormModel
 from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
-from ui.loop.wording import format_size
 
 _OFFLINE = "Offline mode is on, so nothing is asked or downloaded. Using a repository switches it off."
 _NO_ROOM = "There is not enough space: free some, or choose another download folder on the Model page."

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modules.data.statistics import Spread, Statistics
-from modules.system.problem import count
-from ui.loop.wording import format_size
+from modules.system.problem import count, format_size
 from ui.widgets.plot_model import Bar, Point
 
 _NUM_BINS = 24

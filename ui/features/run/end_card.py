@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.model_finder.programs import COMFYUI, ProgramFolder, find_programs, program_at
-from modules.system.problem import count
+from modules.system.problem import count, format_size
 from ui.features.run.ending import MAX_PAIRS, EndFacts, Pair, RunEnd, end_of, look_at, pairs_of
 from ui.features.run.model import Starter
 from ui.features.run.program_copy import ProgramCopy, copy_into
@@ -17,7 +17,6 @@ from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.loop.interaction import REPLACE_FILE, Answer, failure_of
 from ui.loop.run_state import RunState
-from ui.loop.wording import format_size
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.fitted_text import FittedText, shorten

@@ -9,12 +9,12 @@ from pathlib import Path
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import FILE_KINDS
+from modules.system.problem import format_size
 from trainer.events import SampleReady
 from trainer.run_folder.backup import BackupInfo, list_backups
 from ui.features.run.samples import name_of, read_stars
 from ui.loop.past_runs import Result, result_of
 from ui.loop.run_state import RunState
-from ui.loop.wording import format_size
 
 MAX_PAIRS = 4
 

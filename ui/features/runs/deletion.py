@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from modules.system.problem import count
+from modules.system.problem import count, format_size
 from trainer.run_folder.records import RunRecord
 from trainer.run_folder.trash import (
     Contents,
@@ -20,7 +20,6 @@ from trainer.run_folder.trash import (
 from ui.features.runs.model import describe_deletion
 from ui.forms.context import Context
 from ui.loop.interaction import Answer, failure_of
-from ui.loop.wording import format_size
 from ui.widgets.notices import Notice, Reply
 
 _UNDO = "deleted runs"

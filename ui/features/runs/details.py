@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from modules.system.problem import count
+from modules.system.problem import count, format_size
 from trainer.events import SampleReady
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.records import RunRecord
@@ -18,7 +18,6 @@ from ui.loop.background import Job
 from ui.loop.past_runs import read_past_state
 from ui.loop.pump import Pump
 from ui.loop.run_state import RunState
-from ui.loop.wording import format_size
 from ui.widgets.controls import Button
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer

@@ -11,7 +11,7 @@ from typing import Any
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.system.paths import as_config_path
-from modules.system.problem import count
+from modules.system.problem import count, format_size
 from trainer.machine_events import PaceMeasured
 from trainer.run_folder.records import RunRecord, read_record, run_dirs_of, stamp_of
 from trainer.run_folder.since_last_good import CAUSES_OF_FAILURE, CAUSES_OF_SLOWNESS, since_last_good
@@ -20,7 +20,7 @@ from trainer.run_status import RunStatus
 from trainer.wording import format_loss
 from ui.loop.background import Background, Job
 from ui.loop.signal import Signal
-from ui.loop.wording import cost_text, format_duration, format_size
+from ui.loop.wording import cost_text, format_duration
 
 _PARTS = {"backup": "backups", "samples": "samples", "save": "saved models", "tensorboard": "TensorBoard logs"}
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
 from modules.data.subjects import USUAL_IMAGES
-from modules.system.problem import about, count
+from modules.system.problem import about, count, format_size
 from ui.loop.background import Report
-from ui.loop.wording import format_size
 
 if TYPE_CHECKING:
     from trainer.preflight.machine import Machine

@@ -14,7 +14,7 @@ from modules.config.schema import Config
 from modules.config.usage import reads_references
 from modules.data.concept import Concept
 from modules.data.subjects import Amount, LengthChoice, is_too_long, is_too_short, length_choices
-from modules.system.problem import about, count, cut, with_article
+from modules.system.problem import about, count, cut, format_size, with_article
 from ui.features.simple.here import (
     Here,
     describe_machine,
@@ -25,7 +25,6 @@ from ui.features.simple.here import (
 )
 from ui.forms.model import Source
 from ui.forms.records import inline_records
-from ui.loop.wording import format_size
 
 _MAX_CAPTION_CHARS = 90
 _MAX_PROMPTS = 3  # that are named

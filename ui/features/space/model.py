@@ -13,13 +13,12 @@ from modules.estimate.disk import file_system_of, free_bytes
 from modules.system.atomic import remove_folder
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from modules.system.problem import count
+from modules.system.problem import count, format_size
 from trainer.data.hub_datasets import hub_cache_dir
 from trainer.run_folder.backup import list_backups, remove_older
 from trainer.run_folder.records import run_dirs_of, running_in, size_of
 from trainer.run_folder.run_lock import holder_of
 from trainer.run_folder.trash import empty_trash, trash_bytes
-from ui.loop.wording import format_size
 
 _CACHES = ("latents", "masks", "text")
 _OF_HUB = {"models": "model", "datasets": "data set"}

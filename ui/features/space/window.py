@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from modules.system.problem import format_size
 from ui.features.space.model import Deletable, Space, delete, describe_deletion, find_space
 from ui.forms.context import Context
 from ui.loop.interaction import Answer, failure_of
-from ui.loop.wording import format_size
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, WrappedText

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.system.errors import DarkroomError
+from modules.system.problem import format_size
 from ui.loop.interaction import REPLACE_FILE, Answer, FileKind
-from ui.loop.wording import format_size
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry as TextEntry
