@@ -167,6 +167,7 @@ def _pip(job: Job, arguments: list[str], pins: list[str], log: IO[str], progress
             log=log,
             progress=progress,
             count_packages=lambda: installed_count(folder),
+            num_wanted=sum(not argument.startswith("-") for argument in arguments),
             environ=job.environ,
         )
     except PipError as error:

@@ -36,9 +36,14 @@ class PipError(Exception):
 
 
 class Reading:
-    """Summarizes pip's output lines as one sentence of progress."""
+    """Summarizes pip's output lines as one sentence of progress, and as a share.
 
-    def __init__(self) -> None:
+    pip does not say how many packages it is going to download: at least `num_wanted`, and one more than so far.
+    """
+
+    def __init__(self, num_wanted: int = 1) -> None:
+        self._num_wanted = num_wanted
+        self._share = 0.0
         self._collected: set[Package] = set()
         self._now = ""
         self._amount = ""
@@ -75,6 +80,16 @@ class Reading:
         amount = f" ({self._amount})" if self._amount else ""
         return f"Downloading package {max(len(self._collected), 1)}: {self._now}{amount}"
 
+    def share(self, num_installed: int) -> float:
+        """The share of the work that is done, which never shrinks: half is downloading, half installing."""
+        if self._to_install:
+            share = 0.5 + 0.5 * min(1.0, num_installed / len(self._to_install))
+        else:
+            num_begun = len(self._collected)
+            share = 0.5 * max(0, num_begun - 1) / max(self._num_wanted, num_begun + 1)
+        self._share = max(self._share, share)
+        return self._share
+
     @property
     def num_to_install(self) -> int:
         """The number of packages that pip is going to install."""
@@ -87,12 +102,16 @@ def run_pip(
     log: IO[str],
     progress: Progress,
     count_packages: Callable[[], int],
+    num_wanted: int = 1,
     environ: Mapping[str, str] = os.environ,
 ) -> int:
-    """Run `pip install` to its end and return how many packages it installed; raises `PipError`."""
+    """Run `pip install` of at least `num_wanted` packages to its end; return how many it installed.
+
+    Raises `PipError`.
+    """
     log.write(f"$ {' '.join(command)}\n")
     log.flush()
-    reading, had, errors = Reading(), count_packages(), []
+    reading, had, errors = Reading(num_wanted), count_packages(), []
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -112,7 +131,8 @@ def run_pip(
                     log.write(line)
                     if re.match(r"\s*(ERROR|error|OSError|WARNING: Retrying)", line):
                         errors.append(line.strip())
-                progress.show(reading.state(count_packages() - had))
+                num_installed = count_packages() - had
+                progress.show(reading.state(num_installed), reading.share(num_installed))
         except BaseException:
             process.terminate()
             raise

@@ -23,8 +23,11 @@ class Progress:
         minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
         return f"{minutes}:{seconds:02}"
 
-    def show(self, text: str) -> None:
-        """Replace the line on a terminal; otherwise print a line, at most every ten seconds."""
+    def show(self, text: str, share: float = 0.0) -> None:
+        """Replace the line on a terminal; otherwise print a line, at most every ten seconds.
+
+        `share` of the job is done, which the window shows as a bar.
+        """
         if self._is_terminal:
             line = _cut(f"{text} · {self.elapsed()}")
             if line != self._open_line:

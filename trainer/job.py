@@ -35,8 +35,11 @@ class Job:
         if texts := tuple(notes):
             self.emit(JobNotes(texts))
 
-    def progress(self, what: str, done: int, total: int) -> None:
-        """Report that `done` of `total` units of some work are done. Raises StopRequested once the job is to stop."""
+    def progress(self, what: str, done: int, total: int, *, share: float | None = None) -> None:
+        """Report that `done` of `total` units of some work are done, or a share of the whole job.
+
+        Raises StopRequested once the job is to stop.
+        """
         self.desk.check()
         now = self._clock()
         if what != self._what:
@@ -46,4 +49,4 @@ class Job:
         self._last = now
         spent = now - self._begun
         left = spent / done * (total - done) if done and spent >= _MIN_SECONDS else None
-        self.emit(JobProgress(what, done, total, left))
+        self.emit(JobProgress(what, done, total, left, share))

@@ -99,7 +99,7 @@ def test_commands_for_the_systems_own_python(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_reading_the_output_of_pip() -> None:
     reading = Reading()
-    assert reading.state(0) == "Resolving packages"
+    assert (reading.state(0), reading.share(0)) == ("Resolving packages", 0.0)
     lines = [
         "Collecting torch==2.13.0",
         "  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl.metadata (30 kB)",
@@ -111,9 +111,15 @@ def test_reading_the_output_of_pip() -> None:
     assert reading.state(0) == "Downloading package 1: torch (190 MB of 820 MB)"
     reading.take("WARNING: Retrying (Retry(total=1)) after connection broken")
     assert "retrying" in reading.state(0)
+    shares = [reading.share(0)]
+    for name in ("alpha-x", "beta"):
+        reading.take(f"Collecting {name}")
+        shares.append(reading.share(0))
+    assert 0.0 == shares[0] < shares[1] < shares[2] < 0.5, "how many will come is not known"
     reading.take("Installing collected packages: Alpha_X, beta, torch")
     assert reading.state(0) == "Installing package 1 of 3: alpha-x"
     assert reading.state(2) == "Installing package 3 of 3: torch"
+    assert [reading.share(number) for number in (0, 1, 3, 9, 2)] == [0.5, pytest.approx(2 / 3), 1.0, 1.0, 1.0]
     assert reading.state(9) == "Installing package 3 of 3: torch"
 
 

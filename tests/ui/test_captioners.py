@@ -79,9 +79,12 @@ def test_a_missing_package_is_installed_by_one_button(
     assert [w for w in window.app.root.winfo_children() if isinstance(w, InstallWindow)] == [install]
     assert len(spawn.children) == 1
     assert install.stop_button.cget("state") == "normal"
-    spawn.last.report(JobLines(("Collecting onnxruntime",)), JobProgress("downloading package 1: onnxruntime", 0, 1))
+    spawn.last.report(
+        JobLines(("Collecting onnxruntime",)), JobProgress("downloading package 1: onnxruntime", 0, 1, share=0.25)
+    )
     window.wait_until(lambda: install.status.cget("text").startswith("Downloading"), "the progress")
     assert install.log.get("1.0", "end").strip() == "Collecting onnxruntime"
+    assert install.bar.share == 0.25
     install.stop_button.invoke()
     assert json.loads(spawn.last.sent[-1]) == {"command": "Stop"}
     spawn.last.report(JobStopped("Stopped."))

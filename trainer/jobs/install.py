@@ -94,10 +94,10 @@ class _JobProgress(Progress):
         self._job, self._log = job, log
         self._read_bytes = 0
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, share: float = 0.0) -> None:
         """Report what is done, and what pip has printed since."""
         self.follow_log()
-        self._job.progress(text[:1].lower() + text[1:], 0, 1)
+        self._job.progress(text[:1].lower() + text[1:], 0, 1, share=share)
 
     def print_line(self, text: str) -> None:
         """Add a line to the job's log."""

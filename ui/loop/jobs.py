@@ -72,7 +72,7 @@ def apply_event(state: JobState, event: JobEvent | JobEnded) -> JobState:
     """Return the state after an event."""
     match event:
         case JobProgress(what=what, done=done, total=total, seconds_left=left) if state.is_active:
-            share = done / total if total else 0.0
+            share = event.share if event.share is not None else done / total if total else 0.0
             return replace(state, what=what, share=share, detail=_progress_text(done, total, left))
         case JobNotes(notes=notes):
             return replace(state, notes=(*state.notes, *notes))
