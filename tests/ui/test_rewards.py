@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tkinter as tk
 from pathlib import Path
 from typing import Any
 
@@ -422,6 +423,11 @@ def test_the_time_of_a_step_counts_the_passes_of_the_method() -> None:
     )
 
 
+def texts_below(widget: tk.Misc) -> list[str]:
+    texts = [str(widget.cget("text"))] if isinstance(widget, tk.Label) else []
+    return texts + [text for child in widget.winfo_children() for text in texts_below(child)]
+
+
 def test_the_methods_follow_the_config_while_they_are_shown(window: Window) -> None:
     form, context = window.app.form, window.app.context
     context.actions.run("which_method")
@@ -429,21 +435,25 @@ def test_the_methods_follow_the_config_while_they_are_shown(window: Window) -> N
     asked = next(w for w in window.app.root.winfo_children() if isinstance(w, WhichMethod))
     asked.buttons["rewards"].invoke()
     window.settle()
-    first = asked.choices
-    assert str(first["alignprop"].cget("state")) == "normal"
+    first = dict(asked.cards)
+    assert str(first["alignprop"].choice.cget("state")) == "normal"
+    window.wait_until(lambda: "per step" in first["alignprop"].time.cget("text"), "the time of a step")
+    costs = texts_below(first["alignprop"])
     form.edit("training.batch_size", 3)
     window.settle()
     assert asked.source == "rewards"
-    assert asked.choices is not first, "its costs are those of the batch"
+    assert asked.cards == first, "nothing flickers"
+    assert texts_below(first["alignprop"]) != costs, "its costs are those of the batch"
+    assert "per step" in first["alignprop"].time.cget("text"), "until it is estimated again"
     form.choose_variant("model.family", "z_image")
     window.settle()
-    assert "#z-image DGPO LoRA 24 GB" in asked.presets
+    assert "#z-image DGPO LoRA 24 GB" in asked.cards["dgpo"].presets
     form.undo()
     window.settle()
-    assert "#z-image DGPO LoRA 24 GB" not in asked.presets
+    assert "#z-image DGPO LoRA 24 GB" not in asked.cards["dgpo"].presets
     context.documents.open_preset(next(p for p in list_presets() if p.name == "#z-image online DPO by eye LoRA 16 GB"))
     window.settle()
-    assert (asked.source, list(asked.choices)) == ("person", ["online_dpo"])
+    assert (asked.source, list(asked.cards)) == ("person", ["online_dpo"])
     asked.close_button.invoke()
     assert not asked.winfo_exists()
     form.undo()
@@ -458,10 +468,10 @@ def test_a_person_is_led_to_a_method_and_its_next_page(window: Window) -> None:
     assert asked.source == "images"
     asked.buttons["person"].invoke()
     window.settle()
-    assert list(asked.choices) == ["online_dpo"]
-    assert list(asked.presets) == ["#sd 1.5 online DPO by eye LoRA"]
-    window.wait_until(lambda: "per step" in asked.times["online_dpo"].cget("text"), "the time of a step")
-    asked.choices["online_dpo"].invoke()
+    assert list(asked.cards) == ["online_dpo"]
+    assert list(asked.cards["online_dpo"].presets) == ["#sd 1.5 online DPO by eye LoRA"]
+    window.wait_until(lambda: "per step" in asked.cards["online_dpo"].time.cget("text"), "the time of a step")
+    asked.cards["online_dpo"].choice.invoke()
     window.settle()
     assert (form.config.training.method.name, form.value("training.method.chosen_by")) == ("online_dpo", "person")
     assert context.navigation.page == "concepts"
@@ -473,7 +483,7 @@ def test_a_person_is_led_to_a_method_and_its_next_page(window: Window) -> None:
     context.actions.run("which_method")
     window.settle()
     asked = next(w for w in window.app.root.winfo_children() if isinstance(w, WhichMethod))
-    asked.presets["#z-image online DPO by eye LoRA 16 GB"].invoke()
+    asked.cards["online_dpo"].presets["#z-image online DPO by eye LoRA 16 GB"].invoke()
     window.settle()
     assert form.source.name == "#z-image online DPO by eye LoRA 16 GB"
     assert source_of(form.config) == "person"

@@ -22,7 +22,7 @@ from ui.features.rewards.model import COSTS, NEEDS, Guide, guide_of
 from ui.forms.context import Context
 from ui.loop.background import Job, Report
 from ui.widgets.card import Card
-from ui.widgets.controls import Button
+from ui.widgets.controls import Button, ButtonStyle
 from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.scroll import ScrollFrame
@@ -127,9 +127,8 @@ class WhichMethod(Window):
         super().__init__(context.root, context.theme, "Which method?")
         self.source = source_of(context.form.config)
         self.buttons: dict[MethodSource, Button] = {}
-        self.choices: dict[str, Button] = {}
-        self.presets: dict[str, Button] = {}
-        self.times: dict[str, WrappedText] = {}
+        self.cards: dict[str, MethodCard] = {}
+        """The methods that are shown, by name."""
         self._estimating: Job | None = None
         self._context = context
         self._source_in_use = self.source
@@ -175,14 +174,21 @@ class WhichMethod(Window):
         self.source, self._shown = source, shown
         for name, button in self.buttons.items():
             button.restyle("primary" if name == source else "plain")
+        if [card.layout for card in self.cards.values()] == [layout_of(offer) for offer in shown]:
+            for card, offer in zip(self.cards.values(), shown, strict=True):
+                card.follow(offer)
+        else:
+            self._draw(shown)
+        self._estimate(shown)
+
+    def _draw(self, shown: Sequence[Offer]) -> None:
         if self._list is not None:
             self._list.destroy()
         self._list = Panel(self._scroll.body, self.theme)
         self._list.pack(fill="x")
-        self.choices, self.presets, self.times = {}, {}, {}
-        for offer in shown:
-            self._add(self._list, offer)
-        self._estimate(shown)
+        self.cards = {offer.spec.name: MethodCard(self._list, self._context, offer, self) for offer in shown}
+        for card in self.cards.values():
+            card.pack(fill="x", pady=(0, self.theme.px(10)))
 
     def choose(self, spec: MethodSpec) -> None:
         """Train with a method, and show the page where it needs something next."""
@@ -212,42 +218,68 @@ class WhichMethod(Window):
         )
 
     def _show_times(self, found: Mapping[str, str]) -> None:
-        for name, line in self.times.items():
-            line.set_text(found.get(name, "Time: not known for this model."))
+        for name, card in self.cards.items():
+            if card.time is not None:
+                card.time.set_text(found.get(name, "Time: not known for this model."))
 
-    def _add(self, master: Panel, offer: Offer) -> None:
-        px = self.theme.px
-        card = Card(master, self.theme, offer.guide.title)
-        card.pack(fill="x", pady=(0, px(10)))
-        text = WrappedText(card.body, self.theme, f"{offer.guide.summary} {offer.why}", colour="label", on="card")
-        text.pack(fill="x", padx=(px(12), 0))
-        for title, entries in ((NEEDS, offer.guide.needs), (COSTS, offer.guide.costs)):
-            if entries:
-                heading = Text(card.body, self.theme, title, role="small", colour="accent", on="card")
-                heading.pack(anchor="w", padx=(px(12), 0), pady=(px(6), 0))
-                lines = WrappedText(card.body, self.theme, "\n".join(entries), colour="label", on="card", role="small")
-                lines.pack(fill="x", padx=(px(12), 0))
-        if not offer.refusal:
-            time = WrappedText(card.body, self.theme, "Time: estimating…", colour="label", on="card", role="small")
-            time.pack(fill="x", padx=(px(12), 0))
-            self.times[offer.spec.name] = time
-        if offer.refusal:
-            WrappedText(card.body, self.theme, offer.refusal, colour="warning", on="card").pack(
-                fill="x", padx=(px(12), 0), pady=(px(6), 0)
-            )
+
+class MethodCard(Card):
+    """A method: what it does and needs, its time, and the buttons that choose it. An edit changes the texts alone."""
+
+    def __init__(self, master: Panel, context: Context, offer: Offer, window: WhichMethod) -> None:
+        super().__init__(master, context.theme, offer.guide.title)
+        self._context = context
+        self.layout = layout_of(offer)
+        self.summary = self._add_text(small=False)
+        self._lists = [self._add_text(title) if entries else None for title, entries in _lists_of(offer)]
+        self.time = None if offer.refusal else self._add_text()
+        if self.time is not None:
+            self.time.set_text("Time: estimating…")
+        self._refusal = self._add_text(colour="warning", small=False) if offer.refusal else None
         is_first = offer.is_usual and not offer.refusal
-        label, press = f"Use {offer.spec.label}", partial(self.choose, offer.spec)
-        button = Button(card.body, self.theme, label, press, style="primary" if is_first else "plain", on="card")
-        button.set_enabled(not offer.refusal)
-        button.pack(anchor="w", padx=(px(12), 0), pady=(px(8), px(2)))
-        self.choices[offer.spec.name] = button
+        style: ButtonStyle = "primary" if is_first else "plain"
+        label, px = f"Use {offer.spec.label}", context.theme.px
+        self.choice = Button(
+            self.body, context.theme, label, partial(window.choose, offer.spec), style=style, on="card"
+        )
+        self.choice.set_enabled(not offer.refusal)
+        self.choice.pack(anchor="w", padx=(px(12), 0), pady=(px(8), px(2)))
+        self.presets: dict[str, Button] = {}
         for preset in offer.presets:
-            load = Button(
-                card.body, self.theme, f"Load the preset {preset.name}", partial(self.load, preset), on="card"
-            )
+            label = f"Load the preset {preset.name}"
+            load = Button(self.body, context.theme, label, partial(window.load, preset), on="card")
             load.pack(anchor="w", padx=(px(12), 0), pady=(px(4), px(2)))
-            self._context.tips.attach(load, partial(_notes_of, preset))
+            context.tips.attach(load, partial(_notes_of, preset))
             self.presets[preset.name] = load
+        self.follow(offer)
+
+    def follow(self, offer: Offer) -> None:
+        """Show the texts of the method with the current settings."""
+        self.summary.set_text(f"{offer.guide.summary} {offer.why}")
+        for label, (_, entries) in zip(self._lists, _lists_of(offer), strict=True):
+            if label is not None:
+                label.set_text("\n".join(entries))
+        if self._refusal is not None:
+            self._refusal.set_text(offer.refusal)
+
+    def _add_text(self, title: str = "", *, colour: str = "label", small: bool = True) -> WrappedText:
+        theme, px = self._context.theme, self._context.theme.px
+        if title:
+            heading = Text(self.body, theme, title, role="small", colour="accent", on="card")
+            heading.pack(anchor="w", padx=(px(12), 0), pady=(px(6), 0))
+        text = WrappedText(self.body, theme, colour=colour, on="card", role="small" if small else "body")
+        text.pack(fill="x", padx=(px(12), 0))
+        return text
+
+
+def layout_of(offer: Offer) -> tuple[object, ...]:
+    """Return what decides the widgets of a method's card; the rest are texts."""
+    has_lists = tuple(bool(entries) for _, entries in _lists_of(offer))
+    return offer.spec.name, offer.guide.title, offer.is_usual, bool(offer.refusal), has_lists, offer.presets
+
+
+def _lists_of(offer: Offer) -> tuple[tuple[str, Sequence[str]], ...]:
+    return (NEEDS, offer.guide.needs), (COSTS, offer.guide.costs)
 
 
 def _notes_of(preset: Preset) -> str:
