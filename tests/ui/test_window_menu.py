@@ -29,9 +29,12 @@ from ui.widgets.window import cancel_pending, set_scale
 def test_a_load_says_what_it_replaced_and_undo_brings_it_back(window: Window) -> None:
     app, bar = window.app, window.app.shell.notice_bar
     app.form.edit("training.epochs", 7)
+    window.settle()
+    place = app.shell.host.winfo_rooty()
     app.context.actions.run("demo")
     window.settle()
     assert bar.winfo_ismapped()
+    assert app.shell.host.winfo_rooty() == place, "nothing slides away under the pointer"
     [line] = bar.lines
     assert line.text.cget("text") == "Loaded #demo. It replaced Untitled with 1 unsaved change."
     line.buttons["Undo"].invoke()
@@ -39,6 +42,7 @@ def test_a_load_says_what_it_replaced_and_undo_brings_it_back(window: Window) ->
     assert app.form.config.training.epochs == 7
     assert app.form.is_changed
     assert not bar.winfo_ismapped()
+    assert app.shell.host.winfo_rooty() == place
 
 
 def test_a_notice_about_a_load_ends_with_the_start(ready: Window) -> None:
