@@ -23,7 +23,7 @@ from trainer.events import RunFinished
 from ui.features.presets.model import preset_groups
 from ui.features.presets.window import PresetList
 from ui.loop.run_state import RunState
-from ui.widgets.menu import break_into_columns, keep_on_screen, make_menu
+from ui.widgets.menu import break_into_columns, is_line, keep_on_screen, make_menu
 from ui.widgets.theme import Theme
 
 
@@ -42,7 +42,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def entries(menu: tk.Menu) -> list[str]:
     last = menu.index("end")
     return [
-        "---" if menu.type(i) == "separator" else str(menu.entrycget(i, "label")).strip()
+        "---" if is_line(menu, i) else str(menu.entrycget(i, "label")).strip()
         for i in range(0 if last is None else last + 1)
     ]
 
@@ -131,7 +131,7 @@ def test_a_menu_higher_than_the_screen_has_columns(root: tk.Tk, monkeypatch: pyt
     break_into_columns(menu)
     menu.update_idletasks()
     assert menu.winfo_reqheight() <= 700
-    breaks = [n for n in range(41) if menu.type(n) != "separator" and int(menu.entrycget(n, "columnbreak"))]
+    breaks = [n for n in range(41) if not is_line(menu, n) and int(menu.entrycget(n, "columnbreak"))]
     assert [menu.entrycget(n, "label") for n in breaks] == ["Preset 24"]
 
 

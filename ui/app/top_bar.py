@@ -20,7 +20,7 @@ from ui.forms.fields import choose_from_list
 from ui.forms.setting_pages import TOP_BAR
 from ui.widgets.controls import Button, Choice
 from ui.widgets.fitted_text import shorten
-from ui.widgets.menu import add_submenu, make_menu, open_at
+from ui.widgets.menu import add_submenu, is_line, make_menu, open_at
 from ui.widgets.panel import Panel, Text, call_later
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
@@ -101,7 +101,7 @@ class TopBar(Panel):
         self._add_action(menu, "find_preset")
         menu.add_separator()
         add_presets(menu, context, context.documents.presets(), context.documents.open_preset)
-        if menu.type("end") == "separator":
+        if is_line(menu, "end"):
             menu.add_command(label="No presets", state="disabled")
         recent = [Path(name) for name in context.preferences.now.recent]
         if recent:

@@ -11,18 +11,52 @@ from ui.widgets.theme import Theme
 EDGE: Mapping[str, Any] = {"relief": "ridge", "borderwidth": 2}
 """A line around menus, which otherwise merge with the fields below them, of the same colour."""
 _EDGE_PX = 8
+_LINE_FONT = ("TkDefaultFont", -1)  # of an entry that is as low as it can be
+
+
+class Menu(tk.Menu):
+    """A menu in the colours of the current mode, with dim lines between its groups.
+
+    Tk draws a separator in a light shade of the background: bright in dark mode. A low entry is the line instead.
+    """
+
+    def __init__(self, master: tk.Misc, theme: Theme) -> None:
+        colour = theme.colour
+        super().__init__(
+            master,
+            tearoff=False,
+            font=theme.font("body"),
+            background=colour("menu"),
+            foreground=colour("text"),
+            activebackground=colour("selection"),
+            activeforeground=colour("text"),
+            disabledforeground=colour("faint"),
+            **EDGE,
+            activeborderwidth=0,
+        )
+        self._line = colour("line")
+
+    def add_separator(self, cnf: dict[str, Any] | None = None, *, background: str = "") -> None:
+        """Add a line."""
+        options = {"state": "disabled", "font": _LINE_FONT, "background": background or self._line}
+        self.add_command(cnf or {}, **options)
+
+
+def is_line(menu: tk.Menu, index: int | str) -> bool:
+    """Return whether an entry is a line between groups."""
+    return menu.type(index) == "command" and not menu.entrycget(index, "label")
 
 
 def make_menu(master: tk.Misc, theme: Theme) -> tk.Menu:
     """Return an empty menu in the colours of the current mode; the widget's last one is destroyed."""
     for old in [child for child in master.winfo_children() if isinstance(child, tk.Menu)]:
         old.destroy()
-    return _menu(master, theme)
+    return Menu(master, theme)
 
 
 def add_submenu(menu: tk.Menu, theme: Theme, label: str) -> tk.Menu:
     """Add an empty submenu and return it."""
-    inner = _menu(menu, theme)
+    inner = Menu(menu, theme)
     menu.add_cascade(label=label, menu=inner)
     return inner
 
@@ -45,8 +79,8 @@ def break_into_columns(menu: tk.Menu) -> None:
     first = 0
     while last + 1 - first > most:
         ends = range(first + most, first + most // 2, -1)
-        first = next((n for n in ends if menu.type(n - 1) == "separator"), first + most)
-        first += menu.type(first) == "separator"  # which cannot begin a column
+        first = next((n for n in ends if is_line(menu, n - 1)), first + most)
+        first += is_line(menu, first)  # which cannot begin a column
         menu.entryconfigure(first, columnbreak=True)
 
 
@@ -59,19 +93,3 @@ def keep_on_screen(menu: tk.Menu, show_all: Callable[[], object]) -> None:
     kept = max(1, (last + 1) * room // height - 1)
     menu.delete(kept, "end")
     menu.add_command(label="More…", command=show_all)
-
-
-def _menu(master: tk.Misc, theme: Theme) -> tk.Menu:
-    colour = theme.colour
-    return tk.Menu(
-        master,
-        tearoff=False,
-        font=theme.font("body"),
-        background=colour("menu"),
-        foreground=colour("text"),
-        activebackground=colour("selection"),
-        activeforeground=colour("text"),
-        disabledforeground=colour("faint"),
-        **EDGE,
-        activeborderwidth=0,
-    )
