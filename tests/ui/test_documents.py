@@ -398,6 +398,10 @@ def test_a_warning_of_a_loaded_file_goes_with_the_value_that_it_is_about() -> No
     assert len(findings.visible) == 3
     findings.drop_settled(replace_value(config, "training.epochs", 7))
     assert [f.problem.message for f in findings.visible] == ["It stays 1024.", "It was converted."]
+    findings.dismiss()
+    findings.drop_settled(replace_value(config, "data.resolution_px", (768,)))
+    findings.bring_back()
+    assert [f.problem.message for f in findings.visible] == ["It was converted."], "it was dismissed meanwhile"
 
 
 def test_an_error_of_the_settings_is_listed_above_the_notes_about_the_file() -> None:

@@ -104,10 +104,15 @@ def test_the_bars_and_figures_follow(ready: Window) -> None:
     ready.wait_until(lambda: bar.detail.cget("text") == "3 of 12 images")
     ready.settle()
     assert (bar.phase.cget("text"), bar.phase_bar.share) == ("Caching", 0.25)
+    assert bar.phase_bar.winfo_ismapped()
+    height = bar.winfo_height()
     run.emit(PhaseChanged("training"), step(100))
     ready.wait_until(lambda: bar.epoch_label.cget("text") == "Epoch 3 of 10")
     assert bar.step_label.cget("text") == "Step 20 of 40"
     assert (bar.epoch_bar.share, bar.step_bar.share, bar.phase_bar.share) == (0.25, 0.5, 0)
+    ready.settle()
+    assert not bar.phase_bar.winfo_ismapped(), "it was empty below Training"
+    assert bar.winfo_height() == height, "the page above stays where it is"
     shown = {name: figure.cget("text") for name, figure in bar.figures.items()}
     assert shown == {"Loss": "0.1050", "Smoothed": "0.1040", "Images/s": "3.5", "Time left": "1 min 15 s"}
     run.emit(PhaseChanged("sampling"), SampleProgress(5, 50, 3.0))

@@ -25,6 +25,7 @@ FIGURES = ("Loss", "Smoothed", "Images/s", "Time left")
 _FIGURE_WIDTHS = {"Time left": 96}
 _FIGURE_WIDTH = 72
 _BAR_WIDTH = 132
+_PHASE_BAR_ROOM = 10
 _NARROW_BAR_WIDTH = 96
 _NARROW_WIDTH = 1180  # of the window
 _RARE_FIGURES = ("Smoothed", "Images/s")  # the Run page has them, too
@@ -86,7 +87,9 @@ class BottomBar(Panel):
     def _make_room(self) -> None:
         """Give the status the room of the figures before a run, and of the rarer ones in a narrow window."""
         session = self._context.session
-        _set_visible(self.phase_bar, is_shown=session.is_active)
+        _set_visible(self.phase_bar, is_shown=session.is_active and session.state.phase_share is not None)
+        room = self._context.theme.px(_PHASE_BAR_ROOM) if session.is_active else 0
+        tk.Grid.rowconfigure(self.phase_bar.master, 2, minsize=room)  # also without it: the page stays where it is
         has_figures = session.is_active or session.state.step is not None
         is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
         is_tiny = self.winfo_width() < self._context.theme.px(_TINY_WIDTH)
@@ -127,7 +130,7 @@ class BottomBar(Panel):
         self.detail = Text(box, self._context.theme, "", role="small", colour="muted", on="bar", width=1)
         self.detail.grid(row=1, column=0, sticky="ew", pady=(self._context.theme.px(2), 0))
         self.phase_bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
-        self.phase_bar.grid(row=2, column=0, sticky="w", pady=(self._context.theme.px(6), 0))
+        self.phase_bar.grid(row=2, column=0, sticky="sw")
 
     def _add_progress(self, inner: Panel, column: int) -> tuple[Text, ThinBar]:
         px = self._context.theme.px

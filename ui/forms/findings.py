@@ -103,18 +103,23 @@ class Findings:
         self.changed()
 
     def drop_settled(self, config: Config) -> None:
-        """Drop the warnings and errors that were shown and whose setting has been changed since."""
+        """Drop the warnings and errors whose setting has been changed since, also those of a dismissed list."""
+        title, dismissed = self._dismissed_report
+        kept, kept_dismissed = self._unsettled(self._report, config), self._unsettled(dismissed, config)
+        if (kept, kept_dismissed) != (self._report, dismissed):
+            self._report, self._dismissed_report = kept, (title, kept_dismissed)
+            self.changed()
+
+    def _unsettled(self, findings: Iterable[Finding], config: Config) -> tuple[Finding, ...]:
+        """Return the findings that are notes, or about a setting that is as it was when they were shown."""
         before = self._config
-        kept = tuple(
+        return tuple(
             f
-            for f in self._report
+            for f in findings
             if f.problem.severity == "info"
             or not f.page
             or value_at(before, f.problem.path) == value_at(config, f.problem.path)
         )
-        if kept != self._report:
-            self._report = kept
-            self.changed()
 
     def toggle(self, severity: Severity) -> None:
         """Hide or show the entries of a kind."""
