@@ -89,7 +89,7 @@ class BottomBar(Panel):
         session = self._context.session
         _set_visible(self.phase_bar, is_shown=session.is_active and session.state.phase_share is not None)
         room = self._context.theme.px(_PHASE_BAR_ROOM) if session.is_active else 0
-        tk.Grid.rowconfigure(self.phase_bar.master, 2, minsize=room)  # also without it: the page stays where it is
+        self._phase_box.rowconfigure(2, minsize=room)  # also without it: the page stays where it is
         has_figures = session.is_active or session.state.step is not None
         is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
         is_tiny = self.winfo_width() < self._context.theme.px(_TINY_WIDTH)
@@ -121,7 +121,7 @@ class BottomBar(Panel):
         self._refresh_soon()
 
     def _add_phase(self, inner: Panel) -> None:
-        box = Panel(inner, self._context.theme, "bar")
+        self._phase_box = box = Panel(inner, self._context.theme, "bar")
         box.grid(row=0, column=0, sticky="ew")
         box.columnconfigure(0, weight=1)
         self.phase = Text(box, self._context.theme, "Ready", role="strong", on="bar")

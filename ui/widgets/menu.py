@@ -38,8 +38,7 @@ class Menu(tk.Menu):
 
     def add_separator(self, cnf: dict[str, Any] | None = None, *, background: str = "") -> None:
         """Add a line."""
-        options = {"state": "disabled", "font": _LINE_FONT, "background": background or self._line}
-        self.add_command(cnf or {}, **options)
+        self.add_command(cnf or {}, state="disabled", font=_LINE_FONT, background=background or self._line)
 
 
 def is_line(menu: tk.Menu, index: int | str) -> bool:
