@@ -152,6 +152,9 @@ class _Calls(TorchFunctionMode):
         if func in _READING and first is not None and waits.is_here(first):
             waits.add(func.__name__)
         result = func(*args, **kwargs)
+        if func is torch.Tensor.new_tensor and first is not None and waits.is_here(first):
+            waits.add("copy of values")
+            return waits.marked(result)
         if names_device and isinstance(result, torch.Tensor) and not waits.is_here(result):
             if caller is not devices.tensor_on.__code__ and (first is not None or func in _MAKING):
                 waits.add("copy to a device")

@@ -122,8 +122,10 @@ COLOUR_TARGET = RewardSpec(
 
 def closeness_to_colour(images_B3PP: torch.Tensor, colour: tuple[float, float, float]) -> torch.Tensor:
     """Return the negated mean squared distances (B,) from a colour: red, green and blue in [0, 1]."""
-    colour_3 = images_B3PP.new_tensor(colour)
-    return -(images_B3PP - colour_3[:, None, None]).square().flatten(1).mean(dim=1)
+    colour_311 = images_B3PP.new_empty(3, 1, 1)
+    for channel_11, value in zip(colour_311, colour, strict=True):
+        channel_11.fill_(value)  # `new_tensor` would make the host wait for a GPU
+    return -(images_B3PP - colour_311).square().flatten(1).mean(dim=1)
 
 
 def make_colour_target(scorer: Scorer, context: RewardContext) -> Reward:

@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.host_waits import HostWaits, waits_per_step
 from modules.diffusion.latents import PerChannel
+from modules.rewards.measures import closeness_to_colour
 from modules.system.devices import CPU, Device, move, move_async, tensor_on
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder
@@ -36,6 +37,7 @@ WAITING: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "copy of another kind": lambda x, host: host.to(x.device),
     "copy back": lambda x, host: move(x, CPU),
     "made there": lambda x, host: torch.tensor([1.0, 2.0], device=x.device),
+    "made as another": lambda x, host: x.new_tensor([1.0, 2.0]),
     "scalars of scalars": lambda x, host: (x.sum() * x.mean()).item(),
 }
 FREE: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
@@ -46,6 +48,7 @@ FREE: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "gather": lambda x, host: x[move_async(torch.tensor([0, 1]), HERE)],
     "no move": lambda x, host: move(x, HERE),
     "normalized latents": lambda x, host: PerChannel((0.0,) * 3, (1.0,) * 3).normalize(x.view(1, 3, 3, 1)),
+    "reward of a colour": lambda x, host: closeness_to_colour(x.view(1, 3, 3, 1), (0.1, 0.2, 0.3)),
 }
 
 
