@@ -37,6 +37,7 @@ def fake_gpu() -> Iterator[None]:
                 stack.enter_context(mock.patch.object(torch.cuda, name, value))
             stack.enter_context(mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor))
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(_whole_operations())
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(mock.patch.object(torch.utils, "swap_tensors", _take_place))
         for module in ("torch.optim.optimizer", "torch.utils._foreach_utils"):  # two lists
@@ -46,6 +47,19 @@ def fake_gpu() -> Iterator[None]:
         # Torch on a GPU chooses the fused kernel for tensors with values.
         stack.enter_context(mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", _attended))
         yield
+
+
+@contextlib.contextmanager
+def _whole_operations() -> Iterator[None]:
+    """Let autograd call operations that have a kernel on a GPU alone: torch's build for CPUs would take them apart."""
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        for name in _WITH_OWN_KERNEL:
+            library.impl(name, _never_called, "CUDA")
+        yield
+
+
+def _never_called(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("tensors without values never reach a kernel")
 
 
 def _take_place(weight: Any, moved: Any) -> None:
@@ -66,6 +80,8 @@ def _state(*_: Any, **__: Any) -> torch.Tensor:
     return torch.empty(16, dtype=torch.uint8)
 
 
+# Kernels of CUDA that torch has formulas of smaller operations for, too.
+_WITH_OWN_KERNEL = ("silu_backward", "mish_backward", "_fused_rms_norm")
 _ANSWERS: dict[str, Any] = {
     "_lazy_init": lambda: None,
     "_initialized": True,

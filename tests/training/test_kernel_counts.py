@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,26 @@ def test_operations_count_as_the_kernels_of_a_gpu() -> None:
     assert counts.by_operation.keys() == {"mm", "_to_copy", "add"}
     assert (counts.kernels, counts.products, counts.casts) == (5, 2, 2)
     assert counts.traffic_bytes == (4 * 8 + 8 * 8) * (4 + 2) + 2 * 4 * 8 * 2
+
+
+@pytest.mark.parametrize("function", [torch.nn.functional.silu, torch.nn.functional.mish])
+def test_the_gradient_of_an_activation_is_one_kernel(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with fake_gpu(), KernelCounter() as counter:
+        x = torch.empty(4, 8, device=GPU.torch, dtype=torch.bfloat16, requires_grad=True)
+        function(x).backward(torch.empty(4, 8, device=GPU.torch, dtype=torch.bfloat16))
+    counts = counter.counts()
+    assert counts.by_operation.keys() == {function.__name__, f"{function.__name__}_backward"}
+    assert (counts.kernels, counts.traffic_bytes) == (2, (2 + 3) * 4 * 8 * 2)
+
+
+def test_a_norm_of_torchs_own_is_one_kernel_and_so_is_its_gradient() -> None:
+    with fake_gpu(), KernelCounter() as counter:
+        x = torch.empty(4, 8, device=GPU.torch, dtype=torch.bfloat16, requires_grad=True)
+        weight = torch.empty(8, device=GPU.torch, dtype=torch.bfloat16)
+        torch.nn.functional.rms_norm(x, (8,), weight, 1e-5).backward(torch.empty_like(x))
+    found = counter.counts().by_operation
+    assert found.keys() == {"_fused_rms_norm", "_fused_rms_norm_backward"}
+    assert found["_fused_rms_norm"] == (1, (2 * 4 * 8 + 8) * 2 + 4 * 4)  # and the scale of each row in float32
 
 
 @pytest.mark.full
