@@ -250,12 +250,7 @@ class FakeCuda:
         monkeypatch.setattr(cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None, pool=self.pool))
         monkeypatch.setattr(cuda, "stream", self.stream)
         monkeypatch.setattr(cuda, "graph", self.graph)
-        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_again)
         monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *given: self.ended.append(f"release {given}"))
-
-    def end_again(self, *given: Any) -> None:
-        """Refuse, as torch does: it has ended the allocation of a capture that failed."""
-        raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
 
     def pool(self) -> tuple[int, int]:
         """Return the pool of a complete capture."""

@@ -68,21 +68,17 @@ class CudaRecorder:
                 with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                     run()
             except RuntimeError as error:
-                self._end_allocation(graph)
+                self._release(graph)
                 # What broke the capture, not that it is broken.
                 raise (error.__context__ if isinstance(error.__context__, RuntimeError) else error) from None
         replay: Callable[[], None] = graph.replay
         return replay
 
-    def _end_allocation(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Let torch's allocator leave a failed capture: it would take part in it until the process ends.
+    def _release(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Release the memory of a failed capture, which torch 2.13.0 would keep until the process ends.
 
-        Freeing unused memory would raise then, and the memory of the capture would never be free. There is nothing
-        public for it. Raises nothing where torch has done so: from 2.13 on it ends the allocation, and after 2.13.0 a
-        graph that is dropped releases its memory, too (pytorch/pytorch pull requests 180395 and 190348).
+        Nothing public does it. Later versions release it with the graph (pytorch/pytorch pull request 190348).
         """
-        with suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(self._stream.device.index, self._pool)
         if _KEEPS_MEMORY and not _is_captured(graph):
             with suppress(RuntimeError):
                 torch._C._cuda_releasePool(self._stream.device.index, self._pool)
