@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.gpu.stage import STAGES, Case, Check, Request
+from benchmarks.gpu.stage import STAGES, Case, Check, Left, Request
+from benchmarks.rows import Row
 from modules.system.factories import load_factory
 from modules.system.process_setup import hide_library_warnings
 from trainer.launch import import_engine
 
 Say = Callable[[dict[str, Any]], None]
+_KINDS = {Row: "row", Check: "check", Left: "rest"}
 
 
 def main() -> None:
@@ -66,29 +68,34 @@ def run_cases(request: Request, say: Say) -> None:
     start = time.monotonic()
     (stage,) = (s for s in STAGES if s.number == request.stage)
     cases: Sequence[Case] = load_factory(stage.cases)(request)
-    left = [case for case in cases if case.name not in request.done]
-    for index, case in enumerate(left):
+    say({"kind": "cases", "names": [case.name for case in cases]})
+    to_run = [case for case in cases if case.name not in request.done]
+    left = []
+    for index, case in enumerate(to_run):
         seconds = request.seconds - (time.monotonic() - start)
         if seconds <= 0:
-            say({"kind": "left", "names": [c.name for c in left[index:]]})
-            return
+            left += [c.name for c in to_run[index:]]
+            break
         say({"kind": "begin", "name": case.name})
-        _run_case(case, seconds / (len(left) - index), say)
+        if not _run_case(case, seconds / (len(to_run) - index), say):
+            left.append(case.name)
         _free_memory()
-    say({"kind": "left", "names": []})
+    say({"kind": "left", "names": left})
 
 
-def _run_case(case: Case, seconds: float, say: Say) -> None:
-    """Run a case; whatever it raises is a failed check of its own."""
-    start = time.monotonic()
+def _run_case(case: Case, seconds: float, say: Say) -> bool:
+    """Run a case; whatever it raises is a failed check of its own. Returns whether nothing of it is left."""
+    start, is_finished = time.monotonic(), True
     try:
         for found in case.run(seconds):
-            say({"kind": "check" if isinstance(found, Check) else "row", **asdict(found)})
+            is_finished = is_finished and not isinstance(found, Left)
+            say({"kind": _KINDS[type(found)], **asdict(found)})
     except Exception as error:  # noqa: BLE001 - a stage continues
         traceback.print_exc()
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:400]
         say({"kind": "check", **asdict(Check("runs without an error", reason, "no error", False))})
-    say({"kind": "end", "name": case.name, "seconds": round(time.monotonic() - start, 2)})
+    say({"kind": "end", "name": case.name, "seconds": round(time.monotonic() - start, 2), "finished": is_finished})
+    return is_finished
 
 
 def _free_memory() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.gpu.chart import bars_of, write_chart
 from benchmarks.gpu.markdown import CHART, FILE, MACHINE, as_markdown
 from benchmarks.gpu.results import Report, read_report, write_json
-from benchmarks.gpu.runner import Call, run_stages
-from benchmarks.gpu.stage import FULL_MINUTES, STAGES, Stage, is_short, stages_of
+from benchmarks.gpu.runner import WORK, Call, run_stages
+from benchmarks.gpu.stage import FULL_MINUTES, STAGES, Stage, is_short, kept_of, stages_of
 from modules.system.atomic import remove_folder, write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
@@ -58,8 +58,8 @@ def run_call(call: Call, stages: dict[Stage, float], *, is_short: bool) -> int:
     if not is_complete:
         call.say("It is not finished: the same command continues.")
         return UNFINISHED
-    if (call.folder / "work").is_dir():
-        remove_folder(call.folder / "work")
+    if (call.folder / WORK).is_dir():
+        remove_folder(call.folder / WORK)
     return FAILED if failed else PASSED
 
 
@@ -74,6 +74,9 @@ def write_report(folder: Path, report: Report) -> None:
 
 def _report(options: argparse.Namespace, folder: Path, stages: dict[Stage, float]) -> Report:
     """Return the report to continue; the stages to repeat are taken out of it."""
+    for stage in stages if options.again else ():
+        if (kept := folder / WORK / kept_of(stage.number)).is_dir():
+            remove_folder(kept)
     if options.again and options.stages is None:
         return Report(options.device, options.tiny)
     report = read_report(folder, device=options.device, is_tiny=options.tiny)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.gpu.results import CaseResult, Report, StageResult
+from benchmarks.gpu.stage import NOT_RUN
 
 FILE, CHART = "report.md", "report.png"
 MACHINE = "machine"
@@ -37,9 +38,15 @@ def _failures(report: Report) -> Iterator[str]:
     checks = sum(len(case.checks) for stage in report.in_order for case in stage.cases.values())
     yield f"**{checks - len(failed)} checks passed, {len(failed)} failed.**"
     yield ""
+    not_run = [
+        (c.name, r.value) for s in report.in_order for c in s.cases.values() for r in c.rows if r.name == NOT_RUN
+    ]
+    if not_run:
+        yield from _table(("case", f"{NOT_RUN} ({len(not_run)})"), not_run)
     if unfinished:
-        names = ", ".join(f"{stage.number} ({stage.name})" for stage in unfinished)
-        yield f"Not finished: {names}. The same command continues there."
+        yield "The same command continues with what is left:"
+        yield ""
+        yield from (f"- stage {stage.number} ({stage.name}): {stage.progress}" for stage in unfinished)
         yield ""
     if failed:
         rows = [(f"{s.number} {s.name}", case.name, c.name, c.got, c.allowed) for s, case, c in failed]
@@ -49,7 +56,7 @@ def _failures(report: Report) -> Iterator[str]:
 def _stage(stage: StageResult) -> Iterator[str]:
     yield f"## {stage.number}. {stage.name[0].upper()}{stage.name[1:]}"
     yield ""
-    yield f"{stage.seconds:.0f} s{'' if stage.is_finished else ', not finished'}"
+    yield f"{stage.seconds:.0f} s, {stage.progress}"
     yield ""
     cases = list(stage.cases.values())
     measured = [(case.name, row.name, row.value) for case in cases for row in case.rows]

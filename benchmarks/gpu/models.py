@@ -21,6 +21,7 @@ from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES, published
 from modules.families.spec import FamilySpec
+from modules.system.atomic import remove_folder
 from modules.system.devices import Device, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -32,6 +33,10 @@ _SMALL_PX, _FULL_PX = 64, 1024
 _NUM_IMAGES, _NUM_TINY_IMAGES = 8, 4
 _WORD = "noise"
 _BYTES = 2  # of a weight
+
+
+class NoRoomError(DarkroomError):
+    """The disk is too small for a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,29 +128,38 @@ def model_of(request: Request, subject: Subject) -> Path:
 
 
 def random_model(
-    request: Request, model: str, *, name: str = "", changes: Mapping[str, Mapping[str, Any]] | None = None
+    request: Request,
+    model: str,
+    *,
+    name: str = "",
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
+    copies: int = 1,
 ) -> Path:
     """Return a published model's shapes with random weights, which are written first where they are missing.
 
-    A model whose parts' configs have `changes` has a folder of its own, called `name`.
-    Raises DarkroomError where the disk is too small for them.
+    A model whose parts' configs have `changes` has a folder of its own, called `name`. Other models are removed if the
+    disk is too small for `copies` of it, such as that of a fine-tune. Raises NoRoomError where it is too small without
+    them.
     """
     folder = request.folder / "models" / (name or model)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _require_disk(folder.parent, model)
+        _make_room(folder.parent, model, copies)
         tokenizers = _tokenizers(request.folder / "tokenizers" / model, FAMILIES[published(model).family])
         write_random_model(folder, model, device=device_of(request), tokenizers_from=tokenizers, changes=changes or {})
     return folder
 
 
-def _require_disk(folder: Path, model: str) -> None:
+def _make_room(models: Path, model: str, copies: int) -> None:
     configs, parts = shipped_configs(model), FAMILIES[published(model).family].parts
     empty = (empty_part(load_factory(p.model_class), configs[p.name]) for p in parts if p.name in configs)
-    needed = sum(_BYTES * weight.numel() for part in empty for weight in part.state_dict().values())
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise DarkroomError(f"The weights of {model} need {needed / 1e9:.0f} GB of disk, {free / 1e9:.0f} GB are free.")
+    needed = copies * sum(_BYTES * weight.numel() for part in empty for weight in part.state_dict().values())
+    for other in sorted(models.iterdir()):
+        if shutil.disk_usage(models).free >= needed:
+            break
+        remove_folder(other)  # the next case that needs it writes it again
+    if (free := shutil.disk_usage(models).free) < needed:
+        raise NoRoomError(f"The weights of {model} need {needed / 1e9:.0f} GB of disk, {free / 1e9:.0f} GB are free.")
 
 
 def _tokenizers(folder: Path, spec: FamilySpec) -> Path:

@@ -135,7 +135,8 @@ def _folder_of(request: Request, plain: Config) -> Path:
     for other in models.iterdir() if models.is_dir() else ():
         if other.name not in {name, *(subject.model for subject in subjects(request))}:
             remove_folder(other)
-    return random_model(request, model, name=name, changes=changes)
+    copies = 2 if plain.training.trains == "full" else 1  # the result of a fine-tune is a model, too
+    return random_model(request, model, name=name, changes=changes, copies=copies)
 
 
 def _changed_configs(config: Config) -> Mapping[str, Mapping[str, Any]]:

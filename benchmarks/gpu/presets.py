@@ -14,9 +14,9 @@ from unittest import mock
 import torch
 
 from benchmarks.gpu.full_size import ESTIMATE_SHARE
-from benchmarks.gpu.models import device_of, memory_of, subjects
+from benchmarks.gpu.models import NoRoomError, device_of, memory_of, subjects
 from benchmarks.gpu.preset_runs import NUM_IMAGES, model_name, num_steps, run_config, why_left_out
-from benchmarks.gpu.stage import Case, Check, Found, Request, at_most, within
+from benchmarks.gpu.stage import NOT_RUN, Case, Check, Found, Request, at_most, within
 from benchmarks.loop_speed import run_setup
 from benchmarks.rows import Row
 from modules.config.presets import Preset, list_presets
@@ -60,7 +60,7 @@ def cases(request: Request) -> Sequence[Case]:
 
 def _left_out(reasons: Mapping[str, str], _seconds: float) -> Iterator[Found]:
     for name, why in reasons.items():
-        yield Row(name, why)
+        yield Row(NOT_RUN, f"{name}: {why}")
 
 
 def _of_each_kind(request: Request, chosen: dict[Preset, Config]) -> dict[Preset, Config]:
@@ -78,7 +78,11 @@ def _of_each_kind(request: Request, chosen: dict[Preset, Config]) -> dict[Preset
 def _run(request: Request, preset: Preset, plain: Config, _seconds: float) -> Iterator[Found]:
     """Carry out a run of a preset as if the device had no more memory than its card."""
     device, folder = device_of(request), request.folder / "presets"
-    config = run_config(request, plain, folder)
+    try:
+        config = run_config(request, plain, folder)
+    except NoRoomError as reason:
+        yield Row(NOT_RUN, str(reason))
+        return
     side_px = side_of(config.data.resolution_px[0])
     card_bytes = preset.card_gb * _GIB - RUNTIME_BYTES  # what CUDA itself takes, the allocator does not count
     budget = known_budget(config, {Size(side_px, side_px): NUM_IMAGES})

@@ -18,12 +18,13 @@ FILE = "report.json"
 
 @dataclass
 class CaseResult:
-    """What a case found, and its seconds; None while it runs."""
+    """What a case found, and its seconds; None as long as something of it is `left`, in words."""
 
     name: str
     seconds: float | None = None
     rows: list[Row] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
+    left: str = ""
 
     @property
     def failed(self) -> list[Check]:
@@ -33,13 +34,37 @@ class CaseResult:
 
 @dataclass
 class StageResult:
-    """The finished cases of a stage, by name, and its seconds so far; `is_finished` if no case is left."""
+    """The cases of a stage that have run, by name, and its seconds so far; `is_finished` if no case is left.
+
+    `names` are those of all its cases, which are not known before it begins.
+    """
 
     number: int
     name: str
     seconds: float = 0.0
     is_finished: bool = False
     cases: dict[str, CaseResult] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """The names of the cases of which nothing is left."""
+        return tuple(name for name, case in self.cases.items() if case.seconds is not None)
+
+    @property
+    def progress(self) -> str:
+        """What is left, in words: how many cases, and for how long at the pace of those that have run."""
+        if self.is_finished:
+            return "finished"
+        if not self.names:
+            return "not begun"
+        left = [name for name in self.names if name not in self.done]
+        parts = [case.left for case in self.cases.values() if case.left]
+        words = f"{len(left)} of {len(self.names)} cases left" + "".join(f" ({part})" for part in parts)
+        if not self.done:
+            return words
+        minutes = sum(self.cases[name].seconds or 0.0 for name in self.done) / len(self.done) * len(left) / 60
+        return f"{words}, about {minutes:.1f} minutes at the pace so far"
 
     @property
     def failed(self) -> list[tuple[CaseResult, Check]]:
@@ -109,7 +134,11 @@ def _decoded(data: dict[str, Any]) -> Report:
 def _cases(data: dict[str, Any]) -> dict[str, CaseResult]:
     return {
         name: CaseResult(
-            name, case["seconds"], [Row(**row) for row in case["rows"]], [Check(**check) for check in case["checks"]]
+            name,
+            case["seconds"],
+            [Row(**row) for row in case["rows"]],
+            [Check(**check) for check in case["checks"]],
+            case.get("left", ""),
         )
         for name, case in data.items()
     }

@@ -20,6 +20,8 @@ from benchmarks.gpu.stage import Check, Request, Stage
 from benchmarks.rows import Row
 from trainer.child.process import last_lines, spawn_python
 
+WORK = "work"
+"""The folder of models and runs in that of the report; it is removed at the end."""
 _CHILD = ("-m", "benchmarks.gpu.child")
 _OVERTIME, _OVERTIME_SECONDS = 1.5, 60.0  # a case may take longer than planned, but not for ever
 _ENDING_SECONDS = 15.0  # before the end of a call, for the last case to end by itself
@@ -54,29 +56,30 @@ class _Ended:
 
 def run_stages(call: Call, stages: Mapping[Stage, float], *, is_short: bool) -> bool:
     """Run what is left of some stages, for some seconds each. Returns whether all of them are finished."""
+    results = {stage: call.report.of(stage) for stage in stages}
     for stage, seconds in stages.items():
-        result = call.report.of(stage)
+        result = results[stage]
         if result.is_finished:
             continue
         if call.seconds_left() <= _ENDING_SECONDS:
             return False
         call.say(f"stage {stage.number}, {stage.name}: {seconds / 60:.1f} minutes")
         seconds = min(seconds, call.seconds_left() - _ENDING_SECONDS)
-        report, work = call.report, call.folder / "work"
+        report, work = call.report, call.folder / WORK
         request = Request(stage.number, report.device, report.is_tiny, str(work), seconds, is_short)
         start = time.monotonic()
         _run_stage(call, result, request)
         result.seconds = round(result.seconds + time.monotonic() - start, 1)
         call.write(call.report)
         call.say(f"stage {stage.number}: {_words(result)}")
-    return all(call.report.of(stage).is_finished for stage in stages)
+    return all(result.is_finished for result in results.values())
 
 
 def _run_stage(call: Call, result: StageResult, request: Request) -> None:
     """Run processes until one gets to the end of the stage, or its time is over: one that dies costs one case."""
     end = time.monotonic() + request.seconds
     while (seconds := end - time.monotonic()) > 0:
-        ended = _run_process(call, result, replace(request, seconds=seconds, done=tuple(result.cases)))
+        ended = _run_process(call, result, replace(request, seconds=seconds, done=result.done))
         if ended.is_complete:
             return
         reason = last_lines(_log_of(call, result), 1) or "no message"
@@ -134,7 +137,9 @@ def _take(call: Call, result: StageResult, ended: _Ended, line: dict[str, Any]) 
     """Take over a line of a stage's process."""
     kind = line.pop("kind")
     case = ended.running
-    if kind == "begin":
+    if kind == "cases":
+        result.names = line["names"]
+    elif kind == "begin":
         ended.running = CaseResult(line["name"])
     elif kind == "left":
         ended.is_complete = True
@@ -147,8 +152,10 @@ def _take(call: Call, result: StageResult, ended: _Ended, line: dict[str, Any]) 
         case.checks.append(check)
         if not check.passed:
             call.say(f"  {case.name}: FAILED: {check.name}: {check.got} ({check.allowed})")
+    elif case is not None and kind == "rest":
+        case.left = line["what"]
     elif case is not None and kind == "end":
-        case.seconds, ended.running = line["seconds"], None
+        case.seconds, ended.running = line["seconds"] if line["finished"] else None, None
         ended.num_ended += 1
         result.cases[case.name] = case
         call.write(call.report)
@@ -170,5 +177,4 @@ def _log_of(call: Call, result: StageResult) -> Path:
 def _words(result: StageResult) -> str:
     checks = [check for case in result.cases.values() for check in case.checks]
     failed = sum(not check.passed for check in checks)
-    state = "" if result.is_finished else ", not finished"
-    return f"{len(checks) - failed} checks passed, {failed} failed, {result.seconds:.0f} s{state}"
+    return f"{len(checks) - failed} checks passed, {failed} failed, {result.seconds:.0f} s, {result.progress}"

@@ -9,6 +9,8 @@ from pathlib import Path
 from benchmarks.rows import Row
 
 FULL_MINUTES, SHORT_MINUTES = 45.0, 10.0
+NOT_RUN = "not run"
+"""The name of rows that say why something was not tried; the head of the report counts them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,14 @@ class Check:
     passed: bool
 
 
-Found = Row | Check
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a case had no time for, in words: the next call runs the case again, which continues there."""
+
+    what: str
+
+
+Found = Row | Check | Left
 
 
 def at_most(name: str, got: float, allowed: float, *, unit: str = "", digits: int = 3) -> Check:
@@ -58,6 +67,16 @@ class Request:
     def folder(self) -> Path:
         """The folder of models, caches and runs, which the stages share."""
         return Path(self.work)
+
+    @property
+    def kept(self) -> Path:
+        """The folder of what the stage keeps for a call that continues it; one that repeats it finds it empty."""
+        return self.folder / kept_of(self.stage)
+
+
+def kept_of(stage: int) -> str:
+    """Return the name of the folder of what a stage keeps."""
+    return f"stage-{stage:02d}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.gpu.stage import Case, Check, Found, Request, at_least
+from benchmarks.gpu.pytest_lines import FOLDER, PASSED, leave_out_passed, number_in, outcomes_in
+from benchmarks.gpu.stage import Case, Check, Found, Left, Request, at_least
 from benchmarks.rows import Row
 from modules.system.paths import PROGRAM_ROOT
 
 _MARK = "mark.gpu"
 _AT_ONCE = "4"  # small models: each of these processes leaves the GPU idle most of the time
 _TINY = ("tests/unit/test_ranks.py",)  # no test of a GPU runs on a CPU
-_NO_TESTS = 5  # pytest's exit code
+_PLUGIN = "benchmarks.gpu.pytest_lines"
+_RAN, _NO_TESTS = (0, 1), 5  # exit codes of pytest: all passed, or some failed
 
 
 def cases(request: Request) -> Sequence[Case]:
@@ -25,21 +27,21 @@ def cases(request: Request) -> Sequence[Case]:
 
 
 def _tests(request: Request, seconds: float) -> Iterator[Found]:
-    """Run the tests in a process of their own; each that fails is a check."""
-    results = request.folder / "tests.xml"
-    results.parent.mkdir(parents=True, exist_ok=True)
-    results.unlink(missing_ok=True)
+    """Run the tests that have not passed yet in a process of their own; each that fails is a check."""
+    results = request.kept
+    num_passed = leave_out_passed(results)
     selected = _TINY if request.is_tiny else ("-m", "gpu", "-n", _AT_ONCE, *files_with_gpu_tests())
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results}", *selected]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", _PLUGIN, *selected]
+    environment = {**os.environ, FOLDER: str(results)}
     try:
-        code = subprocess.run(command, cwd=PROGRAM_ROOT, timeout=seconds, check=False).returncode
+        code = subprocess.run(command, cwd=PROGRAM_ROOT, timeout=seconds, check=False, env=environment).returncode
     except subprocess.TimeoutExpired:
-        yield Check("tests end in time", f"stopped after {seconds:.0f} s", "they end", False)
+        yield from found_in(results)
+        yield Left(_left_in(results, num_passed))
         return
-    if not results.is_file():
+    yield from found_in(results)
+    if not (code in _RAN or (code == _NO_TESTS and num_passed)):
         yield Check("tests run", f"pytest's exit code {code}", f"0 (not {_NO_TESTS}: no tests)", False)
-        return
-    yield from results_of(results)
 
 
 def files_with_gpu_tests() -> list[str]:
@@ -48,15 +50,18 @@ def files_with_gpu_tests() -> list[str]:
     return [str(file) for file in files if _MARK in file.read_text(encoding="utf-8")]
 
 
-def results_of(file: Path) -> Iterator[Found]:
-    """Return the row of the tests in a JUnit file of pytest, and a check of each that failed."""
-    tests = list(ElementTree.parse(file).getroot().iter("testcase"))
-    skipped = sum(test.find("skipped") is not None for test in tests)
-    failed = {test: found for test in tests for kind in ("failure", "error") if (found := test.find(kind)) is not None}
-    passed = len(tests) - skipped - len(failed)
-    numbers = {"passed": passed, "failed": len(failed), "skipped": skipped}
+def found_in(folder: Path) -> Iterator[Found]:
+    """Return the row of the tests that have ended, and a check of each that failed."""
+    outcomes = outcomes_in(folder)
+    numbers = {o: sum(outcome == o for outcome, _ in outcomes.values()) for o in (PASSED, "failed", "skipped")}
     yield Row("tests", ", ".join(f"{number} {what}" for what, number in numbers.items()), numbers=numbers)
-    yield at_least("tests that passed", passed, 1)
-    for test, found in failed.items():
-        reason = (found.get("message") or "").strip().partition("\n")[0][:300]
-        yield Check(f"{test.get('classname')}.{test.get('name')}", reason, "it passes", False)
+    if outcomes:
+        yield at_least("tests that passed", numbers[PASSED], 1)
+    for name, (outcome, reason) in outcomes.items():
+        if outcome == "failed":
+            yield Check(name, reason, "it passes", False)
+
+
+def _left_in(folder: Path, num_passed_before: int) -> str:
+    total, ended = number_in(folder), len(outcomes_in(folder)) - num_passed_before
+    return "no test was collected in time" if total is None else f"{ended} of {total} tests have ended"

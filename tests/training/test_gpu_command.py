@@ -18,13 +18,25 @@ from PIL import Image
 
 from benchmarks import full_size
 from benchmarks.copies import Copies, copies_of
-from benchmarks.gpu import child, command, models, presets, ways
+from benchmarks.gpu import child, command, models, presets, suite, ways
 from benchmarks.gpu.chart import bars_of, write_chart
 from benchmarks.gpu.markdown import as_markdown
 from benchmarks.gpu.results import CaseResult, Report, read_report, write_json
 from benchmarks.gpu.runner import Call, run_stages
-from benchmarks.gpu.stage import STAGES, Case, Check, Found, Request, Stage, at_most, stages_of, within
-from benchmarks.gpu.suite import files_with_gpu_tests, results_of
+from benchmarks.gpu.stage import (
+    NOT_RUN,
+    STAGES,
+    Case,
+    Check,
+    Found,
+    Left,
+    Request,
+    Stage,
+    at_most,
+    stages_of,
+    within,
+)
+from benchmarks.gpu.suite import files_with_gpu_tests
 from benchmarks.gpu.trained_steps import TrainedSteps, compared
 from benchmarks.loop_speed import for_measuring
 from benchmarks.rows import Row
@@ -34,6 +46,7 @@ from modules.families.parts.folder_model import folder_configs
 from modules.families.parts.single_file.write import CheckpointTraits
 from modules.families.registry import FAMILIES
 from modules.settings.edit import replace_value
+from modules.system.atomic import remove_folder
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -78,7 +91,7 @@ def test_a_case_that_raises_is_a_failed_check_and_the_others_run(
         ("1", True), ("ValueError: nothing", False), ("2", False), ("1.05", True), ("nan", False)
     ]  # fmt: skip
     assert lines[-1] == {"kind": "left", "names": []}
-    assert lines[1]["value"] == "20 s"  # a third of the time
+    assert lines[2]["value"] == "20 s"  # a third of the time
 
 
 def test_deterministic_cases_may_follow_others_in_a_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -106,7 +119,10 @@ def test_the_stage_of_tests_collects_those_of_a_gpu_alone() -> None:
 def test_without_time_cases_are_left_and_those_of_an_earlier_process_are_not_repeated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert said(monkeypatch, tmp_path, seconds=0.0) == [{"kind": "left", "names": ["good", "bad", "last"]}]
+    names = ["good", "bad", "last"]
+    assert said(monkeypatch, tmp_path, seconds=0.0) == [
+        {"kind": "cases", "names": names}, {"kind": "left", "names": names}
+    ]  # fmt: skip
     lines = said(monkeypatch, tmp_path, seconds=60.0, done=("good", "bad"))
     assert [line["name"] for line in lines if line["kind"] == "begin"] == ["last"]
 
@@ -123,7 +139,7 @@ def a_case(name: str) -> str:
     return (
         f"say('begin', name='{name}')\n"
         f"say('check', name='fits', got='1', allowed='1', passed=True)\n"
-        f"say('end', name='{name}', seconds=0.5)\n"
+        f"say('end', name='{name}', seconds=0.5, finished=True)\n"
     )
 
 
@@ -155,11 +171,13 @@ def test_a_process_that_does_not_start_ends_its_stage_only(tmp_path: Path) -> No
 
 def test_a_call_ends_in_time_and_the_next_one_continues(tmp_path: Path) -> None:
     clock = iter([100.0, 100.0, 0.3, 0.0])  # the last one says that the call, not the case, was too long
-    waits = a_case("one") + "say('begin', name='two')\nsys.stdin.read()"
+    waits = "say('cases', names=['one', 'two'])\n" + a_case("one") + "say('begin', name='two')\nsys.stdin.read()"
     call = call_with(tmp_path, scripted(waits), lambda: next(clock))
     assert command.run_call(call, {MADE_UP: 60.0}, is_short=False) == command.UNFINISHED
     assert list(call.report.stages[1].cases) == ["one"]
-    assert "Not finished: 1 (made up)" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "- stage 1 (made up): 1 of 2 cases left, about 0.0 minutes at the pace so far\n" in (
+        tmp_path / "report.md"
+    ).read_text(encoding="utf-8")
     (tmp_path / "work").mkdir()
 
     goes_on = "assert asked['done'] == ['one']\n" + a_case("two") + "say('left', names=[])"
@@ -252,21 +270,54 @@ def test_a_card_has_less_memory_for_a_while(monkeypatch: pytest.MonkeyPatch) -> 
     assert asked[1:] == [(1.0, 0), (1.0, 1), (1.0, 1)]
 
 
-def test_each_test_that_fails_is_a_check(tmp_path: Path) -> None:
-    (tmp_path / "tests.xml").write_text(
-        "<testsuites><testsuite><testcase classname='a' name='good'/><testcase classname='a' name='bad'>"
-        "<failure message='assert 1 == 2&#10;more'>text</failure></testcase>"
-        "<testcase classname='b' name='left'><skipped/></testcase>"
-        "<testcase classname='b' name='broken'><error message='no card'/></testcase></testsuite></testsuites>",
-        encoding="utf-8",
-    )
-    row, passed, *failed = results_of(tmp_path / "tests.xml")
+_THREE_TESTS = """
+def test_one():
+    with open({ran!r}, "a") as file:
+        file.write("ran ")
+
+def test_two():
+    assert 1 == {value}, "two\\nmore"
+
+def test_three():
+    pass
+"""
+
+
+def test_results_of_tests_are_kept_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call runs those that have not passed; one that repeats the stage runs all."""
+    file, ran = tmp_path / "test_made_up.py", tmp_path / "ran.txt"
+    file.write_text(_THREE_TESTS.format(ran=str(ran), value=2), encoding="utf-8")
+    run, extra = subprocess.run, ["--maxfail=1"]
+
+    def timed_out(command: list[str], *, timeout: float, **options: Any) -> None:
+        run([*command, *extra], check=False, **{k: v for k, v in options.items() if k != "check"})
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(suite, "_TINY", (str(file),))
+    request = Request(2, "cpu", is_tiny=True, work=str(tmp_path / "work"), seconds=60.0)
+    (case,) = suite.cases(request)
+    with monkeypatch.context() as patch:
+        patch.setattr(suite.subprocess, "run", timed_out)
+        row, passed, failed, left = case.run(60.0)
     assert isinstance(row, Row)
-    assert row.value == "1 passed, 2 failed, 1 skipped"
+    assert row.value == "1 passed, 1 failed, 0 skipped"
     assert passed == Check("tests that passed", "1", "at least 1", True)
-    assert failed == [
-        Check("a.bad", "assert 1 == 2", "it passes", False), Check("b.broken", "no card", "it passes", False)
-    ]  # fmt: skip
+    assert isinstance(failed, Check)
+    assert failed.name.endswith("test_made_up.py::test_two")
+    assert failed.got == "AssertionError: two"
+    assert left == Left("2 of 3 tests have ended")
+
+    file.write_text(_THREE_TESTS.format(ran=str(ran), value=1), encoding="utf-8")
+    row, *checks = case.run(60.0)
+    assert isinstance(row, Row)
+    assert row.value == "3 passed, 0 failed, 0 skipped"
+    assert checks == [Check("tests that passed", "3", "at least 1", True)]
+    assert ran.read_text(encoding="utf-8") == "ran "
+    row, *checks = case.run(60.0)  # nothing is left
+    assert checks == [Check("tests that passed", "3", "at least 1", True)]
+    remove_folder(request.kept)
+    list(case.run(60.0))
+    assert ran.read_text(encoding="utf-8") == "ran ran "
 
 
 def test_every_preset_of_a_card_is_run_with_a_model_that_can_be_written(tmp_path: Path) -> None:
@@ -274,7 +325,9 @@ def test_every_preset_of_a_card_is_run_with_a_model_that_can_be_written(tmp_path
     cases = presets.cases(Request(5, "cpu", is_tiny=False, work=str(tmp_path), seconds=1.0))
     named = {case.name.removeprefix("preset: ") for case in cases}
     of_cards = {p.name for p in list_presets() if p.is_built_in and p.card_gb and not p.is_demo}
-    left_out = {row.name: row.value for row in cases[-1].run(1.0) if isinstance(row, Row)}
+    rows = [row for row in cases[-1].run(1.0) if isinstance(row, Row)]
+    assert {row.name for row in rows} == {NOT_RUN}
+    left_out = {name: why for name, _, why in (row.value.partition(": ") for row in rows)}
     assert named - {cases[-1].name} == of_cards - left_out.keys()
     assert len(left_out) == 5
     assert all(name.startswith("#qwen image edit") and "processor" in why for name, why in left_out.items())
@@ -295,9 +348,29 @@ def test_a_flow_model_of_random_weights_reads_prompts(tmp_path: Path, monkeypatc
     model = flow.model.model_copy(update={"base_model": str(folder)})
     family = load_family(model, flow.part)
     assert family.encode_prompts(["noise"]).states_BLD.isfinite().all()
-    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=1000))
-    with pytest.raises(DarkroomError, match="need 0 GB of disk, 0 GB are free"):
-        models.random_model(Request(4, "cpu", False, str(tmp_path / "full"), 1.0), "z_image")
+
+
+def test_other_models_make_room_for_one_and_a_disk_that_is_too_small_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, folder = Request(5, "cpu", False, str(tmp_path), 1.0), tmp_path / "models"
+    for name in ("sdxl", "z_image"):
+        (folder / name).mkdir(parents=True)
+    free = {2: 50e9, 1: 57e9, 0: 60e9}  # by the number of models
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda where: SimpleNamespace(free=free[sum(p.is_dir() for p in where.iterdir())])
+    )
+    monkeypatch.setattr(models, "write_random_model", lambda folder, *_, **__: folder.mkdir())
+    assert models.random_model(request, "qwen_image") == folder / "qwen_image"  # of 55 GB
+    assert {p.name for p in folder.iterdir()} == {"z_image", "qwen_image"}
+    with pytest.raises(models.NoRoomError, match=r"The weights of flux2_dev need 110 GB of disk, 60 GB are free\."):
+        models.random_model(request, "flux2_dev")
+    preset = next(p for p in list_presets() if p.name.startswith("#flux.2 dev"))
+    (row,) = presets._run(request, preset, preset.load().config, 1.0)
+    assert row == Row(NOT_RUN, "The weights of flux2_dev need 110 GB of disk, 60 GB are free.")
+    report = Report("cuda", is_tiny=False)
+    report.of(STAGES[4]).cases["preset"] = CaseResult("preset", 1.0, [row])
+    assert "| case | not run (1) |" in as_markdown(report, has_chart=False)
 
 
 def _has_clip(family: str, part: str) -> bool:
