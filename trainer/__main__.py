@@ -48,6 +48,9 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback while it imports
+
 from trainer.cli import queue, remote, runs, secrets, web
 from trainer.cli.jobs import run_request, verb_of
 from trainer.cli.program import WRONG, Verb, add_verbs, run_program
@@ -93,6 +96,8 @@ def _verbs() -> Mapping[str, Verb]:
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # else it is ignored, as for a shell's background process
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     exit_code = main()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C from now on ends it without a traceback
     gc.freeze()  # otherwise Python searches hundreds of megabytes for garbage before it ends
