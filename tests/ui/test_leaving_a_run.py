@@ -113,6 +113,25 @@ def test_a_run_is_stopped_and_continued_by_a_process_of_its_own(
     assert (left.run_dir, left.pid) == (str(run_dir), os.getpid())
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_run_and_closes_the_window(ready: Window, tmp_path: Path, number: int) -> None:
+    run, root = begin(ready, write_run(tmp_path, NAME, [])), ready.app.root
+
+    def follow() -> None:
+        if ready.app._is_closed:
+            root.quit()
+            return
+        if run.desk.is_stop_requested:
+            run.end(RunFinished("stopped", 2, "Stopped."))
+        root.after(5, follow)
+
+    root.after(0, os.kill, os.getpid(), number)
+    root.after(0, follow)
+    ready.app.run()
+    assert run.desk.is_stop_requested
+    assert ready.asked.asked("choose") == []
+
+
 def test_a_run_without_a_backup_begins_again(ready: Window, detached: Starts) -> None:
     run = press_start(ready)
     ready.app.closing.ask()

@@ -103,10 +103,21 @@ class Closing:
         if answer == "leave" and session.attached is not None:
             self._close()  # it has a process of its own
         elif answer in ("stop", "leave"):
-            self.is_closing, self.hands_over = True, answer == "leave"
-            self._queue.leave()
-            session.stop()
-            self._close_when_over()
+            self._stop_and_close(hands_over=answer == "leave")
+
+    def end(self) -> None:
+        """Close without a question, at a signal to end; a run of this process is stopped, with its backup."""
+        session = self._context.session
+        if not session.is_active or session.attached is not None:
+            self._close()
+        elif not self.is_closing:
+            self._stop_and_close(hands_over=False)
+
+    def _stop_and_close(self, *, hands_over: bool) -> None:
+        self.is_closing, self.hands_over = True, hands_over
+        self._queue.leave()
+        self._context.session.stop()
+        self._close_when_over()
 
     def look(self) -> None:
         """Follow the run or the queue again that continued without the window, if it still does."""

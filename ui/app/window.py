@@ -44,6 +44,7 @@ from ui.widgets.action_button import ActionButtons
 from ui.widgets.actions import ActionTable, sequences_of
 from ui.widgets.dialog import Dialog, Window
 from ui.widgets.notices import CRASHED_RUN, Notices
+from ui.widgets.panel import call_later
 from ui.widgets.scroll import bind_wheel
 from ui.widgets.theme import Theme
 from ui.widgets.tk_interaction import FileServices, TkInteraction
@@ -140,8 +141,11 @@ class App:
         prepare_pages(self.context.pump)
 
     def run(self) -> None:
-        """Run the window until it is closed."""
-        self.root.mainloop()
+        """Run the window until it is closed. Ctrl-C and the system's request to end close it in order."""
+        from trainer.cli.signals import at_signal
+
+        with at_signal(partial(call_later, self.root, 0, self.closing.end)):
+            self.root.mainloop()
 
     def save_session(self) -> None:
         """Save the config and the window's settings."""
