@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from benchmarks.loop_speed import run_setup
 from modules.config.codec import export_file
 from modules.config.schema import Config
 from modules.data.buckets import Size, resize_crop_for
+from modules.data.cache import digests
 from modules.data.cache.build import EncodingJob, ImageFile, batches_by_bucket, build_images
 from modules.data.cache.memory import MemoryStore
 from modules.data.cache.store import BrokenEntryError, CacheStore
@@ -166,6 +169,59 @@ def test_an_entry_that_another_run_has_written_is_kept(tmp_path: Path, monkeypat
     with pytest.raises(PermissionError):
         store.write("bb", {"latents": torch.ones(2)})
     assert [e.key for e in store.entries()] == ["aa"]
+
+
+# -- files that change while the caches are filled
+
+
+def entries(config: Config) -> dict[str, dict[str, torch.Tensor]]:
+    kinds = [CacheStore(Path(config.general.cache_dir) / kind) for kind in ("latents", "masks")]
+    return {e.key: store.read(e.key) for store in kinds for e in store.entries()}
+
+
+@pytest.mark.parametrize("name", ["001.png", "001-masklabel.png"])
+def test_no_entry_has_the_content_of_another_file_than_its_key(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """An image that was edited between its digest and its encoding: the entry was used when the old one came back."""
+    images = tmp_path / "images"
+    for number in range(NUM_IMAGES):
+        Image.new("L", (64 if number < 3 else 96, 64), 50 * number).save(images / f"00{number}-masklabel.png")
+    config = laid_over(config, {"masks": {"enabled": True}})
+    file, plain = images / name, digests._digest_of
+    old, other = file.read_bytes(), (images / name.replace("1", "2")).read_bytes() + b"end"
+
+    def digest_of(path: Path) -> str:
+        digest = plain(path)
+        if path == file:
+            file.write_bytes(other)
+        return digest
+
+    with monkeypatch.context() as patch:
+        patch.setattr(digests, "_digest_of", digest_of)
+        ran = cached(config)
+    told = [*(w.message for w in ran.of(WarningRaised)), getattr(ran.ending, "message", "")]
+    assert [t for t in told if f"{file} cannot be used (it was changed while" in t], told
+    file.write_bytes(old)
+    cached(config)
+    anew = laid_over(config, {"general": {"cache_dir": str(tmp_path / "anew")}})
+    cached(anew)
+    found, expected = entries(config), entries(anew)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[k][n], expected[k][n]) for k in expected for n in expected[k])
+
+
+def test_a_file_that_was_only_touched_is_used(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = digests._digest_of
+
+    def digest_of(path: Path) -> str:
+        os.utime(path, (1, 1))
+        return plain(path)
+
+    monkeypatch.setattr(digests, "_digest_of", digest_of)
+    ran = cached(config)
+    assert [e.num_found for e in ran.of(CacheFilled)] == [0, 0]
+    assert len(entries(config)) == NUM_IMAGES
 
 
 # -- latents that are not finite

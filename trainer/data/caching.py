@@ -224,7 +224,7 @@ class Caches:
         self.emit(WarningRaised(f"The cache entry of {job.image.path.name} was damaged. The image is encoded again."))
         self.stores.latents.remove(job.key)
         with self.placement.phase(phases.CACHE_IMAGES):
-            image_13PP = job.image.load_tensor()[None]
+            image_13PP = job.load_tensor()[None]
             latents_1CHW = self.encoders.latents(image_13PP)
             if not bool(latents_1CHW.isfinite().all()):
                 latents_1CHW = self.encoders.latents_in_float32(image_13PP).to(latents_1CHW.dtype)

@@ -14,7 +14,7 @@ import numpy as np
 
 from modules.data.buckets import Size
 from modules.data.cache.build import EncodingJob, ImageFile
-from modules.data.cache.digests import DigestIndex
+from modules.data.cache.digests import DigestedFile, DigestIndex
 from modules.data.cache.key import keys_of_size
 from modules.data.cache.store import EntryStore
 from modules.data.cache.version_keys import VersionKeys
@@ -64,9 +64,10 @@ class ImageKeys:
         self.keys = self.versions.no_keys()
         self._keys_of_size = {}
 
-    def job_of(self, version: ImageVersion) -> EncodingJob:
-        """Return the encoding job of a version whose key is known."""
-        return EncodingJob(self.keys[version.place], self._image(version))
+    def job_of(self, version: ImageVersion, digest: str = "") -> EncodingJob:
+        """Return the encoding job of a version whose key is known, with the digest of its file, if that is at hand."""
+        file = DigestedFile(self.versions.dataset.examples[version.example].image, digest)
+        return EncodingJob(self.keys[version.place], self._image(version), (file,))
 
     def find_missing(self, store: EntryStore, taken: set[bytes]) -> ToEncode:
         """Set the keys of all images whose digest is known, without reading a file.
@@ -123,9 +124,9 @@ class ImageKeys:
         left.keys = self.keys.without(broken)
         return left
 
-    def jobs_of(self, number: int) -> Iterator[EncodingJob]:
-        """Yield the encoding jobs of an example whose keys are known."""
-        return map(self.job_of, self.versions.versions_of(number))
+    def jobs_of(self, number: int, digest: str) -> Iterator[EncodingJob]:
+        """Yield the encoding jobs of an example whose keys are known, and the digest of its file."""
+        return (self.job_of(version, digest) for version in self.versions.versions_of(number))
 
     def _set(self, number: int, digest: str) -> None:
         self.keys.set_all(number, self._keys_of(number, self.versions.dataset.examples[number], digest))
@@ -177,7 +178,7 @@ class MissingImages:
             expected = dict(zip(share.numbers, share.num_missing, strict=True))
             for number, digest in side.read(share.numbers, threads=self.threads):
                 digests[number] = digest
-                jobs = {job.key: job for job in side.jobs_of(number) if job.key not in taken}
+                jobs = {job.key: job for job in side.jobs_of(number, digest) if job.key not in taken}
                 missing = [job for key, job in jobs.items() if not self.store.has(key)]
                 taken.update(job.key for job in missing)
                 self.total += len(missing) - expected[number]

@@ -10,7 +10,7 @@ import torch
 
 from modules.data.buckets import LatentFactor
 from modules.data.cache.build import EncodingJob, LoadableImage
-from modules.data.cache.digests import DigestIndex
+from modules.data.cache.digests import DigestedFile, DigestIndex
 from modules.data.cache.inputs import BLANK, KnownKeys, inpainting_mask, inpainting_mask_file, reader_of
 from modules.data.cache.masks import MaskFile
 from modules.data.cache.version_keys import Place
@@ -192,7 +192,10 @@ def input_jobs(
         if record.reference and version.example not in files:
             continue
         example = versions.dataset.examples[version.example]
-        jobs[version.place] = EncodingJob(reader.key(example, version, known), reader.image(example, version))
+        key, image = reader.key(example, version, known), reader.image(example, version)
+        file = files.get(version.example)
+        digested = () if file is None else (DigestedFile(file, file_digests[version.example]),)
+        jobs[version.place] = EncodingJob(key, image, digested)
     return jobs
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 
 from modules.data.buckets import LatentFactor
-from modules.data.cache.digests import DigestIndex
+from modules.data.cache.digests import DigestedFile, DigestIndex
 from modules.data.cache.key import mask_key
-from modules.data.cache.masks import MaskFile, mask_file
+from modules.data.cache.masks import MaskFile, mask_file, store_mask
 from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.dataset import Dataset
 from modules.data.samples import SampleIndex
@@ -175,7 +175,8 @@ def mask_files(
                 recipe=version.recipe,
                 latent_factor=latent_factor,
             )
-            files[version.place] = key, file
+            digested = DigestedFile(masks[version.example], by_example[version.example])
+            files[version.place] = key, replace(file, digested=digested)
     return files
 
 
@@ -195,6 +196,6 @@ def cached_masks(versions: ImageVersions, caches: Caches, *, verify: bool, threa
     def rebuild(key: str, file: MaskFile) -> torch.Tensor:
         caches.emit(WarningRaised("The cache entry of a mask was damaged. The mask is read again."))
         store.remove(key)
-        return store.write(key, {"mask": file.load()})["mask"]
+        return store_mask(key, file, store)
 
     return MaskCache(store, {place: key for place, (key, _) in files.items()}, rebuild)

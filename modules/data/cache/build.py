@@ -16,8 +16,10 @@ from typing import Protocol
 import torch
 
 from modules.data.buckets import Size
+from modules.data.cache.digests import DigestedFile
 from modules.data.cache.store import EntryStore
 from modules.data.captions.seen import ReadCaption
+from modules.data.images import BrokenImageError
 from modules.data.transforms.apply import Pixels, load_pixels
 from modules.data.transforms.recipe import Recipe
 from modules.system.file_errors import plain_reason
@@ -53,10 +55,18 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True)
 class EncodingJob:
-    """An image to encode, and the key of its latents."""
+    """An image to encode, the key of its latents, and the files that the key was made from."""
 
     key: str
     image: LoadableImage
+    files: tuple[DigestedFile, ...] = ()
+
+    def load_tensor(self) -> torch.Tensor:
+        """Return the image as a tensor. Raises what loading it raises, and OSError if a file has changed."""
+        image_3PP = self.image.load_tensor()
+        for file in self.files:
+            file.require_unchanged()
+        return image_3PP
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,7 @@ def build_images(
         writing: Future[list[EntryResult]] | None = None
 
         def submit(batch: tuple[EncodingJob, ...]) -> Future[_ImageBatch]:
-            return stager.submit(_stage, batch, [decoders.submit(job.image.load_tensor) for job in batch], stage)
+            return stager.submit(_stage, batch, [decoders.submit(job.load_tensor) for job in batch], stage)
 
         try:
             for staged in _ahead(batches_by_bucket(jobs, batch_size), submit, max(2 * threads, batch_size)):
@@ -163,8 +173,15 @@ def _stage(
             images.append(future.result())
             ready.append(job)
         except (OSError, ValueError, SyntaxError) as error:
-            broken.append(_EncodedImage(job, None, f"{job.image.path} cannot be decoded ({plain_reason(error)})"))
+            broken.append(_EncodedImage(job, None, problem_of(job.image.path, error)))
     return _ImageBatch(tuple(ready), stage(torch.stack(images)) if images else None, tuple(broken))
+
+
+def problem_of(path: Path | None, error: Exception) -> str:
+    """Return why a file could not be decoded, as the beginning of a sentence."""
+    if isinstance(error, BrokenImageError):
+        return f"{path}: {error.reason}"
+    return f"{path} cannot be used ({plain_reason(error)})"
 
 
 def _encode(batch: _ImageBatch, encode: EncodeImages, encode_in_float32: EncodeImages | None) -> list[_EncodedImage]:

@@ -6,15 +6,32 @@ import hashlib
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from modules.data.archives import open_file
+from modules.data.archives import FileStatus, open_file, status_of
 from modules.data.cache.stat_index import StatedFile, StatIndex
 
 _ASKED_AT_ONCE = 500  # files
 _MOST_AHEAD = 64  # files that are read before their digest is needed
 _SAVED_EVERY = 200  # digests
+
+
+@dataclass(frozen=True, slots=True)
+class DigestedFile:
+    """A file whose digest is part of a key; an empty one where only the file's size and time are known by now."""
+
+    file: StatedFile
+    digest: str = ""
+
+    def require_unchanged(self) -> None:
+        """Raise OSError if the file no longer has the content of the key.
+
+        For what is stored under the key after the file was read: another content would be found under it ever after.
+        """
+        if not _is_as_stated(self.file) and not (self.digest and _digest_of(self.file.path) == self.digest):
+            raise OSError("it was changed while the caches were filled; start again to use it")
 
 
 class DigestIndex:
@@ -69,12 +86,21 @@ class DigestIndex:
         self._index.save()
 
     def _read(self, path: Path, size_bytes: int, mtime_ns: int) -> str:
-        with open_file(path) as handle:
-            digest = hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
-        self._index.keep(path, digest, size_bytes=size_bytes, mtime_ns=mtime_ns)
+        digest = _digest_of(path)
+        if status_of(path) == FileStatus(size_bytes, mtime_ns):  # else these name another content, which may come back
+            self._index.keep(path, digest, size_bytes=size_bytes, mtime_ns=mtime_ns)
         if self._index.num_unsaved >= _SAVED_EVERY:
             self.save()
         return digest
+
+
+def _digest_of(path: Path) -> str:
+    with open_file(path) as handle:
+        return hashlib.file_digest(handle, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+
+
+def _is_as_stated(file: StatedFile) -> bool:
+    return status_of(file.path) == FileStatus(file.size_bytes, file.mtime_ns)
 
 
 def _result(digest: Future[str] | str) -> str:

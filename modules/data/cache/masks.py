@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from modules.data.buckets import LatentFactor, Size
-from modules.data.cache.build import EntryResult
+from modules.data.cache.build import EntryResult, problem_of
+from modules.data.cache.digests import DigestedFile
 from modules.data.cache.store import EntryStore
 from modules.data.example import Example
 from modules.data.transforms.apply import load_mask
 from modules.data.transforms.masks import Mask, random_inpainting_mask
 from modules.data.transforms.recipe import Recipe
-from modules.system.file_errors import plain_reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class MaskFile:
     """The mask of a version of an image: its file, what happens to it, and the width of a latent in pixels.
 
     Without a file the image is trained everywhere: its mask is white, or, with a `seed`, a random inpainting mask.
+    `digested` is the file of a mask that is cached.
     """
 
     path: Path | None
@@ -33,6 +34,7 @@ class MaskFile:
     is_alpha: bool
     latent_factor: LatentFactor
     seed: int | None = None
+    digested: DigestedFile | None = None
 
     def load(self) -> torch.Tensor:
         """Return the mask at the size of the latents, float32 (1, H, W) in [0, 1]; of a clip's frames, (1, 1, H, W).
@@ -75,13 +77,21 @@ def build_masks(
 ) -> Generator[EntryResult, None, None]:
     """Store the masks of these keys, yielding after each; one that cannot be decoded is reported."""
     with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-masks") as pool:
-        for key, problem in pool.map(lambda entry: (entry[0], _store_mask(entry[0], entry[1], store)), files):
+        for key, problem in pool.map(lambda entry: (entry[0], _try_to_store(entry[0], entry[1], store)), files):
             yield EntryResult(key, problem=problem)
 
 
-def _store_mask(key: str, file: MaskFile, store: EntryStore) -> str:
+def store_mask(key: str, file: MaskFile, store: EntryStore) -> torch.Tensor:
+    """Store a mask and return it as it is kept. Raises what loading it raises, and OSError if its file has changed."""
+    mask = file.load()
+    if file.digested is not None:
+        file.digested.require_unchanged()
+    return store.write(key, {"mask": mask})["mask"]
+
+
+def _try_to_store(key: str, file: MaskFile, store: EntryStore) -> str:
     try:
-        store.write(key, {"mask": file.load()})
+        store_mask(key, file, store)
     except (OSError, ValueError, SyntaxError) as error:
-        return f"{file.path} cannot be decoded ({plain_reason(error)})"
+        return problem_of(file.path, error)
     return ""
