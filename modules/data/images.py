@@ -59,6 +59,7 @@ FORMATS = (
 )
 """Pillow's names of the formats that are opened, whatever a file is called; HEIC only with pillow-heif."""
 _HEIC = "HEIF"
+_MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)  # Pillow warns of half of them, and refuses more
 _MAX_BYTES = 2**31  # as many as an RGB image takes that has the most pixels that Pillow decodes, 179 million
 _SHARED_BYTES = 2**32  # of images that are decoded at once
 _SMALL_BYTES = 2**26
@@ -86,7 +87,7 @@ class BrokenImageError(OSError):
     """A file that is not an image, or a damaged one; `reason` explains it without the file's name."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path.name}: {reason}")
+        super().__init__(f"{path}: {reason}")
         self.reason = reason
 
 
@@ -140,6 +141,8 @@ def open_image(path: Path) -> Iterator[ImageFile.ImageFile]:
         raise
     except UnidentifiedImageError as error:
         raise BrokenImageError(path, "not a readable image") from error
+    except Image.DecompressionBombError as error:
+        raise BrokenImageError(path, f"cannot be read (it has more than {_MAX_PIXELS:,} pixels)") from error
     except _UNREADABLE as error:
         raise BrokenImageError(path, f"cannot be read ({_reason(error)})") from error
 

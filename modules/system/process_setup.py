@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,6 +32,7 @@ def hide_library_warnings() -> None:
     """
     for name in _IRRELEVANT:
         logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message="Image size .* could be decompression bomb")  # larger ones are refused
 
 
 def use_no_pydantic_plugins() -> None:

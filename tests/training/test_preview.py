@@ -11,7 +11,7 @@ from modules.config.codec import export_file
 from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersion, ImageVersions
 from tests.builders.configs import small_config
-from tests.builders.images import draw_folder, draw_mask
+from tests.builders.images import draw_folder, draw_image, draw_mask
 from trainer.__main__ import main
 
 
@@ -30,6 +30,24 @@ def test_a_sheet_has_a_row_for_each_image(config_file: Path, tmp_path: Path) -> 
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.size == (8 + (1 + 4 + 2) * 232, 8 + 2 * 248)
         assert len(sheet.getcolors(1 << 24) or ()) > 100
+
+
+def test_a_sheet_has_no_row_for_a_damaged_image(
+    config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One among thousands left no sheet at all."""
+    damaged = tmp_path / "images" / "001.png"
+    draw_image(140, 64, 0).save(damaged.with_suffix(".jpg"))
+    damaged.unlink()
+    damaged = damaged.with_suffix(".jpg")
+    damaged.write_bytes(damaged.read_bytes()[:-500])
+    assert main(["preview", str(config_file), "--out", str(tmp_path / "sheet.png"), "--epochs", "1"]) == 0
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.height == 8 + 248
+    assert f"{damaged}: cannot be read (image file is truncated" in capsys.readouterr().err
+    (tmp_path / "images" / "000.png").unlink()
+    assert main(["preview", str(config_file), "--out", str(tmp_path / "sheet.png"), "--epochs", "1"]) == 2
+    assert "None of the images can be decoded." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "num_draws"), [((), 12), (("--draws", "30"), 20), (("--epochs", "1"), 5)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.example import Example
 from modules.data.image_settings import AUGMENTATIONS, ImageChanges
+from modules.data.images import BrokenImageError
 from modules.data.samples import SampleIndex
 from modules.data.transforms.recipe import Recipe, draw_recipe, plain_recipe
 from modules.data.versions import ImageVersions
@@ -61,22 +62,36 @@ PREVIEW = JobSpec(
 )
 
 
-def preview(settings: PreviewSettings, _job: Job) -> JobFinished:
+def preview(settings: PreviewSettings, job: Job) -> JobFinished:
     """Write the sheet and return its path. Raises DarkroomError for another ending, or without images, and OSError."""
     out, config = from_root(settings.out), settings.load().config
     require_ending(out, ".png", "a PNG image")
-    sheet = contact_sheet(config, num_images=settings.num_images, num_epochs=settings.epochs, num_draws=settings.draws)
+    sheet = contact_sheet(
+        config,
+        num_images=settings.num_images,
+        num_epochs=settings.epochs,
+        num_draws=settings.draws,
+        note=lambda note: job.note((note,)),
+    )
     content = io.BytesIO()
     sheet.save(content, "PNG")
     write_bytes(out, content.getvalue())
     return JobFinished("Drawn.", (str(out),), text=f"{out}\n")
 
 
-def contact_sheet(config: Config, *, num_images: int, num_epochs: int, num_draws: int) -> Image.Image:
+def contact_sheet(
+    config: Config,
+    *,
+    num_images: int,
+    num_epochs: int,
+    num_draws: int,
+    note: Callable[[str], object] = lambda _note: None,
+) -> Image.Image:
     """Return a sheet with a row for each image: plain, each augmentation alone, and its uses in the first epochs.
 
     Each use is a draw, at its resolution; a row has `num_draws` of them at most. The images are spread over all. Where
-    one has a mask, its black area is darkened. Raises DarkroomError if there are none.
+    one has a mask, its black area is darkened. A damaged image is left out, and `note` is called with a sentence about
+    it. Raises DarkroomError if there are none.
     """
     datasets = datasets_of(config)
     dataset = datasets.training
@@ -87,7 +102,12 @@ def contact_sheet(config: Config, *, num_images: int, num_epochs: int, num_draws
     rows = []
     for number in with_image[:: max(1, len(with_image) // num_images)][:num_images]:
         uses = (s for epoch in range(num_epochs) for s in datasets.plans.samples_of(number, epoch))
-        rows.append(_row(dataset, number, versions, list(islice(uses, num_draws))))
+        try:
+            rows.append(_row(dataset, number, versions, list(islice(uses, num_draws))))
+        except BrokenImageError as error:
+            note(f"{error}; it is left out.")
+    if not rows:
+        raise DarkroomError("None of the images can be decoded.", advice="Repair or replace them.")
     width = max(map(len, rows)) * (_TILE_PX + _GAP_PX) + _GAP_PX
     sheet = Image.new("RGB", (width, len(rows) * (_TILE_PX + _LABEL_PX + _GAP_PX) + _GAP_PX), (32, 32, 32))
     for row_number, row in enumerate(rows):
