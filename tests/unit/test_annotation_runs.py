@@ -14,6 +14,7 @@ from modules.annotators.registry import CAPTIONERS
 from modules.data.companions import find_mask
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
+from tests.builders.full_disk import FullDisk
 from trainer.__main__ import main
 from trainer.child.job import JobEnded, send_job
 from trainer.commands import CommandDesk, Stop
@@ -81,6 +82,17 @@ def test_existing_captions_stay_unless_asked(folder: Path, tmp_path: Path) -> No
     progress = [e for e in events if isinstance(e, JobProgress)]
     assert [(e.done, e.total) for e in progress] == [(1, 3), (2, 3), (3, 3)]
     assert [e.seconds_left for e in progress] == [None, None, 0]  # the first image waits for the model
+
+
+def test_a_full_disk_ends_the_work_at_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The captions of thousands of images were made, and none could be written."""
+    FullDisk(monkeypatch, folder, is_full=True)
+    model = Fixed()
+    originals = Originals(folder, tmp_path / "kept")
+    work = caption_work(CaptionJob(folder=str(folder), model="blip_base"), lambda: model, originals)
+    with pytest.raises(DarkroomError, match=r"The disk is full: .*b\.txt could not be written\. 0 captions written"):
+        run(work, originals)
+    assert model.num_seen == 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from modules.settings.field import Setting
 from modules.system.atomic import copy_file
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
-from modules.system.file_errors import plain_reason
+from modules.system.file_errors import describe_file_error, is_disk_full, plain_reason
 from modules.system.leftovers import sweep
 from modules.system.paths import replaced_files_dir
 from modules.system.problem import count
@@ -120,7 +120,7 @@ def carry_out(work: Work, job: Job, originals: Originals, *, clock: Callable[[],
     """Work on all images, report each, and return the summary.
 
     An image that cannot be read or written is reported, and the next one follows. Stops before the next image. Raises
-    DarkroomError where the model cannot be used.
+    DarkroomError where the model cannot be used, or the disk is full.
     """
     images = images_of(work.folder, include_subfolders=work.include_subfolders)
     num_written = num_left = num_failed = num_worked = 0
@@ -138,6 +138,8 @@ def carry_out(work: Work, job: Job, originals: Originals, *, clock: Callable[[],
                 outcome = "stopped"
                 break
             except OSError as error:
+                if is_disk_full(error):
+                    raise _full(work, error, num_written) from error
                 problem = error.reason if isinstance(error, BrokenImageError) else plain_reason(error, names_file=True)
             num_worked += 1
             began = clock() if began is None else began  # after the first image, which waits for the model
@@ -152,6 +154,11 @@ def carry_out(work: Work, job: Job, originals: Originals, *, clock: Callable[[],
         job.emit(ImageAnnotated(str(image), done.has_written, done.text, problem))
         job.emit(JobProgress(f"{work.noun}s", number, len(images), left))
     return Summary(outcome, work.noun, num_written, num_left, num_failed, str(originals.place or ""))
+
+
+def _full(work: Work, error: OSError, num_written: int) -> DarkroomError:
+    message, advice = describe_file_error(error)
+    return DarkroomError(f"{message} {count(num_written, work.noun)} written before.", advice=advice, remedy="space")
 
 
 class ModelChoice(Protocol):
