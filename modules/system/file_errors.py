@@ -25,6 +25,10 @@ _CHECK = "Check the path and its permissions."
 _FULL_DISK = ("The disk is full: {file} could not be written.", "Free some space, or choose another folder.")
 _NO_ACCESS = ("{file} may not be accessed: {reason}.", "Check its permissions, or choose another folder.")
 _NO_NAME = ("{file} is not a possible name here: {reason}.", "Choose another name.")
+_NO_SUCH_SIZE = (
+    "{file} could not be written: its disk has no files of this size.",
+    "Choose a folder on another disk: FAT32, as on USB sticks, has files of up to 4 GB.",
+)
 _TOO_MANY = ("Too many files are open: {file} could not be opened.", "Close other programs and try again.")
 _SENTENCES: Mapping[int, tuple[str, str]] = {
     **dict.fromkeys(_FULL, _FULL_DISK),
@@ -87,6 +91,8 @@ def describe_file_error(error: OSError) -> tuple[str, str]:
     if error.errno in _FULL and not error.filename:
         return "The disk is full.", _SENTENCES[error.errno][1]
     what, advice = _SENTENCES.get(error.errno, ("{file} could not be read or written: {reason}.", _CHECK))
+    if error.errno == errno.EFBIG and error.strerror == os.strerror(errno.EFBIG):  # a reader states its own limit
+        what, advice = _NO_SUCH_SIZE
     return what.format(file=_path_of(error), reason=_reason(error)), advice
 
 

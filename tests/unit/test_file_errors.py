@@ -20,6 +20,7 @@ from modules.system.file_errors import (
     plain_reason,
 )
 from modules.system.redaction import LogFile
+from modules.system.regular_files import FileTooLargeError
 from tests.builders.full_disk import FullDisk
 from trainer.__main__ import main
 from trainer.cli import queue
@@ -36,6 +37,7 @@ from trainer.step.failures import explain, is_out_of_memory
         (errno.ENOTDIR, "/a/model.safetensors cannot be there: a part of its path is a file, not a folder."),
         (errno.EISDIR, "/a/model.safetensors is a folder, not a file."),
         (errno.EEXIST, "/a/model.safetensors exists already, so no folder can be made there."),
+        (errno.EFBIG, "/a/model.safetensors could not be written: its disk has no files of this size."),
         (errno.ELOOP, "/a/model.safetensors could not be read or written: Too many levels of symbolic links."),
     ],
 )
@@ -43,6 +45,7 @@ def test_each_error_is_a_sentence_with_the_path(number: int, words: str) -> None
     error = OSError(number, os.strerror(number), "/a/model.safetensors")
     assert describe_file_error(error)[0] == words
     assert explain(error)[0] == words
+    assert describe_file_error(FileTooLargeError(Path("/a/b"), 9))[0].endswith("it is larger than 9 bytes.")
     assert describe_file_error(OSError(errno.ENOSPC, "full"))[0] == "The disk is full."
     assert describe_file_error(OSError(number, "x", "/a/\udcff"))[0].encode()
 
