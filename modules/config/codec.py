@@ -260,10 +260,6 @@ def decode(raw: object, *, over: Config | None = None, name: str = "The file") -
     if "remembered" in known:
         known["remembered"] = _storable(known["remembered"])
     config = validate(known, problems)
-    if is_onetrainer(raw):
-        from modules.config.migrations.tree_moves import with_their_key
-
-        problems = [with_their_key(problem, raw) for problem in problems]
     return Loaded(config, [default_named(p, config) for p in problems], was_migrated)
 
 
@@ -284,11 +280,12 @@ def _merge(below: dict[str, Any], above: dict[str, Any], path: str = "") -> dict
     """Return `below` updated by `above`: objects are merged, lists, values and other variants replaced."""
     if path in _variant_paths() and "name" in above and above["name"] != below.get("name"):
         return above
-    joined = dict(below)
+    joined = {**below, **above}
     for key, value in above.items():
         under, place = below.get(key), f"{path}.{key}" if path else key
         joined[key] = _merge(under, value, place) if isinstance(under, dict) and isinstance(value, dict) else value
-    return joined
+    keys = {key: key for key in (*below, *above)}  # in the order of `below`; those of `above` may be moved ones
+    return {key: joined[key] for key in keys.values()}
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from modules.config.migrations.tree_moves import moved_from
 from modules.config.schema import Config
 from modules.settings.edit import get_path, reason_of
 from modules.settings.every import Every
@@ -148,12 +149,23 @@ def _drop(tree: dict[str, Any], place: _Place, message: str, removed: Mapping[_P
     holder: Any = tree
     for step in place[:-1]:
         holder = holder[step]
+    source = _source_of(tree, place)
     value = holder.pop(place[-1])
     is_item = isinstance(holder, list)
     outcome = "it is left out" if is_item else DEFAULT_USED
     kept = place[:-1] if is_item else place
     path = ".".join(str(_new_index(kept, n, removed)) for n in range(len(kept)))
-    return Problem(path, f"{shown(value)} is not valid ({message}); {outcome}.", "warning")
+    given = f"{source} = {shown(value)}" if source else shown(value)
+    return Problem(path, f"{given} is not valid ({message}); {outcome}.", "warning")
+
+
+def _source_of(tree: Any, place: _Place) -> str:
+    """Return the key of the user's file from which a value, or what holds it, was moved; empty if it was not."""
+    source = ""
+    for step in place:
+        source = (moved_from(tree, step) if isinstance(tree, dict) else "") or source
+        tree = tree[step]
+    return source
 
 
 def _new_index(place: _Place, depth: int, removed: Mapping[_Place, list[int]]) -> Any:

@@ -6,14 +6,15 @@ Of the 601 historic files few are here; these stand for them (`tests/builders/on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from modules.config.codec import Loaded, decode, load_file, save_file
+from modules.config.codec import Loaded, decode, encode, load_file, save_file
 from modules.config.migrations.tree_moves import THEIR_DEFAULTS
 from modules.config.schema import Config
 from tests.builders.for_each import for_each
@@ -153,14 +154,75 @@ def test_an_invalid_value_gets_the_default_of_onetrainer(given: tuple[str, Any])
     assert bad is None or [p.message for p in loaded.problems if key in p.message]
 
 
-@for_each([key for key, values in since(VALUES, NEWEST).items() if isinstance(values[0], float)])
-def test_the_report_has_the_names_of_the_file(key: str) -> None:
-    """Even if the value is found invalid only once it has its place here, under another name."""
-    loaded = decode({"__version": NEWEST, **BESIDE.get(key, {}), key: "much"})
-    if not key.startswith(("unmasked_probability", "vb_loss")):  # without effect
-        assert [p.message for p in loaded.problems if p.message.startswith(f"{key} = 'much'")]
+# Keys whose values have no effect here, whatever they are, or only next to others.
+_WITHOUT_EFFECT = frozenset({
+    *("clear_cache_before_training", "concept_stats", "image_count", "debug_dir", "debug_mode", "force_last_timestep"),
+    *("text_encoder_1_layer_skip", "rolling_backup_count", "unmasked_probability", "circular_mask_generation"),
+    *("layer_filter_preset", "lora_layer_preset"),  # an unknown one is that of a single family: its layers are read
+    *("stop_training_after", "stop_training_after_unit", "train"),
+    *("sample_after", "sample_after_unit", "backup_after", "save_every", "save_after"),
+    *("validate_after", "validate_after_unit", "backup_after_unit", "save_every_unit", "save_after_unit"),
+})  # fmt: skip
+_SHAPES_THE_FILE = frozenset({"__version", "training_method", "model_type", "optimizer"})
 
 
-def test_a_value_that_several_keys_have_is_not_named_after_one_of_them() -> None:
+def places_of(node: object, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the places of all values in a tree that are not objects or lists themselves, or empty."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for step, inner in items:
+        yield from places_of(inner, (*place, step)) if isinstance(inner, dict | list) and inner else [(*place, step)]
+
+
+def with_bad_values(tree: Tree, first: int, kind: Callable[[int], Any]) -> tuple[Tree, dict[int, str]]:
+    """Return a file with every third of its values bad, from the given one on, and the key of each by its number."""
+    bad, keys = deepcopy(tree), {}
+    for number, place in islice(enumerate(places_of(tree), 700), first, None, 3):
+        key = next(str(step) for step in reversed(place) if isinstance(step, str))
+        if key not in _SHAPES_THE_FILE:
+            keys[number], holder = key, bad
+            for step in place[:-1]:
+                holder = holder[step]
+            holder[place[-1]] = kind(number)
+    return bad, keys
+
+
+_KINDS: Mapping[str, Callable[[int], Any]] = {
+    "text": lambda n: f"bad {n}", "list": lambda n: [f"bad {n}"], "negative": lambda n: -n
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("version", range(NEWEST + 1))
+def test_the_report_has_the_names_of_the_file(version: int, kind: str) -> None:
+    """Even if a value is found invalid only once it has its place here, under another name."""
+    lost = []
+    for first, (name, tree) in enumerate(islice(files([version]), version, None, 29)):
+        bad, keys = with_bad_values(aged(tree, version), first % 3, _KINDS[kind])
+        loaded = decode(bad)
+        kept = str(encode(loaded.config))
+        for number, key in keys.items():
+            value = str(_KINDS[kind](number)).strip("[]'")
+            named = [p.message for p in loaded.problems if value in p.message]
+            assert [m for m in named if key not in m] == [], (name, key)
+            if kind != "negative" and not named and value not in kept and key not in _WITHOUT_EFFECT:
+                lost.append((name, key))
+    assert lost == []
+
+
+def test_equal_values_are_each_named_after_their_own_key() -> None:
     loaded = decode({"__version": NEWEST, "huber_delta": -1, "lora_rank": -1, "batch_size": -1})
-    assert sorted(p.message.partition(" is not valid")[0] for p in loaded.problems) == ["-1", "-1", "batch_size = -1"]
+    given = [p.message.partition(" is not valid")[0] for p in loaded.problems]
+    assert sorted(given) == ["batch_size = -1", "huber_delta = -1", "lora_rank = -1"]
+
+
+@for_each([key for key, values in since(VALUES, NEWEST).items() if isinstance(values[0], bool)])
+def test_a_switch_that_is_neither_on_nor_off_is_reported(key: str) -> None:
+    """It used to be read as off."""
+    loaded = decode({"__version": NEWEST, "model_type": "STABLE_DIFFUSION_15", key: "perhaps"})
+    if ("top", key) not in MEANINGLESS and "perhaps" not in str(loaded.config):  # kept for another type of adapter
+        assert [p.message for p in loaded.problems if key in p.message], key
+
+
+def test_a_file_over_other_settings_is_reported_with_its_names_too() -> None:
+    loaded = decode({"__version": NEWEST, "lora_rank": -1}, over=Config())
+    assert [p.message.partition(" is not valid")[0] for p in loaded.problems] == ["lora_rank = -1"]

@@ -228,7 +228,7 @@ def test_switches_of_earlier_versions_are_renamed() -> None:
 def test_rounding_is_one_setting_for_all_optimizers() -> None:
     def found(value: object, name: str, *, are_bfloat16: bool = True) -> str:
         tree = {"stochastic_rounding": value}
-        result = low_precision_updates_from(tree, name, are_bfloat16=are_bfloat16)
+        result = low_precision_updates_from(tree, name, [], are_bfloat16=are_bfloat16)
         assert tree == {}
         return result
 
@@ -363,7 +363,7 @@ objects = st.fixed_dictionaries(
 @given(objects)
 def test_any_optimizer_becomes_a_valid_one(tree: dict[str, Any]) -> None:
     notes: list[Problem] = []
-    low_precision_updates_from(tree, "adamw", are_bfloat16=True)
+    low_precision_updates_from(tree, "adamw", [], are_bfloat16=True)
     settings = optimizer_from(tree, notes)
     OPTIMIZERS[settings["name"]].settings.model_validate(settings)
     assert (

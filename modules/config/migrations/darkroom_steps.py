@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from modules.config.migrations.onetrainer_optimizers import drop_removed
-from modules.config.migrations.tree_moves import Notes, Tree
+from modules.config.migrations.tree_moves import Notes, Tree, renamed, with_defaults
 from modules.optim.registry import OPTIMIZERS
 from modules.system.problem import Problem
 
@@ -89,7 +89,7 @@ def _renamed(node: object, names: Mapping[str, str]) -> object:
     if not isinstance(node, dict):
         return node
     return {
-        names.get(key, key): value
+        renamed(key, names[key]) if key in names else key: value
         for key, value in node.items()
         if names.get(key, key) == key or names[key] not in node
     }
@@ -151,7 +151,7 @@ def to_darkroom_3(tree: Tree, notes: Notes) -> Tree:
 
 def _with_axis(adapter: object) -> object:
     is_on = isinstance(adapter, dict) and adapter.get(_DECOMPOSE) not in (None, False)
-    return {_AXIS: True, **adapter} if isinstance(adapter, dict) and is_on else adapter
+    return with_defaults(adapter, {_AXIS: True}) if isinstance(adapter, dict) and is_on else adapter
 
 
 # Our version 3 to version 4: the settings that only some families have move to the family.
@@ -183,8 +183,9 @@ def to_darkroom_4(tree: Tree, notes: Notes) -> Tree:
     model = dict(model)
     if "unet_file" in model:
         model = {"denoiser_file": model.pop("unet_file"), **model}
-    moved = {name: model.pop(name) for name in _OF_FAMILY if name in model}
-    second = {_SECOND: model.pop(_SECOND)} if _SECOND in model else {}
+    moved = {key: value for key, value in model.items() if key in _OF_FAMILY}
+    second = {key: value for key, value in model.items() if key == _SECOND}
+    model = {key: value for key, value in model.items() if key not in (*_OF_FAMILY, _SECOND)}
     family = model.get("family", {"name": "sd"})
     has_second = (family.get("name") if isinstance(family, dict) else family) in _WITH_SECOND
     if has_second:
@@ -256,10 +257,10 @@ def to_darkroom_5(tree: Tree, notes: Notes) -> Tree:
 
 def _merged(added: Tree, entries: Tree) -> Tree:
     """Return entries by name with those added that they lack; an entry that is not an object stays as it is."""
-    result = {**added, **entries}
+    result = with_defaults(entries, added)
     for name, entry in entries.items():
         if isinstance(entry, dict):
-            result[name] = {**added.get(name, {}), **entry}
+            result[name] = with_defaults(entry, added.get(name, {}))
     return result
 
 
@@ -291,12 +292,15 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
     places = {"vae_file": "vae", "denoiser_file": _DENOISERS.get(name, _TRANSFORMER) if isinstance(name, str) else ""}
     paths = {f"model.{old}": f"parts.{part}.file" for old, part in places.items()}
     notes[:] = [replace(note, path=paths.get(note.path, note.path)) for note in notes]
-    moved = {part: model[old] for old, part in places.items() if model.get(old) not in (None, "")}
+    moved: Tree = {
+        places[key]: {renamed(key, "file"): file}
+        for key, file in model.items()
+        if key in places and file not in (None, "")
+    }
     parts = tree.get("parts", {})
     result = {**tree, "model": {key: value for key, value in model.items() if key not in places}}
     if moved and isinstance(parts, dict):
-        files: Tree = {part: {"file": file} for part, file in moved.items()}
-        result["parts"] = _merged(files, parts)
+        result["parts"] = _merged(moved, parts)
     return result
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from modules.config.migrations.tree_moves import Notes, Tree, number
+from modules.config.migrations.tree_moves import Notes, Tree, moved_from, number, pop_switch
 from modules.optim.registry import OPTIMIZERS
 from modules.settings.field import FieldRecord, records_of
 from modules.system.problem import Problem, shown
@@ -76,10 +76,11 @@ def drop_removed(given: Tree, name: str, notes: Notes) -> None:
     """Drop, from settings of the optimizer `name`, those that do not exist here; report those that had an effect."""
     spec = OPTIMIZERS[name]
     for key, removed in spec.removed.items():
+        source = moved_from(given, key) or key
         value = given.pop(key, given.pop(key.lower(), None))  # in our own files all names are lower case
         if value is None or value in removed.harmless:
             continue
-        message = f"{key} = {shown(value)} of {spec.label} does not exist here: {removed.why}"
+        message = f"{source} = {shown(value)} of {spec.label} does not exist here: {removed.why}"
         notes.append(Problem(_OPTIMIZER, message, "warning"))
 
 
@@ -108,16 +109,18 @@ def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes) -> Tree:
     return remembered
 
 
-def low_precision_updates_from(given: Tree, name: str, *, are_bfloat16: bool) -> Literal["master", "stochastic"]:
+def low_precision_updates_from(
+    given: Tree, name: str, notes: Notes, *, are_bfloat16: bool
+) -> Literal["master", "stochastic"]:
     """Pop `stochastic_rounding` from their optimizer object and return the value of `training.small_weights` for it.
 
     `name` is our name of the optimizer. `are_bfloat16` is whether any trained weight is bfloat16, the only dtype with
     stochastic rounding.
     """
-    asked = given.pop("stochastic_rounding", None)
     name = _SUCCESSORS[name]["name"] if name in _SUCCESSORS else name
-    rounds = name in _ROUNDS_BY_DEFAULT if asked is None else asked is True and name in _CAN_ROUND
-    return "stochastic" if rounds and are_bfloat16 else "master"
+    where, default = "training.small_weights", name in _ROUNDS_BY_DEFAULT
+    rounds = pop_switch(given, "stochastic_rounding", notes, where, default=default)
+    return "stochastic" if rounds and name in _CAN_ROUND and are_bfloat16 else "master"
 
 
 def _named(theirs: object) -> Tree | None:
@@ -152,8 +155,9 @@ def _convert_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes)
         if not isinstance(inner, dict):
             return
         source = inner
-    theirs = _THEIRS.get(name, name)
-    value = source.pop(theirs, None)
+    key = _THEIRS.get(name, name)
+    theirs = moved_from(source, key) or key
+    value = source.pop(key, None)
     if value is None or (name == "growth_rate" and value in ("inf", math.inf)):
         return
     cast = _cast(value, record)

@@ -6,7 +6,18 @@ import copy
 import re
 
 from modules.config.migrations.onetrainer_keys import FLAT_EMBEDDING_KEYS, FLAT_PART_KEYS, PARTS
-from modules.config.migrations.tree_moves import Notes, Tree, move_into, number, own_object, rename
+from modules.config.migrations.tree_moves import (
+    MovedKey,
+    Notes,
+    Tree,
+    move_into,
+    number,
+    own_object,
+    pop_switch,
+    put,
+    rename,
+    with_defaults,
+)
 from modules.system.problem import Problem, shown
 
 # OneTrainer's config version 0 to 1: the optimizer becomes an object, and the keys of 2023 get their later names.
@@ -132,7 +143,8 @@ def to_3(tree: Tree, notes: Notes) -> Tree:
     gamma = result.get("min_snr_gamma")
     if "min_snr_gamma" in result and "loss_weight_fn" not in result:
         if value := number(gamma):
-            result.update(loss_weight_fn="MIN_SNR_GAMMA", loss_weight_strength=value)
+            result["loss_weight_fn"] = "MIN_SNR_GAMMA"
+            put(result, "loss_weight_strength", value, source="min_snr_gamma")
         elif value is None and gamma is not None and gamma is not False:
             message = f"min_snr_gamma = {shown(gamma)} is not a number; loss weighting is off."
             notes.append(Problem("training.loss", message, "warning"))
@@ -328,7 +340,7 @@ def _into_parts(tree: Tree, notes: Notes) -> None:
     if not any(key in tree for key in _OLD_KEYS):
         return
     method = tree.pop("gradient_checkpointing", "ON")
-    offloads_activations = tree.pop("enable_activation_offloading", True)
+    offloads_activations = pop_switch(tree, "enable_activation_offloading", notes, "parts", default=True)
     fraction = tree.pop("layer_offload_fraction", 0.0)
     if isinstance(method, bool):
         method = "ON" if method else "OFF"
@@ -340,12 +352,12 @@ def _into_parts(tree: Tree, notes: Notes) -> None:
     for name in PARTS:
         part = tree.get(name, {} if name in parts_of(tree) else None)
         if isinstance(part, dict):
-            tree[name] = {
+            of_all = {
                 "gradient_checkpointing": method != "OFF",
-                "activation_offloading": bool(is_offloaded and offloads_activations),
-                "offload_fraction": fraction if is_offloaded else 0.0,
-                **part,  # keys of the part itself are of version 11
+                "activation_offloading": is_offloaded and offloads_activations,
+                MovedKey("offload_fraction", "layer_offload_fraction"): fraction if is_offloaded else 0.0,
             }
+            tree[name] = with_defaults(part, of_all)  # keys of the part itself are of version 11
 
 
 def _format(tree: Tree, notes: Notes) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 from modules.system.problem import DEFAULT_USED, Problem, shown
 
@@ -30,18 +29,52 @@ THEIR_DEFAULTS: Mapping[str, Any] = {
 }
 
 
-def put(tree: Tree, path: str, value: object) -> None:
-    """Set the value at a dotted path; missing objects on the way are created."""
+class MovedKey(str):
+    """A key of a converted tree that remembers the key that its value has in the user's file.
+
+    It equals any other key of this name: only the report of an invalid value, which is found after the conversion, asks
+    for `source`.
+    """
+
+    __slots__ = ("source",)
+    source: str
+
+    def __new__(cls, name: str, source: str = "") -> Self:
+        key = super().__new__(cls, name)
+        key.source = source
+        return key
+
+
+def moved_from(tree: Tree, key: str) -> str:
+    """Return the key that a value of a tree has in the user's file; empty if it was not moved."""
+    return next((own.source for own in tree if own == key and isinstance(own, MovedKey)), "")
+
+
+def put(tree: Tree, path: str, value: object, *, source: str = "") -> None:
+    """Set the value at a dotted path; missing objects on the way are created. `source` is its key in the file."""
     *folders, name = path.split(".")
     for folder in folders:
         tree = tree.setdefault(folder, {})
-    tree[name] = value
+    tree.pop(name, None)
+    tree[MovedKey(name, source) if source else name] = value
 
 
 def move(rest: Tree, result: Tree, source: str, path: str) -> None:
-    """Move a value, if present, to a path of the result."""
+    """Move a value, if present, to a path of the result, where its key remembers the old one."""
     if source in rest:
-        put(result, path, rest.pop(source))
+        theirs = moved_from(rest, source) or source
+        put(result, path, rest.pop(source), source=theirs)
+
+
+def move_or(rest: Tree, result: Tree, source: str, path: str, default: object) -> None:
+    """Move a value to a path of the result, or put the default there."""
+    put(result, path, default)
+    move(rest, result, source, path)
+
+
+def with_defaults(tree: Tree, defaults: Mapping[str, Any]) -> Tree:
+    """Return a tree with the defaults of the keys that it lacks; the others remember what they did."""
+    return {**tree, **{key: value for key, value in defaults.items() if key not in tree}}
 
 
 def choose(
@@ -53,6 +86,7 @@ def choose(
     """
     if source not in rest:
         return
+    theirs = moved_from(rest, source) or source
     value = rest.pop(source)
     if isinstance(value, str) and value in names:
         put(result, path, names[value])
@@ -60,8 +94,20 @@ def choose(
     if (default := str(THEIR_DEFAULTS.get(source))) in names:
         put(result, path, names[default])
     if value not in (None, "NONE"):
-        message = f"{source} = {shown(value)} is not supported here; {DEFAULT_USED}."
+        message = f"{theirs} = {shown(value)} is not supported here; {DEFAULT_USED}."
         notes.append(Problem(where or path, message, "warning"))
+
+
+def pop_switch(rest: Tree, source: str, notes: Notes, where: str, *, default: bool = False) -> bool:
+    """Pop a switch; anything but true or false is reported under `where`, and the default is used."""
+    theirs = moved_from(rest, source) or source
+    value = rest.pop(source, default)
+    if value in (True, False) and isinstance(value, int | float):
+        return bool(value)
+    if value is not None:
+        message = f"{theirs} = {shown(value)} is not true or false; {shown(default)} is used instead."
+        notes.append(Problem(where, message, "warning"))
+    return default
 
 
 def pop_object(rest: Tree, key: str, notes: Notes, where: str) -> Tree:
@@ -105,35 +151,12 @@ def move_into(tree: Tree, source: str, holder: str, key: str, notes: Notes) -> b
     if source not in tree or (isinstance(given, dict) and key in given):
         return False
     value = tree.pop(source)
-    tree[holder] = {**own_object(tree, holder, notes), key: value}
+    tree[holder] = {**own_object(tree, holder, notes), MovedKey(key, source): value}
     return True
 
 
 # Our path of an object of theirs, if it is not one of the parts of the model.
 _OUR_PATHS = {"optimizer": "training.optimizer", "embedding": "embeddings.words"}
-
-
-def with_their_key(problem: Problem, raw: Tree) -> Problem:
-    """Return a problem about a value with the file's own key before it, if exactly one key of the file has that value.
-
-    Such a problem is only found after the value was moved, so it has the path of our setting.
-    """
-    value, found, _ = problem.message.partition(" is not valid (")
-    if not found:
-        return problem
-    names = {name for name, leaf in _leaves(raw) if shown(leaf) == value}
-    alike = names & set(problem.path.split("."))
-    name, *others = alike or names or {""}
-    return replace(problem, message=f"{name} = {problem.message}") if name and not others else problem
-
-
-def _leaves(node: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Yield each value in a tree with its key."""
-    yield name, node
-    for key, inner in node.items() if isinstance(node, dict) else ():
-        yield from _leaves(inner, key)
-    for inner in node if isinstance(node, list) else ():
-        yield from _leaves(inner, name)
 
 
 def own_object(tree: Tree, key: str, notes: Notes) -> Tree:
@@ -145,7 +168,12 @@ def own_object(tree: Tree, key: str, notes: Notes) -> Tree:
     return dict(given) if isinstance(given, dict) else {}
 
 
+def renamed(key: str, name: str) -> str:
+    """Return a key with another name, which remembers what the key did."""
+    return MovedKey(name, key.source) if isinstance(key, MovedKey) else name
+
+
 def rename(tree: Tree, source: str, target: str) -> None:
     """Rename a key of a tree, unless the new name is already present."""
     if source in tree and target not in tree:
-        tree[target] = tree.pop(source)
+        move(tree, tree, source, target)

@@ -16,7 +16,7 @@ from modules.config.migrations.onetrainer_11.other_topics import data_of, device
 from modules.config.migrations.onetrainer_11.tables import family_of
 from modules.config.migrations.onetrainer_11.training import PLAIN, training_of
 from modules.config.migrations.onetrainer_keys import PARTS
-from modules.config.migrations.tree_moves import THEIR_DEFAULTS, Notes, Tree, number
+from modules.config.migrations.tree_moves import THEIR_DEFAULTS, Notes, Tree, moved_from, number, with_defaults
 from modules.families.registry import FAMILIES
 from modules.system.problem import Problem, cut, shown
 
@@ -46,7 +46,7 @@ _PARTLY_USED = (*PARTS, "concepts", "samples", "additional_embeddings", "optimiz
 def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     """Return our tree for an OneTrainer tree of version 11, complete or sparse; unsupported keys are reported."""
     given = {k: v for k, v in copy.deepcopy(tree).items() if not k.startswith("__")}
-    rest = {**THEIR_DEFAULTS, **given}
+    rest = with_defaults(given, THEIR_DEFAULTS)
     _replace_invalid(rest, notes)
     rest.pop("secrets", None)  # reported when they are removed, before any migration
     accumulation = number(rest.get("gradient_accumulation_steps", 1))
@@ -77,7 +77,7 @@ def _replace_invalid(rest: Tree, notes: Notes) -> None:
     Unknown names are left to `choose`.
     """
     for key, default in THEIR_DEFAULTS.items():
-        given = rest[key]
+        given, name = rest[key], moved_from(rest, key) or key
         if isinstance(default, int | float) and not isinstance(default, bool):
             cast = number(given)
             rest[key] = default if cast is None else type(default)(cast)
@@ -86,7 +86,7 @@ def _replace_invalid(rest: Tree, notes: Notes) -> None:
             is_valid = isinstance(given, type(default))
             rest[key] = given if is_valid else default
         if not is_valid:
-            message = f"{key} = {shown(given)} is not valid; OneTrainer's default, {default}, is used instead."
+            message = f"{name} = {shown(given)} is not valid; OneTrainer's default, {default}, is used instead."
             notes.append(Problem(PLAIN.get(key, ""), message, "warning"))
 
 

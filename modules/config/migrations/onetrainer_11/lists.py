@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 
 from modules.config.migrations.onetrainer_11.tables import family_of, move_all, resolution_of
-from modules.config.migrations.tree_moves import Notes, Tree, choose, number, pop_object, put, put_back
+from modules.config.migrations.tree_moves import (
+    Notes,
+    Tree,
+    choose,
+    move_or,
+    number,
+    pop_object,
+    pop_switch,
+    put,
+    put_back,
+)
 from modules.system.problem import Problem, shown
 
 # OneTrainer's lists: each entry is converted on its own, and its unused keys are kept.
@@ -102,7 +112,7 @@ def concepts_from(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
 
 
 def _concept(given: Tree, notes: Notes, where: str) -> Tree:
-    former = "VALIDATION" if given.pop("validation_concept", False) else "STANDARD"
+    former = "VALIDATION" if pop_switch(given, "validation_concept", notes, f"{where}.kind") else "STANDARD"
     kind = former if (stated := given.pop("type", None)) is None else stated
     given.pop("concept_stats", None)  # statistics, not settings
     is_known = is_key(kind, _KINDS)
@@ -110,7 +120,7 @@ def _concept(given: Tree, notes: Notes, where: str) -> Tree:
         message = f"The concept type {plain(kind)} is not supported; the concept is disabled."
         notes.append(Problem(f"{where}.kind", message, "warning"))
     concept: Tree = {
-        "enabled": given.pop("enabled", True) not in (False, 0) and is_known,
+        "enabled": pop_switch(given, "enabled", notes, f"{where}.enabled", default=True) and is_known,
         "kind": _KINDS[kind] if is_known else "training",
     }
     move_all(given, concept, _OF_CONCEPTS)
@@ -126,17 +136,18 @@ def _concept(given: Tree, notes: Notes, where: str) -> Tree:
 
 def _balancing(given: Tree, concept: Tree, notes: Notes, where: str) -> None:
     """Their number means repeats of each image or samples per epoch, depending on the balancing strategy."""
-    repeats = given.pop("repeats", 1.0)
-    balancing = given.pop("balancing", repeats)
+    source = "balancing" if "balancing" in given else "repeats"
+    balancing = given.pop(source, 1.0)
+    given.pop("repeats", None)
     choose(
         given, concept, "balancing_strategy", "balancing", {"REPEATS": "repeats", "SAMPLES": "samples"}, notes,
         where=f"{where}.balancing",
     )  # fmt: skip
     count = number(balancing)
     if concept.get("balancing") == "samples" and count is not None:
-        concept["samples_per_epoch"] = int(count)
+        put(concept, "samples_per_epoch", int(count), source=source)
     else:
-        concept["repeats"] = balancing
+        put(concept, "repeats", balancing, source=source)
 
 
 def _captions(text: Tree, concept: Tree, notes: Notes, where: str) -> None:
@@ -145,25 +156,26 @@ def _captions(text: Tree, concept: Tree, notes: Notes, where: str) -> None:
 
 
 def _image(given: Tree, notes: Notes, where: str) -> Tree:
-    image: Tree = {"crop_jitter": given.pop("enable_crop_jitter", True) is not False}  # on by default in OneTrainer
+    path = f"{where}.image"
+    image: Tree = {"crop_jitter": pop_switch(given, "enable_crop_jitter", notes, f"{path}.crop_jitter", default=True)}
     for name in _AUGMENTATIONS:
-        is_random = given.pop(f"enable_random_{name}", False) is True
-        is_fixed = given.pop(f"enable_fixed_{name}", False) is True
+        is_random = pop_switch(given, f"enable_random_{name}", notes, f"{path}.{name}")
+        is_fixed = pop_switch(given, f"enable_fixed_{name}", notes, f"{path}.{name}")
         if is_random or is_fixed:
             image[name] = "random" if is_random else "always"
         if is_random and is_fixed:
             message = f"Both random and fixed {name} are on; random is used."
-            notes.append(Problem(f"{where}.image.{name}", message, "info"))
+            notes.append(Problem(f"{path}.{name}", message, "info"))
     move_all(given, image, _IMAGE)
-    if given.pop("enable_resolution_override", False) is True:
+    if pop_switch(given, "enable_resolution_override", notes, f"{path}.resolution_px"):
         resolutions, is_whole = resolution_of(given.get("resolution_override", "512"))
         if is_whole and resolutions:
-            image["resolution_px"] = resolutions
+            put(image, "resolution_px", resolutions, source="resolution_override")
             given.pop("resolution_override", None)
         else:
             value = plain(given.get("resolution_override"))
-            message = f"{value} is not a list of resolutions; the general resolution is used."
-            notes.append(Problem(f"{where}.image.resolution_px", message, "warning"))
+            message = f"resolution_override = {value} is not a list of resolutions; the general resolution is used."
+            notes.append(Problem(f"{path}.resolution_px", message, "warning"))
     elif given.get("resolution_override") == "512":
         del given["resolution_override"]
     return image
@@ -237,14 +249,14 @@ def samples_from(given: object, notes: Notes, family: str) -> tuple[list[Tree], 
 def _sample(given: Tree, notes: Notes, where: str, side_px: int) -> Tree:
     sampler = given.pop("noise_scheduler", "EULER_A")
     if not is_key(sampler, _SAMPLERS):
-        message = f"The sampler {plain(sampler)} is unknown; DDIM is used instead."
+        message = f"noise_scheduler = {plain(sampler)} is not a known sampler; DDIM is used instead."
         notes.append(Problem(f"{where}.sampler", message, "warning"))
     sample: Tree = {"sampler": _SAMPLERS[sampler] if is_key(sampler, _SAMPLERS) else "ddim"}
     move_all(given, sample, _OF_SAMPLES)
     for source, name in (("width", "width_px"), ("height", "height_px")):
-        sample[name] = given.pop(source, side_px)
+        move_or(given, sample, source, name, side_px)
     for source, (name, default) in _WITH_DEFAULT.items():
-        sample[name] = given.pop(source, default)
+        move_or(given, sample, source, name, default)
     for source in _WITHOUT_EFFECT:
         given.pop(source, None)
     return sample

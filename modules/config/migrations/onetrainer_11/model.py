@@ -16,7 +16,17 @@ from modules.config.migrations.onetrainer_11.tables import (
     move_all,
     remember,
 )
-from modules.config.migrations.tree_moves import Notes, Tree, choose, move, pop_object, put, put_back
+from modules.config.migrations.tree_moves import (
+    Notes,
+    Tree,
+    choose,
+    move,
+    move_or,
+    pop_object,
+    pop_switch,
+    put,
+    put_back,
+)
 from modules.families.registry import FAMILIES
 from modules.system.problem import Problem, shown
 
@@ -107,12 +117,12 @@ _PLAIN = {
 def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
     """Convert the settings of the model, the output and the folders."""
     _kind(rest, result, notes)
-    if rest.pop("continue_last_backup", False):
+    if pop_switch(rest, "continue_last_backup", notes, ""):
         message = "OneTrainer backups cannot be resumed; the LoRA file inside a backup can be used to start from."
         notes.append(Problem("", message, "info"))
     _of_older_families(rest, result, notes)
     if family_of(result) == "flux":
-        put(result, "model.text_tokens", rest.pop("text_encoder_2_sequence_length", _T5_TOKENS))
+        move_or(rest, result, "text_encoder_2_sequence_length", "model.text_tokens", _T5_TOKENS)
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
     elif family_of(result) in _FLUX2:
         _text_tokens(rest, result, notes)
@@ -149,7 +159,8 @@ def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
         rest.pop("model_type", None)
     elif not isinstance(model_type, str) or not model_type:
         rest.pop("model_type")
-        notes.append(Problem("model.family", f"{shown(model_type)} is not a valid model type.", "warning"))
+        message = f"model_type = {shown(model_type)} is not a valid model type."
+        notes.append(Problem("model.family", message, "warning"))
     else:  # kept under unknown, where preflight finds it and refuses the run
         message = f"{model_type} models are not supported; only settings shared with Stable Diffusion were read."
         notes.append(Problem("model.family", message, "warning"))
@@ -177,18 +188,19 @@ def _of_older_families(rest: Tree, result: Tree, notes: Notes) -> None:
 
 def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:
     """Their rescaling to zero terminal SNR implies v-prediction."""
-    is_rescaled = rest.pop("rescale_noise_scheduler_to_zero_terminal_snr", False) is True
-    is_v = rest.pop("force_v_prediction", False) is True
-    is_epsilon = rest.pop("force_epsilon_prediction", False) is True
+    zero_snr, prediction = "model.zero_terminal_snr", "model.prediction"
+    is_rescaled = pop_switch(rest, "rescale_noise_scheduler_to_zero_terminal_snr", notes, zero_snr)
+    is_v = pop_switch(rest, "force_v_prediction", notes, prediction)
+    is_epsilon = pop_switch(rest, "force_epsilon_prediction", notes, prediction)
     if is_rescaled:
-        put(result, "model.zero_terminal_snr", "on")
+        put(result, zero_snr, "on")
     if is_rescaled or is_v:
-        put(result, "model.prediction", "v_prediction")
+        put(result, prediction, "v_prediction")
     elif is_epsilon:
-        put(result, "model.prediction", "epsilon")
+        put(result, prediction, "epsilon")
     if is_epsilon and (is_rescaled or is_v):
         message = "The file forces both v-prediction and epsilon prediction; v-prediction is used."
-        notes.append(Problem("model.prediction", message, "warning"))
+        notes.append(Problem(prediction, message, "warning"))
 
 
 def _second_clip_skip(rest: Tree, result: Tree) -> None:
@@ -199,7 +211,7 @@ def _second_clip_skip(rest: Tree, result: Tree) -> None:
     if second is None and has_two:
         second = 0
     if second != first and (has_two or second):
-        put(result, "model.clip_skip_2", second)
+        put(result, "model.clip_skip_2", second, source="text_encoder_2_layer_skip")
 
 
 def _format(rest: Tree, result: Tree, notes: Notes) -> None:
@@ -266,8 +278,9 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
     if name in _OPTIONAL.get(family_of(result), ()):
         move(given, part, "include", "include")
     choose(given, part, "weight_dtype", "dtype", WEIGHT_DTYPES, notes, where=f"{where}.dtype")
-    part["checkpointing"] = "block" if given.pop("gradient_checkpointing", True) is not False else "off"
-    part["offload_activations"] = given.pop("activation_offloading", False)
+    is_checkpointed = pop_switch(given, "gradient_checkpointing", notes, f"{where}.checkpointing", default=True)
+    part["checkpointing"] = "block" if is_checkpointed else "off"
+    move_or(given, part, "activation_offloading", "offload_activations", False)
     default = (30, "EPOCH") if name.startswith("text_encoder") else (0, "NEVER")
     part["stop_after"] = every(given, "stop_training_after", steps_per_update, default, notes, f"{where}.stop_after")
     if name in _DROPOUTS:
@@ -336,12 +349,12 @@ def _further_caption_dropout(result: Tree) -> None:
     """Theirs is set for each text encoder; ours for the second and the third only if it differs from the first."""
     data, has_two = result["data"], family_of(result) in {*_WITH_TWO_CLIPS, *_WITH_T5_LAST, _VIDEO}
     first = data.get("caption_dropout", 0.0)
-    second = data.pop("caption_dropout_2", 0.0 if has_two else first)
-    third = data.pop("caption_dropout_3", 0.0 if family_of(result) in _WITH_T5_LAST else first)
-    if second != first and (has_two or second):
-        data["caption_dropout_2"] = second
-    if third != first:
-        data["caption_dropout_3"] = third
+    second = data.setdefault("caption_dropout_2", 0.0 if has_two else first)
+    third = data.setdefault("caption_dropout_3", 0.0 if family_of(result) in _WITH_T5_LAST else first)
+    if second == first or not (has_two or second):
+        del data["caption_dropout_2"]
+    if third == first:
+        del data["caption_dropout_3"]
 
 
 def _quantization(rest: Tree, result: Tree, notes: Notes) -> None:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from modules.config.migrations.darkroom_cloud import note_of_cloud
 from modules.config.migrations.onetrainer_11.tables import DTYPES, every, family_of, move_all, period, resolution_of
-from modules.config.migrations.tree_moves import Notes, Tree, choose, number, pop_object, put, put_back
+from modules.config.migrations.tree_moves import (
+    Notes,
+    Tree,
+    choose,
+    move_or,
+    number,
+    pop_object,
+    pop_switch,
+    put,
+    put_back,
+)
 from modules.settings.shared_types import sides_of
 from modules.system.problem import DEFAULT_USED, Problem, shown
 
@@ -40,11 +50,11 @@ def _unmasked_probability(rest: Tree, result: Tree, notes: Notes) -> None:
     """Convert the unmasked probability, which OneTrainer only uses for inpainting models: for others it was 0."""
     given = rest.pop("unmasked_probability", _UNMASKED_PROBABILITY)
     if result["model"].get("variant") == "inpainting":
-        put(result, "masks.unmasked_probability", given)
+        put(result, "masks.unmasked_probability", given, source="unmasked_probability")
     elif result.get("masks", {}).get("enabled") is True and given not in (0, _UNMASKED_PROBABILITY):
         message = (
-            f"OneTrainer uses the unmasked probability only for inpainting models, so {shown(given)} had no effect. It "
-            "is 0 now: masks always apply."
+            f"OneTrainer uses unmasked_probability only for inpainting models, so {shown(given)} had no effect. It is "
+            "0 now: masks always apply."
         )
         notes.append(Problem("masks.unmasked_probability", message, "info"))
 
@@ -53,10 +63,10 @@ def _resolution(given: object, result: Tree, notes: Notes) -> None:
     resolutions, is_whole = resolution_of(given)
     if len(resolutions) == 1 and isinstance(resolutions[0], str):
         width_px, height_px = sides_of(resolutions[0])
-        put(result, "data.fixed_width_px", width_px)
-        put(result, "data.fixed_height_px", height_px)
+        put(result, "data.fixed_width_px", width_px, source="resolution")
+        put(result, "data.fixed_height_px", height_px, source="resolution")
     elif resolutions:
-        put(result, "data.resolution_px", resolutions)
+        put(result, "data.resolution_px", resolutions, source="resolution")
     if not is_whole:
         shorter = ", ".join(r if isinstance(r, str) else f"{r:g}" for r in resolutions)
         used = f"{shorter} is used" if resolutions else DEFAULT_USED
@@ -149,11 +159,12 @@ def evaluation_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int)
     if result["sampling"]["every"]["unit"] == "never":  # then OneTrainer generates no samples at all
         put(result, "sampling.at_start", False)
         put(result, "sampling.at_end", False)
-    if not rest.pop("validation", False):
+    if not pop_switch(rest, "validation", notes, "validation.every"):
         put(result, "validation.every", {"unit": "never"})
     choose(rest, result, "sample_image_format", "sampling.image_format", {"PNG": "png", "JPG": "jpg"}, notes)
-    count = rest.pop("rolling_backup_count", 3)
-    put(result, "backup.keep", count if rest.pop("rolling_backup", False) else 0)
+    move_or(rest, result, "rolling_backup_count", "backup.keep", 3)
+    if not pop_switch(rest, "rolling_backup", notes, "backup.keep"):
+        put(result, "backup.keep", 0)
     for name in ("concept_file_name", "sample_definition_file_name"):
         if not isinstance(rest.get(name), str):
             rest.pop(name, None)

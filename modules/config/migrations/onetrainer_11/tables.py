@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from modules.config.migrations.tree_moves import Notes, Tree, choose, move, number, put
+from modules.config.migrations.tree_moves import Notes, Tree, choose, move, moved_from, number, put
 from modules.system.problem import Problem, shown
 
 DTYPES: Mapping[str, str] = {
@@ -62,15 +62,17 @@ def choose_layers(rest: Tree, result: Tree, paths: tuple[str, str, str], notes: 
 
 def every(rest: Tree, key: str, steps_per_update: int, default: tuple[float, str], notes: Notes, where: str) -> Tree:
     """Pop a number and its unit and return our period. Their step is a batch, ours is an optimizer step."""
-    given, unit = rest.pop(key, default[0]), rest.pop(f"{key}_unit", default[1])
+    unit_key = f"{key}_unit"
+    names = {name: moved_from(rest, name) or name for name in (key, unit_key)}
+    given, unit = rest.pop(key, default[0]), rest.pop(unit_key, default[1])
     n = number(given)
     if unit == "ALWAYS":
         return {"n": 1, "unit": "step"}
     if unit == "NEVER" or (given is None and key == "stop_training_after"):
         return {"unit": "never"}
     if n is None or not isinstance(unit, str) or unit not in _UNITS:
-        value = f"{key} = {shown(given)} {shown(unit)}"
-        message = f"{value} is not a valid period; {default[0]} {default[1]} is used instead."
+        wrong = f"{names[key]} = {shown(given)}" if n is None else f"{names[unit_key]} = {shown(unit)}"
+        message = f"{wrong} is not a valid period; {default[0]} {default[1]} is used instead."
         notes.append(Problem(where, message, "warning"))
         n, unit = default
     if n <= 0 or unit == "NEVER":

@@ -11,7 +11,17 @@ from modules.config.migrations.onetrainer_optimizers import (
     optimizer_from,
     remembered_optimizers,
 )
-from modules.config.migrations.tree_moves import Notes, Tree, choose, number, pop_object, put, put_back
+from modules.config.migrations.tree_moves import (
+    MovedKey,
+    Notes,
+    Tree,
+    choose,
+    number,
+    pop_object,
+    pop_switch,
+    put,
+    put_back,
+)
 from modules.diffusion.timesteps.distributions import DISTRIBUTIONS
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.registry import FAMILIES
@@ -85,7 +95,8 @@ def _optimizer(rest: Tree, result: Tree, notes: Notes) -> None:
     given = pop_object(rest, "optimizer", notes, "training.optimizer")
     theirs = given.get("optimizer", "ADAMW")
     name = theirs.lower() if isinstance(theirs, str) else ""
-    updates = low_precision_updates_from(given, name, are_bfloat16=_trains_bfloat16(rest, family_of(result)))
+    are_bfloat16 = _trains_bfloat16(rest, family_of(result))
+    updates = low_precision_updates_from(given, name, notes, are_bfloat16=are_bfloat16)
     put(result, "training.small_weights", updates)
     chosen = optimizer_from(given, notes)
     put(result, "training.optimizer", chosen)
@@ -141,7 +152,7 @@ _TARGETS = {"aesthetic": 10.0, "hps": 1.0}
 
 def alignprop_of(rest: Tree, result: Tree, notes: Notes) -> None:
     """Convert AlignProp's keys: the method and its reward model if it was on, otherwise remembered settings."""
-    is_on = rest.pop("align_prop", False) is True
+    is_on = pop_switch(rest, "align_prop", notes, "training.method")
     given = {key: rest.pop(key) for key in _THEIR_DEFAULTS if key in rest}
     if is_on:
         rest.setdefault("align_prop_loss", "AESTHETIC")
@@ -153,32 +164,38 @@ def alignprop_of(rest: Tree, result: Tree, notes: Notes) -> None:
     if scorer:
         put(result, "reward.scorers", [scorer])
     if is_on:
-        put(result, "training.method", {"name": "alignprop", **_fields(given, scorer, strength)})
+        put(result, "training.method", {"name": "alignprop", **_fields(given, scorer, strength, notes)})
     elif any(value != _THEIR_DEFAULTS[key] for key, value in given.items()) or scorer:
-        kept = {key: value for key, value in _fields(given, scorer, strength).items() if value != _OUR_DEFAULTS[key]}
+        fields = _fields(given, scorer, strength, notes)
+        kept = {key: value for key, value in fields.items() if value != _OUR_DEFAULTS[key]}
         remember(result, "training.method", "alignprop", kept)
 
 
-def _fields(given: Tree, scorer: Tree, strength: float | None) -> Tree:
+def _fields(given: Tree, scorer: Tree, strength: float | None, notes: Notes) -> Tree:
     """Return our method's fields. Invalid values are kept and reported later by the validation.
 
     Their loss was the distance of the score from 10 for the aesthetic reward model and from 1 for HPS.
     """
     values = _THEIR_DEFAULTS | given
-    fields: Tree = {ours: values[theirs] for theirs, ours in _OF_ALIGNPROP.items()}
-    num_steps, fraction = (number(values[key]) for key in ("align_prop_steps", "align_prop_truncate_steps"))
+    fields: Tree = {MovedKey(ours, theirs): values[theirs] for theirs, ours in _OF_ALIGNPROP.items()}
+    num_steps, fraction = number(values["align_prop_steps"]), number(values["align_prop_truncate_steps"])
+    if fraction is None or not 0 <= fraction <= 1:
+        fraction = _THEIR_DEFAULTS["align_prop_truncate_steps"]
+        theirs = shown(values["align_prop_truncate_steps"])
+        message = f"align_prop_truncate_steps = {theirs} is not from 0 to 1; {fraction} is used instead."
+        notes.append(Problem("training.method", message, "warning"))
     fields |= _last_steps(num_steps, fraction, 1.0 if strength is None else strength)
     return fields | {"loss": "target", "target": _TARGETS[scorer.get("kind", "aesthetic")]}
 
 
-def _last_steps(num_steps: float | None, fraction: float | None, strength: float) -> Tree:
+def _last_steps(num_steps: float | None, fraction: float, strength: float) -> Tree:
     """Return how many of the last denoising steps are backpropagated through.
 
     For each training step OneTrainer sampled where in the denoising loop of N steps the gradient starts: the number of
     last steps with gradients was uniform from `N strength (1 - fraction)` to `N strength`, where strength is the max
     noising strength, usually 1. So the default fraction of 0.5 means K from 10 to 20 of 20.
     """
-    if num_steps is None or fraction is None or num_steps < 1 or not (0 <= fraction <= 1 and 0 <= strength <= 1):
+    if num_steps is None or num_steps < 1 or not 0 <= strength <= 1:
         return {}
     highest = max(int(num_steps * strength), 1)
     return {"truncate": "uniform", "last_steps": highest, "last_steps_min": max(int(highest * (1 - fraction)), 1)}
