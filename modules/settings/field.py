@@ -297,7 +297,8 @@ def record_of(section: type[BaseModel], name: str, prefix: str = "") -> FieldRec
 
 
 def _record(path: str, name: str, annotation: Any, optional: bool, info: FieldInfo, setting: Setting) -> FieldRecord:
-    kind, choices, item, variants = _classify(annotation, info, setting)
+    names = next((m for m in info.metadata if isinstance(m, OneOf | Variants)), None)
+    kind, choices, item, variants = _classify(annotation, names, setting)
     limits = [*info.metadata, *_metadata_of_items(annotation)]
     lower = next((m for m in limits if isinstance(m, Ge | Gt)), None)
     upper = next((m for m in limits if isinstance(m, Le | Lt)), None)
@@ -315,18 +316,18 @@ def _record(path: str, name: str, annotation: Any, optional: bool, info: FieldIn
         hi_is_open=isinstance(upper, Lt),
         step=multiple,  # type: ignore[arg-type]  # annotated_types declares a protocol here
         choices=choices,
-        choice_help=setting.choice_help or _help_of_names(info),
+        choice_help=setting.choice_help or _help_of(names),
         item=item,
         variants=variants,
     )
 
 
-def _help_of_names(info: FieldInfo) -> Mapping[str, str]:
-    match next((m for m in info.metadata if isinstance(m, OneOf | Variants)), None):
-        case OneOf() as names:
+def _help_of(names: OneOf | Variants | None) -> Mapping[str, str]:
+    match names:
+        case OneOf():
             return names.help()
-        case Variants() as registry:
-            return registry.help
+        case Variants():
+            return names.help
     return {}
 
 
@@ -348,14 +349,13 @@ _SCALARS: Mapping[type, Kind] = {bool: "bool", int: "int", float: "float", str: 
 
 
 def _classify(
-    annotation: Any, info: FieldInfo, setting: Setting
+    annotation: Any, names: OneOf | Variants | None, setting: Setting
 ) -> tuple[Kind, Mapping[str, str], type[BaseModel] | None, Mapping[str, type[BaseModel]]]:
-    registry = next((m for m in info.metadata if isinstance(m, OneOf | Variants)), None)
-    match registry:
+    match names:
         case OneOf():
-            return "choice", registry.names(), None, {}
+            return "choice", names.names(), None, {}
         case Variants():
-            return "section", registry.labels, None, registry.classes
+            return "section", names.labels, None, names.classes
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return "choice", {str(a): setting.choice_labels.get(str(a), str(a)) for a in arguments}, None, {}
@@ -370,7 +370,7 @@ def _classify(
         return "map", {}, arguments[1], {}
     if annotation in _SCALARS:
         return _SCALARS[annotation], {}, None, {}
-    raise TypeError(f"Field {info!r} has a type that no form supports: {annotation!r}")
+    raise TypeError(f"The field {setting.label} has a type that no form supports: {annotation!r}")
 
 
 def _strip_optional(annotation: Any) -> tuple[Any, bool]:

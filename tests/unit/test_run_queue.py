@@ -10,6 +10,8 @@ import threading
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,8 @@ from modules.system.paths import PROGRAM_ROOT, queue_file
 from tests.unit.strategies import garbage
 from trainer.__main__ import main
 from trainer.child.run import arguments_of
+from trainer.cli.console import Console
+from trainer.cli.queue import run_queue
 from trainer.events import RunFailed, RunFinished, RunStarted
 from trainer.remote.record import Remote, RemotesFile
 from trainer.run_folder.backup import write_backup
@@ -235,6 +239,36 @@ def test_a_failure_stops_the_queue_only_where_that_is_chosen_and_a_stop_always_d
     assert not continues_after(skipped.begin(1), 1, RunStatus.STOPPED), "it was repeated"
     assert from_json(skipped.to_json()) == skipped
     assert from_json({**skipped.to_json(), "items": [_without_skip(skipped)]}) == queue, "of older versions"
+
+
+_REFUSED, _BROKEN = RunFailed("No images.", is_refused=True), RunFailed("The loss is not finite.")
+_FINISHED, _STOPPED = RunFinished("finished", 3, "Finished."), RunFinished("stopped", 3, "Stopped.")
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ([_FINISHED, _FINISHED], 0),
+        ([_REFUSED, _FINISHED], 2),
+        ([_REFUSED, _BROKEN, _FINISHED], 1),
+        ([_BROKEN, _REFUSED], 1),
+        ([RunFailed("The disk is full.", is_refused=True, remedy="space")], 1),
+        ([_STOPPED, _FINISHED], 130),
+    ],
+)
+def test_the_exit_code_tells_a_failed_run_from_a_config_to_change(
+    ends: list[RunFailed | RunFinished], code: int, tmp_path: Path
+) -> None:
+    """It was 1 for both, unlike that of the verb train."""
+    file, left = QueueFile(tmp_path / "queue.json"), iter(ends)
+    file.change(lambda queue: filled(len(ends)))
+
+    def launch(item: Item) -> Any:
+        events = SimpleQueue[Any]()
+        events.put(next(left))
+        return SimpleNamespace(events=events, is_alive=False, send=lambda command: None)
+
+    assert run_queue(file, Console(), launch=launch) == code
 
 
 def test_an_interrupted_run_resumes_and_without_a_backup_starts_again(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from modules.system.problem import errors_in
 from trainer.child.run import ChildRun, launch_child
 from trainer.cli.console import Console, JsonLines, Listener
 from trainer.cli.options import settings_verb
-from trainer.cli.program import STOPPED, verb_group
+from trainer.cli.program import FAILED, OK, STOPPED, WRONG, exit_code_of_run, verb_group
 from trainer.cli.signals import at_signal
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
@@ -37,7 +37,6 @@ from trainer.remote.record import RemotesFile
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, RunQueue
 from trainer.run_queue.running import QueueRun, continues_after, request_of, start_other_machines
-from trainer.run_status import RunStatus
 
 _WAIT_SECONDS = 0.2
 _MACHINE = Argument(metavar="NAME")
@@ -147,30 +146,34 @@ def _run(settings: QueueRunSettings) -> int:
 def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], ChildRun], machine: str = "") -> int:
     """Train the items of a machine until there are no more, a run fails or the user stops; return the exit code.
 
+    It is FAILED if a run failed, WRONG if runs were only refused, so that their configs have to be changed.
     Raises DarkroomError if another program runs the queue of the machine.
     """
-    running, states = QueueRun(file, machine), list[RunStatus]()
+    running, ends = QueueRun(file, machine), list[RunFinished | RunFailed | None]()
     try:
         while (item := running.take_next()) is not None:
             sys.stderr.write(f"Queue item {item.number}: {item.name}\n")
-            states.append(_follow(running, item, listener, launch))
-            if states[-1] is RunStatus.RUNNING or not continues_after(file.read(), item.number, states[-1]):
+            ends.append(end := _follow(running, item, listener, launch))
+            if end is None or not continues_after(file.read(), item.number, end.status):
                 break
         is_complete = item is None
     finally:
         running.close()
         listener.close()
-    if not states:
+    if not ends:
         sys.stderr.write(f"Nothing in the queue waits for {machine or 'this computer'}.\n")
-    if states[-1:] == [RunStatus.STOPPED] and not is_complete:
+    codes = [exit_code_of_run(end) for end in ends if end is not None]
+    if codes[-1:] == [STOPPED] and not is_complete:
         return STOPPED
-    return int(any(state.is_failure for state in states))
+    return FAILED if FAILED in codes else WRONG if WRONG in codes else OK
 
 
-def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[[Item], ChildRun]) -> RunStatus:
-    """Train an item to its end and return how it ended. A child that cannot be started is a failure.
+def _follow(
+    running: QueueRun, item: Item, listener: Listener, launch: Callable[[Item], ChildRun]
+) -> RunFinished | RunFailed | None:
+    """Train an item to its end and return its last event. A child that cannot be started is a failure.
 
-    A signal to end stops a run of this computer. One of another machine continues there: it is still running then.
+    A signal to end stops a run of this computer. One of another machine continues there: then there is no last event.
     """
     try:
         child = launch(item)
@@ -178,7 +181,7 @@ def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[
         failed = RunFailed(f"The training process could not be started: {plain_reason(error)}.")
         running.note(item, failed)
         listener.show(failed)
-        return failed.status
+        return failed
     is_left = threading.Event()
 
     def leave() -> None:
@@ -189,11 +192,11 @@ def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[
         for event in _events(child):
             if is_left.is_set() and isinstance(event, RunFailed):  # of the process that has followed it
                 sys.stderr.write(f"The run continues on {item.machine}. Follow it again with: queue run\n")
-                return RunStatus.RUNNING
+                return None
             listener.show(event)
             running.note(item, event)
             if isinstance(event, RunFinished | RunFailed):
-                ending = event.status
+                ending = event
     return ending
 
 
@@ -222,7 +225,12 @@ QUEUE = verb_group(
             "add copies of configs; later changes of a file do not change the queue", AddSettings, _add
         ),
         "list": settings_verb("list the queue", ListSettings, _list),
-        "run": settings_verb("train the configs of the queue one after another", QueueRunSettings, _run),
+        "run": settings_verb(
+            "train the configs of the queue one after another; the exit code is 1 if a run failed, 2 if none did but a "
+            "config was refused",
+            QueueRunSettings,
+            _run,
+        ),
         "remove": settings_verb("remove items", RemoveSettings, _remove),
         "move": settings_verb("move an item to another place", MoveSettings, _move),
     },

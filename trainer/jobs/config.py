@@ -18,11 +18,11 @@ from modules.config.schema import Config
 from modules.families.registry import FAMILIES, family_labels
 from modules.rewards.address import parse_address
 from modules.settings.edit import get_path, set_path
-from modules.settings.field import Section, Setting, records_of
+from modules.settings.field import FieldRecord, Section, Setting, record_of, records_of
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.hardware import gpu_memory
-from modules.system.paths import from_caller, from_root
+from modules.system.paths import as_config_path, from_caller, from_root
 from modules.system.problem import Problem
 from trainer.job import Job
 from trainer.job_events import JobFinished
@@ -188,7 +188,8 @@ def _preset_advice(name: str, *, is_preset: bool) -> str:
 def apply_changes(config: Config, changes: Sequence[str]) -> Config:
     """Return the config with `path=value` changes; a list may be written without brackets, as in 512, 768.
 
-    Raises DarkroomError for a change that is not valid.
+    Files and folders in them are relative to the caller's folder, and a model is one there, if it exists. Raises
+    DarkroomError for a change that is not valid.
     """
     for change in changes:
         path, equals, text = change.partition("=")
@@ -198,12 +199,37 @@ def apply_changes(config: Config, changes: Sequence[str]) -> Config:
             value = _value(text)
             if isinstance(get_path(config, path.strip()), tuple) and isinstance(value, str | int):
                 value = [_value(part.strip()) for part in str(value).split(",") if part.strip()]
-            config, problems = set_path(config, path.strip(), value)
+            config, problems = set_path(config, path.strip(), _with_places(_record_at(config, path.strip()), value))
         except KeyError as error:
             raise DarkroomError(f"--set {change}: {error.args[0]}", advice=_advice(path.strip())) from error
         if problems:
             raise DarkroomError(f"--set {change}: {problems[0].message}")
     return config
+
+
+def _record_at(config: Config, path: str) -> FieldRecord | None:
+    holder_path, _, name = path.rpartition(".")
+    holder = get_path(config, holder_path) if holder_path else config
+    if not isinstance(holder, Section) or name not in type(holder).model_fields:
+        return None
+    return record_of(type(holder), name)
+
+
+def _with_places(record: FieldRecord | None, value: Any) -> Any:
+    """Return a value of a setting with its paths as a config stores them, also in the entries of a list."""
+    if record is not None and record.item and isinstance(value, list):
+        item = record.item
+        return [
+            {k: _with_places(record_of(item, k) if k in item.model_fields else None, v) for k, v in entry.items()}
+            if isinstance(entry, dict)
+            else entry
+            for entry in value
+        ]
+    kind = record.setting.path_kind if record else ""
+    if not kind or not isinstance(value, str) or not value.strip() or "://" in value:
+        return value
+    place = from_caller(value)
+    return value if kind == "model" and not place.exists() else as_config_path(place)
 
 
 def _advice(path: str) -> str:

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import BaseModel
+
 from modules.config.compare import differing_paths
 from modules.config.schema import Config
 from modules.settings.edit import get_path
@@ -21,7 +23,8 @@ from trainer.jobs.spec import Argument, JobSpec, positional
 from trainer.run_folder.records import is_run, read_record
 from trainer.run_folder.since_last_good import compare_with, since_last_good
 
-_ABSENT = "nothing"
+ABSENT = object()
+"""The value of a path that a config does not have."""
 
 
 class DiffSettings(ConfigSettings):
@@ -69,10 +72,13 @@ def diff(settings: DiffSettings, _job: Job) -> JobFinished:
     other = read_config(settings.other).config if settings.other else Config()
     rows = differences(config, other)
     if settings.json_text:
-        data = [{"path": path, "value": _parsed(value), "other": _parsed(before)} for path, value, before in rows]
+        data = [dict(zip(("path", "value", "other"), map(_or_null, row), strict=True)) for row in rows]
         return JobFinished("Compared.", text=json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     name = settings.other or "the defaults"
-    lines = (f"{path} = {cut(v, max_chars=100)}   ({name}: {cut(o, max_chars=60)})\n" for path, v, o in rows)
+    lines = (
+        f"{path} = {cut(_text_of(value), max_chars=100)}   ({name}: {cut(_text_of(before), max_chars=60)})\n"
+        for path, value, before in rows
+    )
     return JobFinished("Compared.", text="".join(lines) or f"No setting differs from {name}.\n")
 
 
@@ -94,19 +100,22 @@ def _diff_runs(run_dir: Path, settings: DiffSettings) -> JobFinished:
     return JobFinished("Compared.", text=head + (text or "Nothing that is recorded differs.\n"))
 
 
-def differences(one: Config, other: Config) -> list[tuple[str, str, str]]:
-    """Return each path in which two configs differ, with both values as JSON."""
-    return [(path, _value_text(one, path), _value_text(other, path)) for path in differing_paths(one, other)]
+def differences(one: Config, other: Config) -> list[tuple[str, Any, Any]]:
+    """Return each path in which two configs differ, with both values as JSON has them; ABSENT for none."""
+    return [(path, _value_at(one, path), _value_at(other, path)) for path in differing_paths(one, other)]
 
 
-def _parsed(text: str) -> Any:
-    return None if text == _ABSENT else json.loads(text)
-
-
-def _value_text(config: Config, path: str) -> str:
+def _value_at(config: Config, path: str) -> Any:
     try:
         value = get_path(config, path)
     except KeyError:
-        return _ABSENT
-    plain = [v.model_dump() if hasattr(v, "model_dump") else v for v in value] if isinstance(value, tuple) else value
-    return json.dumps(plain, ensure_ascii=False, default=str)
+        return ABSENT
+    return [v.model_dump() if isinstance(v, BaseModel) else v for v in value] if isinstance(value, tuple) else value
+
+
+def _text_of(value: Any) -> str:
+    return "nothing" if value is ABSENT else json.dumps(value, ensure_ascii=False)
+
+
+def _or_null(value: Any) -> Any:
+    return None if value is ABSENT else value
