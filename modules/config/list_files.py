@@ -17,6 +17,7 @@ from modules.system.file_errors import plain_reason
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, shown
 from modules.system.regular_files import read_json_object
+from modules.system.secrets import without_secrets
 
 LIST_VERSION = 2
 _NUM_PARENTS = 3
@@ -77,6 +78,9 @@ def read_list(
         message = f"The file {path} with the {kind.name} cannot be read: {plain_reason(error)}."
         notes.append(Problem(kind.list_path, message, "warning"))
         return None
+    whole, left_out = without_secrets({kind.name: content})
+    notes += left_out
+    content = whole[kind.name]
     is_ours = isinstance(content, dict)
     entries = _ours(kind, path, content, notes) if is_ours else _theirs(kind, path, content, family, notes)
     if entries is None:

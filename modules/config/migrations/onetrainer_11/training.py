@@ -101,11 +101,10 @@ def _optimizer(rest: Tree, result: Tree, notes: Notes) -> None:
     chosen = optimizer_from(given, notes)
     put(result, "training.optimizer", chosen)
     put_back(rest, "optimizer", given)
-    defaults = rest.pop("optimizer_defaults", None)
-    if isinstance(defaults, dict):
-        for other, fields in remembered_optimizers(defaults, chosen, notes).items():
-            remember(result, "training.optimizer", other, fields)
-        put_back(rest, "optimizer_defaults", defaults)
+    defaults = pop_object(rest, "optimizer_defaults", notes, "training.optimizer")
+    for other, fields in remembered_optimizers(defaults, chosen, notes).items():
+        remember(result, "training.optimizer", other, fields)
+    put_back(rest, "optimizer_defaults", defaults)
 
 
 def _trains_bfloat16(rest: Tree, family: str) -> bool:
