@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 
 from tests.builders import hostile_files as hostile
+from tests.builders import onetrainer_files as onetrainer
 from tests.builders.mutations import Mutate, of_bytes, of_json, of_safetensors, of_zip
 
 _FIXTURES = Path(__file__).parents[1] / "unit" / "fixtures"
@@ -328,7 +329,8 @@ def _lora_metadata(folder: Path) -> list[bytes]:
 def _config_files(folder: Path) -> list[bytes]:
     files = [*sorted(_FIXTURES.glob("*.json")), *sorted((_FIXTURES / "onetrainer").glob("*_sparse.json"))]
     files += [*sorted(_PRESETS.rglob("*.json"))[:4], _FIXTURES / "kohya" / "gui_lora.json"]
-    return [f.read_bytes() for f in files]
+    of_every_version = [onetrainer.aged(next(onetrainer.files([v]))[1], v) for v in range(onetrainer.NEWEST + 1)]
+    return [*(f.read_bytes() for f in files), *(json.dumps(tree).encode() for tree in of_every_version)]
 
 
 def _read_config(content: bytes, folder: Path) -> None:
@@ -336,6 +338,24 @@ def _read_config(content: bytes, folder: Path) -> None:
     from modules.config.imports.any_file import load_any
 
     json.dumps(encode(load_any(_write(folder, "config.json", content)).config))
+
+
+def _queues(folder: Path) -> list[bytes]:
+    from modules.config.schema import Config
+    from trainer.run_queue.items import RunQueue
+
+    queue = RunQueue().add("a", Config()).add("b", Config(), machine="box").with_after_failure("stop")
+    return [json.dumps(q.to_json()).encode() for q in (queue, queue.begin(1).skip(1))]
+
+
+def _read_queue(content: bytes, folder: Path) -> None:
+    from modules.system.errors import DarkroomError
+    from trainer.run_queue.file import QueueFile
+    from trainer.run_queue.running import request_of
+
+    with contextlib.suppress(DarkroomError):
+        queue = QueueFile(_write(folder, "queue.json", content)).read()
+        json.dumps([queue.to_json(), *(request_of(item).config.general.seed for item in queue.items)])
 
 
 def _list_files(folder: Path) -> list[bytes]:
@@ -787,6 +807,7 @@ READERS = (
     Reader("sidecar", _sidecars, of_bytes([b"\n", b":", b" ", b"ztsnr: true"]), _read_sidecar),
     Reader("LoRA metadata", _lora_metadata, of_safetensors, _read_metadata),
     Reader("config", _config_files, of_json(["ADAMW", "LORA", "SAMPLE", "../x", {"__version": 3}]), _read_config),
+    Reader("queue", _queues, of_json(["waiting", "running", 10**400, "box", {"x": 1}]), _read_queue),
     Reader("recipe", _recipes, of_json(["../x", 10**400, {"x": 1}, "LORA"]), _read_recipe),
     Reader("list files", _list_files, of_json(["a.png", 3]), _read_list),
     Reader("TOML", _toml_files, of_bytes([b"[", b"]", b"=", b'"""', b"[[datasets]]\n", b"1e999", b"nan"]), _read_toml),

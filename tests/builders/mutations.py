@@ -76,6 +76,15 @@ def of_json(tokens: Sequence[Any] = ()) -> Mutate:
     return mutate
 
 
+def without_some(node: Any, rng: random.Random, share: float) -> Any:
+    """Return a tree without a share of its keys, at any depth."""
+    if isinstance(node, list):
+        return [without_some(item, rng, share) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {key: without_some(value, rng, share) for key, value in node.items() if rng.random() >= share}
+
+
 def _change_tree(tree: Any, rng: random.Random, values: Sequence[Any]) -> Any:
     places = list(_places(tree))
     if not places or rng.randrange(50) == 0:

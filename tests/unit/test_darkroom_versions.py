@@ -1,6 +1,8 @@
 """Our own older config versions: every value keeps its meaning, and nothing of a file is lost."""
 
 import json
+import random
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from modules.config.usage import adapter_form, trained_parts
 from modules.families.registry import FAMILIES
 from modules.settings.edit import get_path, set_path
 from modules.system.problem import Problem
+from tests.builders.mutations import without_some
 from tests.unit.strategies import json_values
+from tests.unit.test_codec import GROUPED, Grouping, assert_sound, holder_of, places
 
 FIXTURES = Path(__file__).parent / "fixtures"
 VERSION_1 = FIXTURES / "darkroom_1.json"
@@ -83,6 +87,30 @@ def test_a_whole_file_keeps_what_only_its_family_has(version: int) -> None:
     assert {path: get_path(loaded.config, path) for path in OF_SDXL} == OF_SDXL
     assert get_path(loaded.config, "adapter.decompose_output_axis") is (version == 2)
     assert loaded.config.unknown == {}
+
+
+@GROUPED
+@pytest.mark.parametrize("version", range(1, NEWEST_DARKROOM))
+def test_each_key_of_an_older_file_may_be_missing_or_anything(version: int, grouped: Grouping) -> None:
+    whole = json.loads((FIXTURES / f"darkroom_{version}.json").read_text())
+    for group in grouped([p for p in places(whole) if isinstance(p[-1], str)]):
+        for change in (None, "nonsense", [1], {"a": 1}, float("nan"), 10**400, ...):
+            tree = deepcopy(whole)
+            for place in group:
+                holder = holder_of(tree, place)
+                holder.pop(place[-1])
+                if change is not ...:
+                    holder[place[-1]] = deepcopy(change)
+            assert isinstance(decode(tree).config, Config)
+
+
+@given(
+    version=st.integers(1, NEWEST_DARKROOM - 1), stated=st.integers(-2, NEWEST_DARKROOM + 2), seed=st.integers(0, 2**32)
+)
+def test_any_keys_of_an_older_file_may_be_missing(version: int, stated: int, seed: int) -> None:
+    tree = json.loads((FIXTURES / f"darkroom_{version}.json").read_text())
+    rng = random.Random(seed)
+    assert_sound(decode({**without_some(tree, rng, rng.random()), "darkroom_version": stated}))
 
 
 @pytest.mark.parametrize(

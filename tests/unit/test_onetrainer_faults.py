@@ -22,6 +22,7 @@ from modules.config.codec import Loaded, as_text, decode, encode, load_file, sav
 from modules.config.imports.any_file import load_any
 from modules.config.schema import Config
 from modules.settings.edit import get_path
+from tests.builders.mutations import without_some
 from tests.builders.onetrainer_files import NEWEST, Tree, aged, files
 from tests.unit.strategies import garbage, odd_texts
 from tests.unit.test_codec import GROUPED, Grouping, assert_sound, holder_of, places
@@ -67,15 +68,6 @@ def test_each_key_of_each_version_may_be_missing(version: int, grouped: Grouping
 def test_any_keys_of_any_version_may_be_missing(tree: Tree, seed: int, share: float) -> None:
     rng = random.Random(seed)
     assert_told(decode(without_some(tree, rng, share)))
-
-
-def without_some(node: Any, rng: random.Random, share: float) -> Any:
-    """Return a tree without a share of its keys, at any depth."""
-    if isinstance(node, list):
-        return [without_some(item, rng, share) for item in node]
-    if not isinstance(node, dict):
-        return node
-    return {key: without_some(value, rng, share) for key, value in node.items() if rng.random() >= share}
 
 
 # -- unknown keys and any values
