@@ -344,6 +344,17 @@ def test_a_run_that_finished_before_it_was_followed_has_not_failed(tmp_path: Pat
     assert run.events.get_nowait() == done
 
 
+def test_a_run_that_another_process_resumes_is_starting_until_it_writes(tmp_path: Path) -> None:
+    """The status was "Ready", next to Pause and Stop."""
+    stopped = RunFinished("stopped", 40, "Stopped.")
+    events = [(0.0, started(str(tmp_path))), (1.0, PhaseChanged("training")), (2.0, stopped)]
+    run_dir = write_run(tmp_path, NAME, events)
+    assert read_state_so_far(run_dir)[0].phase == "starting"
+    with (run_dir / "events.jsonl").open("a") as file:
+        file.write(to_line(PhaseChanged("caching")) + "\n")
+    assert read_state_so_far(run_dir)[0].phase == "caching"
+
+
 def test_another_process_stops_a_run(config: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A command of an earlier attempt does nothing."""
     monkeypatch.setattr(inbox, "_POLL_SECONDS", 0.01)

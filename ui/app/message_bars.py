@@ -292,7 +292,7 @@ class NoticeBar(Panel):
         self.lines = [old_lines.get(notice.key) or NoticeLine(self, self._context, notice) for notice in visible]
         for line in self.lines:
             line.pack_forget()
-            line.pack(fill="x", padx=self.theme.px(PAD + 4), pady=(0, self.theme.px(4 if low else GAP)))
+            line.pack(fill="x", padx=self.theme.px(PAD + 4), pady=(self.theme.px(4), self.theme.px(4 if low else GAP)))
             line.text.set_one_line(low)
         if self.lines:
             self.lines[0].offer_more(len(items) - len(visible) if low else 0, self.show_all)

@@ -36,9 +36,13 @@ def read_past_state(run_dir: Path) -> RunState:
 
 
 def read_state_so_far(run_dir: Path) -> tuple[RunState, int]:
-    """Return the state of a run that is not over, and how many bytes of its log this is. For a background thread."""
+    """Return the state of a run that is not over, and how many bytes of its log this is. For a background thread.
+
+    One that ended, and has just been resumed, is starting.
+    """
     num_bytes = num_whole_bytes(run_dir)
-    return replace(_read_state(run_dir, num_bytes), finished=None, failed=None), num_bytes
+    state = _read_state(run_dir, num_bytes)
+    return replace(state, finished=None, failed=None, phase=state.phase or "starting"), num_bytes
 
 
 def _read_state(run_dir: Path, num_bytes: int | None = None) -> RunState:

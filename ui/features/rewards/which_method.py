@@ -224,18 +224,21 @@ class WhichMethod(Window):
 
 
 class MethodCard(Card):
-    """A method: what it does and needs, its time, and the buttons that choose it. An edit changes the texts alone."""
+    """A method: what it does and needs, its time, and the buttons that choose it, which have its name.
+
+    An edit changes the texts alone.
+    """
 
     def __init__(self, master: Panel, context: Context, offer: Offer, window: WhichMethod) -> None:
-        super().__init__(master, context.theme, offer.guide.title)
+        super().__init__(master, context.theme)
         self._context = context
         self.layout = layout_of(offer)
-        self.summary = self._add_text(small=False)
+        self.summary, self._why = self._add_text(role="strong"), self._add_text(role="body")
         self._lists = [self._add_text(title) if entries else None for title, entries in _lists_of(offer)]
         self.time = None if offer.refusal else self._add_text()
         if self.time is not None:
             self.time.set_text("Time: estimating…")
-        self._refusal = self._add_text(colour="warning", small=False) if offer.refusal else None
+        self._refusal = self._add_text(role="body", colour="warning") if offer.refusal else None
         is_first = offer.is_usual and not offer.refusal
         style: ButtonStyle = "primary" if is_first else "plain"
         label, px = f"Use {offer.spec.label}", context.theme.px
@@ -255,19 +258,20 @@ class MethodCard(Card):
 
     def follow(self, offer: Offer) -> None:
         """Show the texts of the method with the current settings."""
-        self.summary.set_text(f"{offer.guide.summary} {offer.why}")
+        self.summary.set_text(offer.guide.summary)
+        self._why.set_text(offer.why)
         for label, (_, entries) in zip(self._lists, _lists_of(offer), strict=True):
             if label is not None:
                 label.set_text("\n".join(entries))
         if self._refusal is not None:
             self._refusal.set_text(offer.refusal)
 
-    def _add_text(self, title: str = "", *, colour: str = "label", small: bool = True) -> WrappedText:
+    def _add_text(self, title: str = "", *, role: str = "small", colour: str = "label") -> WrappedText:
         theme, px = self._context.theme, self._context.theme.px
         if title:
             heading = Text(self.body, theme, title, role="small", colour="accent", on="card")
             heading.pack(anchor="w", padx=(px(12), 0), pady=(px(6), 0))
-        text = WrappedText(self.body, theme, colour=colour, on="card", role="small" if small else "body")
+        text = WrappedText(self.body, theme, colour=colour, on="card", role=role)
         text.pack(fill="x", padx=(px(12), 0))
         return text
 
@@ -275,7 +279,7 @@ class MethodCard(Card):
 def layout_of(offer: Offer) -> tuple[object, ...]:
     """Return what decides the widgets of a method's card; the rest are texts."""
     has_lists = tuple(bool(entries) for _, entries in _lists_of(offer))
-    return offer.spec.name, offer.guide.title, offer.is_usual, bool(offer.refusal), has_lists, offer.presets
+    return offer.spec.name, offer.is_usual, bool(offer.refusal), has_lists, offer.presets
 
 
 def _lists_of(offer: Offer) -> tuple[tuple[str, Sequence[str]], ...]:
