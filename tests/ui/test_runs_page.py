@@ -23,6 +23,7 @@ from tests.ui.real_input import click, click_row, keys
 from tests.unit.test_run_records import started, validated, write_run
 from trainer.event_lines import to_line
 from trainer.events import Event, RunFailed, RunFinished
+from trainer.machine_events import ImagesReported
 from trainer.preflight import Report
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
@@ -86,6 +87,33 @@ def opened(open_window: Callable[..., Window], workspace: Path) -> Window:
     return first
 
 
+def test_the_images_of_an_earlier_run_are_compared(
+    opened: Window, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line alone could, and the window while the run trained."""
+    backup = crashed(workspace, 1, epochs=3)
+    monkeypatch.setattr("trainer.child.run.launch_as_set", opened.engine.launch)
+    page: Any = opened.open_page("runs")
+    opened.wait_until(lambda: len(page.listed_runs) == 1, "the run")
+    opened.settle()
+    config, context = opened.app.form.config, opened.app.context
+    page.make_menu().invoke("Compare its images")
+    opened.wait_until(lambda: opened.engine.run, "the start")
+    run = opened.engine.run
+    assert run is not None
+    assert (run.request.kind, run.request.resume_from) == ("report", backup.path)
+    summary = "1 of 20 images stands out: dog.png."
+    run.emit(ImagesReported(20, 20, summary, str(backup.run_dir / "images.html"), {"/dog.png": 2.5}))
+    run.end(RunFinished("reported", 20, summary, str(backup.run_dir / "images.html")))
+    shown: Any = opened.app.shell.pages["run"]
+    opened.wait_until(lambda: context.session.state.finished is None and context.session.state.step, "the run itself")
+    opened.wait_until(shown.notices.images.winfo_ismapped, "the report")
+    assert shown.notices.images.text.cget("text") == summary
+    assert context.session.state.step.step == 33
+    assert not shown.end_card.winfo_manager(), "nothing has been trained"
+    assert opened.app.form.config == config
+
+
 def test_a_run_is_named_found_by_its_name_and_its_command_copied(
     opened: Window, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +131,7 @@ def test_a_run_is_named_found_by_its_name_and_its_command_copied(
     run_dir = page.listed_runs[0].run_dir
     assert run_dir.name == day(2), "its folder stays"
     opened.settle()
-    page.make_menu().invoke(3)
+    page.make_menu().invoke("Copy the command that resumes it")
     command = opened.app.root.clipboard_get()
     assert shlex.split(command)[1:] == ["resume", str(run_dir)]
     assert Path(shlex.split(command)[0]).is_file()

@@ -25,6 +25,7 @@ _VERBS: Mapping[str, str] = {
     "resume": "resume",
     "fork": "fork",
     "fork_weights": "fork",
+    "report": "report",
 }
 _MAX_CHARS = 400
 _KILLED = -9  # by SIGKILL
@@ -70,6 +71,8 @@ def arguments_of(request: RunRequest, config_file: Path) -> list[str]:
     start = [_VERBS[request.kind]]
     if request.resume_from is None:
         start += [str(config_file)]
+    elif request.kind == "report":  # with the settings of the backup
+        start += [str(request.resume_from)]
     else:
         start += [str(request.resume_from), "--config", str(config_file)]
     if request.kind == "fork_weights":

@@ -57,6 +57,9 @@ class RunStarter(Protocol):
     def resume_run(self, backup: BackupInfo) -> None:
         """Resume a run from one of its backups."""
 
+    def compare_images(self, backup: BackupInfo) -> None:
+        """Report on the images of a run with the model of one of its backups."""
+
     @property
     def fork_from(self) -> ForkSource | None:
         """The state that the next start begins a new run from; None for a plain start."""

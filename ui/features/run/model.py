@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from modules.config.codec import Loaded, load_file
 from modules.config.compare import fixed_on_resume, resumed_config
 from modules.config.schema import Config
+from modules.settings.edit import replace_value
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import Problem, errors_in
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # the window needs these when a run begins
     from trainer.events import RunFailed
     from trainer.launch import RequestKind, RunRequest
     from trainer.run_folder.fork import ForkSource
+    from ui.loop.run_state import RunState
 
 QUEUE_RUNS, RUN_IN_PROGRESS = "The queue is running.", "A run is in progress."  # why no run can start
 CHECKING = "The settings and images are being checked."
@@ -84,6 +86,7 @@ class Starter:
         self._backup_job: Job | None = None
         self._last_reason = ""
         self._was_fork_trained = False
+        self._compared: RunRequest | None = None  # the last comparison of images that has ended
         session.changed.subscribe(self._follow_session)
         form.changed.subscribe(self._follow_form)
 
@@ -140,6 +143,10 @@ class Starter:
         """Resume a run that has finished from its last backup, for more epochs than it had."""
         if not self._is_refused():
             self._load_config_of(backup, partial(self._resume_as_it_was, backup, more_epochs=more_epochs))
+
+    def compare_images(self, backup: BackupInfo) -> None:
+        """Report on the images of a run with the model of one of its backups; the run and the form stay as they are."""
+        self._load_config_of(backup, partial(self._compare_images_with, backup))
 
     def prepare_fork(self, source: ForkSource, config: Config) -> None:
         """Load the settings of a fork, which can be undone. The next start begins it, with later changes."""
@@ -205,6 +212,30 @@ class Starter:
         file = backup.path / "config.json"
         self._pump.lasting.run(lambda: load_file(file) if file.is_file() else None, done)
 
+    def _compare_images_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+        from trainer.child.run import launch_as_set
+        from trainer.launch import RunRequest
+
+        if loaded is None or self._is_refused():
+            return
+        config = replace_value(loaded.config, "general.tensorboard", False)
+        ask_for_code(self._interaction, config)
+        self._before_start()
+        # Not in a process that outlives the window: that one is followed by the run's log, which a report leaves alone.
+        self._session.begin(RunRequest(config, "report", backup.path), launch_run=launch_as_set)
+
+    def _show_compared(self, backup: Path) -> None:
+        """Show the run whose images were compared as it was, with the report on them."""
+        from ui.loop.past_runs import read_past_state
+
+        reported, config, run_dir = self._session.state.image_report, self._session.config, backup.parents[1]
+
+        def show(state: RunState) -> None:
+            if self._session.stage == "idle":
+                self._session.show_past(replace(state, image_report=reported), config)
+
+        self._pump.lasting.run(lambda: read_past_state(run_dir), show)
+
     def _resume_as_it_was(self, backup: BackupInfo, loaded: Loaded | None, *, more_epochs: int = 0) -> None:
         if self._is_refused():
             return
@@ -259,6 +290,13 @@ class Starter:
         if self._last_reason != self.why_not:
             self._last_reason = self.why_not
             self.changed()
+        request = self._session.request
+        is_over = request is not None and request.kind == "report" and self._session.state.is_over
+        if is_over and request is not self._compared and self._session.stage == "idle":
+            self._compared = request
+            assert request is not None
+            assert request.resume_from is not None
+            self._show_compared(request.resume_from)
 
     def _check_then(self, kind: RequestKind, backup: BackupInfo | None = None) -> None:
         """Check a request of the current settings, which continues from a backup if one is given; then start it."""

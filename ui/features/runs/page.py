@@ -201,6 +201,8 @@ class RunsPage:
                 menu.add_separator()
         menu.add_command(label="Rename…", accelerator="F2", command=self.rename)
         menu.add_command(label="Open folder", command=self.open_folder)
+        if (backup := self._backup()) is not None and self._context.starter.can_start:
+            menu.add_command(label="Compare its images", command=partial(self._context.starter.compare_images, backup))
         menu.add_separator()
         for label, verb in _COMMANDS:
             menu.add_command(label=f"Copy the command that {label}", command=partial(self.copy_command, verb))
