@@ -69,14 +69,17 @@ def _is_within(found: tk.Misc | None, widget: tk.Misc) -> bool:
 
 
 def _move_onto_screen(window: Window, top: tk.Tk | tk.Toplevel, point: Callable[[], tuple[int, int]]) -> None:
-    """Move a window sideways until a point of it is on the screen, where a pointer can reach it."""
+    """Move a window until a point of it is on the screen, where a pointer can reach it."""
+    size = top.winfo_screenwidth(), top.winfo_screenheight()
 
-    def is_on_screen() -> bool:
-        return 0 <= point()[0] < top.winfo_screenwidth()
+    def off_by() -> list[int]:
+        pairs = zip(point(), size, strict=True)
+        return [0 if 0 <= place < length else length // 2 - place for place, length in pairs]
 
-    if not is_on_screen():
-        top.geometry(f"+{top.winfo_x() + top.winfo_screenwidth() // 2 - point()[0]}+{top.winfo_y()}")
-        window.wait_until(is_on_screen, "a window at its new place")
+    if any(off_by()):
+        x, y = off_by()
+        top.geometry(f"+{top.winfo_x() + x}+{top.winfo_y() + y}")
+        window.wait_until(lambda: not any(off_by()), "a window at its new place")
         window.settle()
 
 
