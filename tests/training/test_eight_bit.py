@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.eight_bit import AdamW8bit
+from modules.optim.optimizers.adam import AdamW8bit
 from modules.optim.param_groups import TrainGroup, optimizer_groups
 from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config

@@ -16,11 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.optim.build import build_optimizer
 from modules.optim.optimizers.adam import Adam, AdamW, Aida
-from modules.optim.optimizers.eight_bit import Sgd8bit
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.layer_norms import Lamb, Lars
 from modules.optim.optimizers.schedule_free import ProdigyPlusScheduleFree
-from modules.optim.optimizers.sums import Adagrad, RmsProp, Sgd
+from modules.optim.optimizers.sums import Adagrad, RmsProp, Sgd, Sgd8bit
 from modules.optim.param_groups import (
     TrainGroup,
     freeze,

@@ -1,1 +1,1 @@
-"""The optimizers, one file each: its settings and its record."""
+"""The optimizers, one file for each kind: their settings and their records."""

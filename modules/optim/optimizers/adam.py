@@ -1,5 +1,6 @@
 """Adam and AdamW as torch has them (AdamW is the window's default), and their variants of other libraries."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, Le
@@ -7,10 +8,10 @@ from annotated_types import Ge, Gt, Interval, Le
 from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, averages
 from modules.optim.terms import fields, removed
 from modules.optim.terms.arguments import by_name
+from modules.optim.terms.pytorch_optimizer import pytorch_optimizer_spec
 from modules.optim.terms.removed import RemovedSetting
-from modules.optim.terms.state_bits import bits_state, in_8_bits, packages_of_bits
+from modules.optim.terms.state_bits import EightBitAdam, bits_state, bitsandbytes_spec, in_8_bits, packages_of_bits
 from modules.settings.field import When, advanced_setting
-from modules.system.factories import Package
 
 
 class _TorchAdam(OptimizerSettings):
@@ -19,9 +20,11 @@ class _TorchAdam(OptimizerSettings):
     eps: fields.Epsilon = 1e-8
     weight_decay: fields.WeightDecay = 0.01
     amsgrad: fields.AmsGrad = False
-    foreach: fields.ForeachUnlessFused = False
+    foreach: Annotated[bool, replace(fields.FOREACH, applies_when=When("fused", (False,)))] = False
     maximize: fields.Maximize = False
-    fused: fields.Fused = True
+    fused: Annotated[
+        bool, advanced_setting("Fused", "Runs the whole update in one kernel: the fastest, with the least memory.")
+    ] = True
     fused_back_pass: fields.FusedBackPass = False
 
 
@@ -38,6 +41,19 @@ class Adam(_TorchAdam):
     weight_decay: fields.WeightDecay = 0.0
 
 
+class AdamW8bit(EightBitAdam):
+    """AdamW with 8-bit state (Dettmers et al. 2022)."""
+
+    name: Literal["adamw_8bit"] = "adamw_8bit"
+    weight_decay: fields.WeightDecay = 0.01
+
+
+class Adam8bit(EightBitAdam):
+    """Adam with 8-bit state (Dettmers et al. 2022)."""
+
+    name: Literal["adam_8bit"] = "adam_8bit"
+
+
 def _spec(settings: type[Any], label: str, factory: str) -> OptimizerSpec[Any]:
     return OptimizerSpec(
         settings=settings,
@@ -46,7 +62,10 @@ def _spec(settings: type[Any], label: str, factory: str) -> OptimizerSpec[Any]:
         is_elementwise=True,
         arguments=by_name(more=lambda s: {"foreach": s.foreach and not s.fused}),
         skips_on_device=lambda s: bool(s.fused),
-        removed={"capturable": removed.CAPTURABLE, "differentiable": removed.DIFFERENTIABLE},
+        removed={
+            "capturable": RemovedSetting((False,), "steps are not recorded in CUDA graphs."),
+            "differentiable": removed.DIFFERENTIABLE,
+        },
     )
 
 
@@ -54,22 +73,52 @@ ADAMW = _spec(AdamW, "AdamW", "torch.optim:AdamW")
 
 ADAM = _spec(Adam, "Adam", "torch.optim:Adam")
 
+_NOT_IN_8_BITS = {
+    "optim_bits": removed.ALWAYS_8_BITS,
+    "is_paged": removed.PAGED,
+    **removed.not_in_bitsandbytes(amsgrad=False),
+    **removed.OF_BITSANDBYTES,
+}
 
-# Optimizers derived from Adam, of the package pytorch-optimizer.
+ADAMW_8BIT = bitsandbytes_spec(AdamW8bit, "AdamW 8-bit", "AdamW8bit", bits_state(2), removed=_NOT_IN_8_BITS)
+
+ADAM_8BIT = bitsandbytes_spec(Adam8bit, "Adam 8-bit", "Adam8bit", bits_state(2), removed=_NOT_IN_8_BITS)
 
 
-class AdEMAMix(OptimizerSettings):
+# Optimizers derived from Adam, of the packages pytorch-optimizer and bitsandbytes.
+
+
+class _AdEMAMixFields(OptimizerSettings):
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.999
+    beta3: Annotated[
+        float,
+        *Interval(ge=0, lt=1),
+        advanced_setting("Beta 3", "Decay of the slow average of gradients: 0.9999 averages about 10,000 steps."),
+    ] = 0.9999
+    eps: fields.Epsilon = 1e-8
+    alpha: Annotated[
+        float,
+        *Interval(ge=0, le=1000),
+        advanced_setting("Alpha", "The weight of the slow average of gradients relative to the fast one; 5 is usual."),
+    ] = 5.0
+    weight_decay: fields.WeightDecay = 0.01
+
+
+class AdEMAMix(_AdEMAMixFields):
     """AdEMAMix (Pagliardini et al. 2024): a fast and a slow running average of gradients."""
 
     name: Literal["ademamix"] = "ademamix"
-    beta1: fields.Beta1 = 0.9
-    beta2: fields.Beta2 = 0.999
-    beta3: fields.SlowMeanBeta = 0.9999
-    eps: fields.Epsilon = 1e-8
-    alpha: fields.EmaAlpha = 5.0
-    weight_decay: fields.WeightDecay = 0.01
     optim_bits: fields.StateBits = "32"
     min_8bit_size: fields.Smallest8BitOf32 = 4096
+    fused_back_pass: fields.FusedBackPass = False
+
+
+class AdEMAMix8bit(_AdEMAMixFields):
+    """AdEMAMix with 8-bit state."""
+
+    name: Literal["ademamix_8bit"] = "ademamix_8bit"
+    min_8bit_size: fields.Smallest8Bit = 4096
     fused_back_pass: fields.FusedBackPass = False
 
 
@@ -133,8 +182,16 @@ class Aida(OptimizerSettings):
     ] = 5
     degenerated_to_sgd: fields.PlainWhileUnsure = True
     ams_bound: fields.AmsGrad = False
-    r: fields.NormMean = 0.95
-    adanorm: fields.AdaNorm = False
+    r: Annotated[
+        float,
+        *Interval(ge=0, le=1),
+        advanced_setting(
+            "AdaNorm decay (r)", "Decay of the average of gradient norms.", applies_when=When("adanorm", (True,))
+        ),
+    ] = 0.95
+    adanorm: Annotated[
+        bool, advanced_setting("AdaNorm", "Scales unusually small gradients up to their average norm.")
+    ] = False
     adam_debias: fields.AdamDebias = False
     eps: fields.Epsilon = 1e-8
     fused_back_pass: fields.FusedBackPass = False
@@ -162,16 +219,6 @@ class Yogi(OptimizerSettings):
     fused_back_pass: fields.FusedBackPass = False
 
 
-PYTORCH_OPTIMIZER = Package("pytorch_optimizer", distribution="pytorch-optimizer")
-
-
-def pytorch_optimizer_spec(settings: type[Any], label: str, **facts: Any) -> OptimizerSpec[Any]:
-    """Return the record of an optimizer of the package pytorch-optimizer; its factory has the name in files."""
-    name = settings.model_fields["name"].default
-    factory = f"modules.optim.classes.counting_by_weight:{name}"
-    return OptimizerSpec(settings=settings, label=label, factory=factory, packages=(PYTORCH_OPTIMIZER,), **facts)
-
-
 # The fast and the slow average of gradients, and the average of their squares.
 ADEMAMIX = pytorch_optimizer_spec(
     AdEMAMix,
@@ -185,6 +232,10 @@ ADEMAMIX = pytorch_optimizer_spec(
     reads_memory_in_order=in_8_bits,
     more_packages=packages_of_bits,
     removed={"is_paged": removed.PAGED},
+)
+
+ADEMAMIX_8BIT = bitsandbytes_spec(
+    AdEMAMix8bit, "AdEMAMix 8-bit", "AdEMAMix8bit", bits_state(3), removed={"is_paged": removed.PAGED}
 )
 
 ADABELIEF = pytorch_optimizer_spec(AdaBelief, "AdaBelief", arguments=by_name({"amsgrad": "ams_bound"}))

@@ -1,7 +1,5 @@
 """The advanced optimizers of adv-optm."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """Optimizers that estimate their learning rate: D-Adaptation (Defazio and Mishchenko 2023) and Prodigy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -19,6 +17,7 @@ from modules.optim.spec import (
     distance_times_rate,
 )
 from modules.optim.terms import fields, removed
+from modules.optim.terms.removed import RemovedSetting
 from modules.settings.field import advanced_setting
 from modules.system.factories import Package
 
@@ -119,7 +118,8 @@ def _spec(
         group_state=group_state,
         has_one_rate=True,
         effective_rate=effective_rate,
-        removed={"log_every": removed.LOG_EVERY} | ({"fsdp_in_use": removed.SHARDED} if has_sharding else {}),
+        removed={"log_every": RemovedSetting((0,), "every step reports the estimated learning rate.")}
+        | ({"fsdp_in_use": removed.SHARDED} if has_sharding else {}),
     )
 
 

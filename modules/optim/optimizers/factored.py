@@ -1,7 +1,5 @@
 """Optimizers that keep squares of gradients as rows and columns: Adafactor and CAME."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -16,13 +14,6 @@ from modules.settings.field import When, advanced_setting
 from modules.system.problem import Problem
 
 _SIZES = (64, 128, 256, 512, 1024, 2048, 4096)  # of bitsandbytes' kernels
-BlockSize = Annotated[
-    int,
-    *Interval(ge=1, le=1_000_000),
-    advanced_setting(
-        "Block size", "How many values of the 8-bit state share a scale: a power of 2, 64 to 4096.", unit="weights"
-    ),
-]
 
 
 class Adafactor(OptimizerSettings):
@@ -31,7 +22,11 @@ class Adafactor(OptimizerSettings):
     name: Literal["adafactor"] = "adafactor"
     eps: fields.Epsilon = 1e-30
     eps2: fields.Epsilon2 = 1e-3
-    clip_threshold: fields.ClipThreshold = 1.0
+    clip_threshold: Annotated[
+        float,
+        *Interval(ge=1, le=100),
+        advanced_setting("Clip threshold", "Scales updates with a larger RMS down to this value."),
+    ] = 1.0
     beta2_decay: Annotated[
         float,
         *Interval(ge=-1, le=0),
@@ -94,7 +89,13 @@ class Came8bit(_CameSettings):
 
     name: Literal["came_8bit"] = "came_8bit"
     min_8bit_size: fields.Smallest8Bit = 16384
-    quant_block_size: BlockSize = 2048
+    quant_block_size: Annotated[
+        int,
+        *Interval(ge=1, le=1_000_000),
+        advanced_setting(
+            "Block size", "How many values of the 8-bit state share a scale: a power of 2, 64 to 4096.", unit="weights"
+        ),
+    ] = 2048
 
 
 def _adafactor_state_bytes(settings: Adafactor, shape: Shape) -> float:

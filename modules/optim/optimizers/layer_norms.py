@@ -1,12 +1,11 @@
 """LAMB and LARS, whose updates follow the norm of each weight, of bitsandbytes."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, OptimizerSpec, always
 from modules.optim.terms import fields, removed
 from modules.optim.terms.arguments import by_name
+from modules.optim.terms.removed import RemovedSetting
 from modules.optim.terms.state_bits import EightBitAdam, bits_state, bitsandbytes_spec
 
 
@@ -54,8 +53,8 @@ class Lars8bit(OptimizerSettings):
 
 
 _LAMB_REMOVED = {
-    "bias_correction": removed.ALWAYS_CORRECTED,
-    "adam_w_mode": removed.ALWAYS_DECOUPLED,
+    "bias_correction": RemovedSetting((True,), "bitsandbytes corrects the averages for starting at zero, always."),
+    "adam_w_mode": RemovedSetting((True,), "bitsandbytes applies weight decay to the weights, always."),
     **removed.OF_BITSANDBYTES,
     **removed.not_in_bitsandbytes(amsgrad=False),
 }
@@ -83,7 +82,8 @@ LAMB_8BIT = _spec(
     2,
     rates=LARGER_RATES,
     leaves_zeros=always,
-    removed=_LAMB_REMOVED | {"max_unorm": removed.NO_LIMIT},
+    removed=_LAMB_REMOVED
+    | {"max_unorm": RemovedSetting((1, 0.02), "bitsandbytes limits updates only where the state has 32 bits.")},
 )
 
 _OF_LARS: dict[str, Any] = {

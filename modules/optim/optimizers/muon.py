@@ -1,7 +1,5 @@
 """Muon (Jordan et al. 2024), and the optimizers based on it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """The schedule-free optimizers (Defazio et al. 2024), and Prodigy+ schedule-free."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -18,8 +16,9 @@ from modules.optim.spec import (
     averages,
     scheduled_rate,
 )
-from modules.optim.terms import fields, removed
+from modules.optim.terms import fields
 from modules.optim.terms.arguments import by_name
+from modules.optim.terms.removed import RemovedSetting
 from modules.settings.field import When, advanced_setting
 from modules.system.factories import Package
 from modules.system.problem import Problem
@@ -29,7 +28,13 @@ class ScheduleFreeAdamW(OptimizerSettings):
     """AdamW that averages its weights in place of a schedule (schedule-free)."""
 
     name: Literal["schedule_free_adamw"] = "schedule_free_adamw"
-    beta1: fields.PositiveBeta1 = 0.9
+    beta1: Annotated[
+        float,
+        *Interval(gt=0, lt=1),
+        advanced_setting(
+            "Beta 1", "Where gradients are computed, between the newest weights (0) and their average (1)."
+        ),
+    ] = 0.9
     beta2: fields.Beta2 = 0.999
     eps: fields.Epsilon = 1e-8
     weight_decay: fields.WeightDecay = 0.01
@@ -190,5 +195,8 @@ PRODIGY_PLUS_SCHEDULE_FREE = OptimizerSpec(
     has_evaluation_mode=lambda settings: settings.use_schedulefree,
     waits_per_weight=lambda settings: settings.use_speed,
     effective_rate=_effective_rate,
-    removed={"factored_fp32": removed.FULL_GRADIENTS, "fused_back_pass": removed.ALL_AT_ONCE},
+    removed={
+        "factored_fp32": RemovedSetting((True,), "the optimizer gets its gradients in float32, always."),
+        "fused_back_pass": RemovedSetting((False,), "its estimate needs the gradients of all weights."),
+    },
 )

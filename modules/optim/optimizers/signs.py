@@ -1,13 +1,13 @@
 """Optimizers that update by the sign of a running average: Lion and Tiger."""
 
-from __future__ import annotations
-
 from typing import Literal
 
-from modules.optim.optimizers.adam import pytorch_optimizer_spec
 from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, averages
 from modules.optim.terms import fields, removed
 from modules.optim.terms.arguments import by_name
+from modules.optim.terms.pytorch_optimizer import pytorch_optimizer_spec
+from modules.optim.terms.removed import RemovedSetting
+from modules.optim.terms.state_bits import bits_state, bitsandbytes_spec
 from modules.system.factories import Package
 
 
@@ -18,6 +18,17 @@ class Lion(OptimizerSettings):
     beta1: fields.Beta1 = 0.9
     beta2: fields.Beta2 = 0.99
     weight_decay: fields.WeightDecay = 0.0
+    fused_back_pass: fields.FusedBackPass = False
+
+
+class Lion8bit(OptimizerSettings):
+    """Lion with 8-bit momentum."""
+
+    name: Literal["lion_8bit"] = "lion_8bit"
+    beta1: fields.Beta1 = 0.9
+    beta2: fields.Beta2 = 0.999
+    weight_decay: fields.WeightDecay = 0.0
+    min_8bit_size: fields.Smallest8Bit = 4096
     fused_back_pass: fields.FusedBackPass = False
 
 
@@ -40,7 +51,16 @@ LION = OptimizerSpec(
     rates=SIGN_RATES,
     state_bytes=averages(1),
     packages=(Package("lion_pytorch"),),
-    removed={"use_triton": removed.TRITON},
+    removed={"use_triton": RemovedSetting((False,), "the update is the same without it.")},
+)
+
+LION_8BIT = bitsandbytes_spec(
+    Lion8bit,
+    "Lion 8-bit",
+    "Lion8bit",
+    bits_state(1),
+    rates=SIGN_RATES,
+    removed=removed.OF_BITSANDBYTES | {"is_paged": removed.PAGED},
 )
 
 TIGER = pytorch_optimizer_spec(

@@ -1,7 +1,5 @@
 """Fields that several optimizers share: each is declared here once and used by the optimizers that have it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -38,23 +36,16 @@ MOMENTUM = Setting(
     "Momentum", "Decay of the running sum of gradients: 0.9 averages about 10 steps, 0 turns momentum off."
 )
 Momentum = Annotated[float, Ge(0), Lt(1), MOMENTUM]
-Dampening = Annotated[
-    float,
-    *Interval(ge=0, le=1),
-    advanced_setting("Dampening", "The fraction of each new gradient that is left out of the momentum."),
-]
 Nesterov = Annotated[
     bool,
     advanced_setting("Nesterov momentum", "Looks ahead along the momentum. Needs a momentum above 0 and no dampening."),
 ]
-AMSGRAD = advanced_setting(
-    "AMSGrad", "Divides by the maximum of the squared-gradient average so far (Reddi et al. 2018): steadier, slower."
-)
-AmsGrad = Annotated[bool, AMSGRAD]
-ClipThreshold = Annotated[
-    float,
-    *Interval(ge=1, le=100),
-    advanced_setting("Clip threshold", "Scales updates with a larger RMS down to this value."),
+AmsGrad = Annotated[
+    bool,
+    advanced_setting(
+        "AMSGrad",
+        "Divides by the maximum of the squared-gradient average so far (Reddi et al. 2018): steadier, slower.",
+    ),
 ]
 BiasCorrection = Annotated[
     bool,
@@ -66,20 +57,17 @@ Maximize = Annotated[
     bool,
     advanced_setting("Maximize", "Maximizes the loss instead of minimizing it. Not for ordinary training."),
 ]
-_FOREACH = advanced_setting("Foreach", "Updates all weights in a few large operations: faster on a GPU, more memory.")
-Foreach = Annotated[bool, _FOREACH]
-ForeachUnlessFused = Annotated[bool, replace(_FOREACH, applies_when=When("fused", (False,)))]
-Fused = Annotated[
+FOREACH = advanced_setting("Foreach", "Updates all weights in a few large operations: faster on a GPU, more memory.")
+Foreach = Annotated[bool, FOREACH]
+FusedBackPass = Annotated[
     bool,
-    advanced_setting("Fused", "Runs the whole update in one kernel: the fastest, with the least memory."),
+    advanced_setting(
+        "Fused backward pass",
+        "Updates each weight as soon as its gradient is computed and frees the gradient: gradients take almost no "
+        "memory. Has no effect with gradient accumulation or float16; gradient clipping applies to each weight alone. "
+        "A step with a gradient that is not finite is skipped only from that weight on.",
+    ),
 ]
-FUSED_BACK_PASS = advanced_setting(
-    "Fused backward pass",
-    "Updates each weight as soon as its gradient is computed and frees the gradient: gradients take almost no memory. "
-    "Has no effect with gradient accumulation or float16; gradient clipping applies to each weight alone. A step with "
-    "a gradient that is not finite is skipped only from that weight on.",
-)
-FusedBackPass = Annotated[bool, FUSED_BACK_PASS]
 
 # Options that change the direction of an update.
 Cautious = Annotated[
@@ -97,11 +85,6 @@ DecoupledDecay = Annotated[
 FixedDecay = Annotated[
     bool,
     advanced_setting("Fixed decay", "The weight decay does not scale with the learning rate."),
-]
-EmaAlpha = Annotated[
-    float,
-    *Interval(ge=0, le=1000),
-    advanced_setting("Alpha", "The weight of the slow average of gradients relative to the fast one; 5 is usual."),
 ]
 
 # Optimizers that estimate their learning rate.
@@ -172,11 +155,6 @@ LargestUpdate = Annotated[
     ),
 ]
 
-SlowMeanBeta = Annotated[
-    float,
-    *Interval(ge=0, lt=1),
-    advanced_setting("Beta 3", "Decay of the slow average of gradients: 0.9999 averages about 10,000 steps."),
-]
 Rectify = Annotated[
     bool,
     advanced_setting("Rectify", "Reduces the first steps while the variance estimate is unreliable (Liu et al. 2020)."),
@@ -189,14 +167,6 @@ PlainWhileUnsure = Annotated[
         applies_when=When("rectify", (True,)),
     ),
 ]
-NormMean = Annotated[
-    float,
-    *Interval(ge=0, le=1),
-    advanced_setting(
-        "AdaNorm decay (r)", "Decay of the average of gradient norms.", applies_when=When("adanorm", (True,))
-    ),
-]
-AdaNorm = Annotated[bool, advanced_setting("AdaNorm", "Scales unusually small gradients up to their average norm.")]
 AdamDebias = Annotated[bool, advanced_setting("Adam debias", "Corrects the bias of the squared-gradient average only.")]
 AveragePower = Annotated[
     float,
@@ -212,37 +182,6 @@ RatePower = Annotated[
         "Weight LR power", "The power of the learning rate that weighs each step of the warm-up in the average."
     ),
 ]
-RateDecay = Annotated[
-    float,
-    *Interval(ge=0, le=10),
-    advanced_setting(
-        "Learning rate decay", "Lowers the learning rate a little with every step.", applies_when=IN_32_BITS
-    ),
-]
-FirstSum = Annotated[
-    float,
-    *Interval(ge=0, le=1000),
-    advanced_setting(
-        "Initial accumulator value",
-        "The start value of the sum of squared gradients: a larger value makes the first steps smaller.",
-        applies_when=IN_32_BITS,
-    ),
-]
-MomentumIn32Bits = Annotated[float, Ge(0), Lt(1), replace(MOMENTUM, applies_when=IN_32_BITS)]
-Centered = Annotated[
-    bool,
-    advanced_setting(
-        "Centered", "Divides by the variance of the gradients instead of their mean square.", applies_when=IN_32_BITS
-    ),
-]
-PositiveSmoothing = Annotated[
-    float, Gt(0), Lt(1), advanced_setting("Alpha", "Decay of the running average of squared gradients.")
-]
 PositiveMomentum = Annotated[
     float, Gt(0), Lt(1), Setting("Momentum", "Decay of the running sum of gradients: 0.9 averages about 10 steps.")
-]
-PositiveBeta1 = Annotated[
-    float,
-    *Interval(gt=0, lt=1),
-    advanced_setting("Beta 1", "Where gradients are computed, between the newest weights (0) and their average (1)."),
 ]

@@ -16,20 +16,11 @@ class RemovedSetting:
     why: str
 
 
-CAPTURABLE = RemovedSetting((False,), "steps are not recorded in CUDA graphs.")
 DIFFERENTIABLE = RemovedSetting((False,), "no gradient flows through an optimizer step.")
 SHARDED = RemovedSetting((False,), "the weights are never sharded.")
-LOG_EVERY = RemovedSetting((0,), "every step reports the estimated learning rate.")
-TRITON = RemovedSetting((False,), "the update is the same without it.")
 PERCENTILE_CLIPPING = RemovedSetting((100,), "bitsandbytes no longer has it. Use Clip grad norm.")
 PAGED = RemovedSetting((False,), "the state stays on the training device.")
 ALWAYS_8_BITS = RemovedSetting((8, "8", 32, "32"), "this optimizer keeps its state in 8 bits, always.")
-NO_RATE_DECAY = RemovedSetting((0,), "bitsandbytes does not support it. Use a schedule.")
-ALWAYS_DECOUPLED = RemovedSetting((True,), "bitsandbytes applies weight decay to the weights, always.")
-ALWAYS_CORRECTED = RemovedSetting((True,), "bitsandbytes corrects the averages for starting at zero, always.")
-NO_LIMIT = RemovedSetting((1, 0.02), "bitsandbytes limits updates only where the state has 32 bits.")
-FULL_GRADIENTS = RemovedSetting((True,), "the optimizer gets its gradients in float32, always.")
-ALL_AT_ONCE = RemovedSetting((False,), "its estimate needs the gradients of all weights.")
 
 OF_BITSANDBYTES = {
     "percentile_clipping": PERCENTILE_CLIPPING,
