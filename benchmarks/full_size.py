@@ -37,7 +37,7 @@ from modules.families.parts.folder_model import write_folder
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.write import CheckpointTraits
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, published_model
 from modules.formats.lazy_tensors import LazyTensor
 from modules.settings.shared_types import side_of
 from modules.system.devices import CPU, Device, move
@@ -108,7 +108,7 @@ def write_random_model(
     `changes` has, by part, the values of its config that differ from the published ones.
     """
     configs = {name: {**config, **changes.get(name, {})} for name, config in shipped_configs(model).items()}
-    classes = {p.name: load_factory(p.model_class) for p in FAMILIES[published(model).family].parts}
+    classes = {p.name: load_factory(p.model_class) for p in FAMILIES[published_model(model).family].parts}
     parts = {name: empty_part(classes[name], configs[name]) for name in configs if name in classes}
     states = {
         name: {
@@ -125,7 +125,7 @@ def write_random_model(
 
 
 def _prediction_of(model: str) -> str:
-    return "epsilon" if FAMILIES[published(model).family].process.flow is None else "flow"
+    return "epsilon" if FAMILIES[published_model(model).family].process.flow is None else "flow"
 
 
 def full_size_config(

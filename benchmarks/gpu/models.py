@@ -19,7 +19,7 @@ from benchmarks.toy_sdxl import write_toy_sdxl
 from modules.config.schema import Config
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, published_model
 from modules.families.spec import FamilySpec
 from modules.system.atomic import remove_folder
 from modules.system.devices import Device, resolve_device
@@ -51,7 +51,7 @@ class Subject:
     @property
     def family(self) -> str:
         """The name of its family."""
-        return published(self.model).family
+        return published_model(self.model).family
 
 
 def subjects(request: Request) -> tuple[Subject, ...]:
@@ -145,13 +145,13 @@ def random_model(
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         _make_room(folder.parent, model, copies)
-        tokenizers = _tokenizers(request.folder / "tokenizers" / model, FAMILIES[published(model).family])
+        tokenizers = _tokenizers(request.folder / "tokenizers" / model, FAMILIES[published_model(model).family])
         write_random_model(folder, model, device=device_of(request), tokenizers_from=tokenizers, changes=changes or {})
     return folder
 
 
 def _make_room(models: Path, model: str, copies: int) -> None:
-    configs, parts = shipped_configs(model), FAMILIES[published(model).family].parts
+    configs, parts = shipped_configs(model), FAMILIES[published_model(model).family].parts
     empty = (empty_part(load_factory(p.model_class), configs[p.name]) for p in parts if p.name in configs)
     needed = copies * sum(_BYTES * weight.numel() for part in empty for weight in part.state_dict().values())
     for other in sorted(models.iterdir()):

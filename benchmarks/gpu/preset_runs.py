@@ -17,7 +17,7 @@ from modules.config.schema import Config
 from modules.config.usage import learns_from
 from modules.data.image_settings import CONDITIONING_FOLDERS
 from modules.families.parts.single_file.models import shipped_configs
-from modules.families.registry import files_of, published
+from modules.families.registry import files_of, published_model
 from modules.settings.shared_types import side_of
 from modules.system.atomic import remove_folder
 
@@ -129,7 +129,7 @@ def _folder_of(request: Request, plain: Config) -> Path:
     """Return the model of a preset. Other models are removed from the disk, except the ones that stages use."""
     model, changes = model_name(plain), _changed_configs(plain)
     if request.is_tiny:
-        return next(model_of(request, s) for s in subjects(request) if s.family == published(model).family)
+        return next(model_of(request, s) for s in subjects(request) if s.family == published_model(model).family)
     name = f"{model}-{plain.model.variant}" if changes else model
     models = request.folder / "models"
     for other in models.iterdir() if models.is_dir() else ():

@@ -39,8 +39,8 @@ class Lora(RankedSettings):
         *Interval(gt=0, le=1024),
         advanced_setting(
             "LoRA+ ratio",
-            "The learning rate of the matrix that begins as zero (B, or up), divided by that of the others (Hayou et "
-            "al. 2024, who suggest 16). 1 trains all with the same rate.",
+            "The learning rate of the matrix that begins as zero (B, or up), divided by the rate of the others (Hayou "
+            "et al. 2024, who suggest 16). 1 trains all with the same rate.",
         ),
     ] = 1.0
     max_norm: Annotated[

@@ -20,8 +20,8 @@ from peft.tuners.lora import LoraLayer
 from torch import nn
 from torch.nn import functional
 
-from modules.adapters.lora_fused import AdaptedLinear, AdaptedSiblings, AddLowRank, Rounded
-from modules.families.parts.circular_padding import padded
+from modules.adapters.lora_fused import AdaptedLinear, AdaptedSiblings, AddLowRank, RoundFactor
+from modules.families.parts.circular_padding import pad_input
 from modules.memory.pass_copies import Copies, copies_of
 
 ADAPTER = "default"
@@ -107,8 +107,8 @@ def is_plain(layer: nn.Module) -> bool:
 
 
 def _convolve(base: nn.Conv2d, out: torch.Tensor, x: torch.Tensor, factors: _Factors, scale: float) -> torch.Tensor:
-    down, up = (Rounded.apply(*pair) for pair in zip(factors[:2], factors[2:], strict=True))  # type: ignore[no-untyped-call]
-    low = functional.conv2d(padded(base, x), down, None, base.stride, base.padding, base.dilation)
+    down, up = (RoundFactor.apply(*pair) for pair in zip(factors[:2], factors[2:], strict=True))  # type: ignore[no-untyped-call]
+    low = functional.conv2d(pad_input(base, x), down, None, base.stride, base.padding, base.dilation)
     return torch.add(out, functional.conv2d(low, up), alpha=scale)
 
 

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 
-class Rounded(torch.autograd.Function):
+class RoundFactor(torch.autograd.Function):
     """A copy of a factor, in the dtype of the products; its gradient becomes the factor's."""
 
     @staticmethod

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from modules.adapters.layer_dropout import ModuleDropout, drop_channels
-from modules.families.parts.circular_padding import padded
+from modules.families.parts.circular_padding import pad_input
 
 _NAME = "initial_product"
 _OVERSAMPLING, _ITERATIONS = 8, 4  # Halko et al. 2011, algorithm 4.4, with what its section 1.3 recommends
@@ -36,7 +36,7 @@ class InitialProduct(nn.Module):
         """Return B0 A0 x, unscaled."""
         down, up = self.factors
         if isinstance(layer, nn.Conv2d):
-            low = functional.conv2d(padded(layer, x), down, None, layer.stride, layer.padding, layer.dilation)
+            low = functional.conv2d(pad_input(layer, x), down, None, layer.stride, layer.padding, layer.dilation)
             return functional.conv2d(low, up)
         return functional.linear(functional.linear(x, down), up)
 

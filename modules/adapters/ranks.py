@@ -18,7 +18,7 @@ from modules.adapters.training_settings import RankedSettings
 from modules.settings.layer_filter import LayerFilter, invalid_entry
 from modules.system.errors import DarkroomError
 from modules.system.patterns import compiled_pattern
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 MAX_RANK, MAX_ALPHA = 1024, 4096.0
 _REGEX = "re:"
@@ -92,7 +92,7 @@ class LayerRanks:
             alpha = self.alpha if self.is_stabilized or rank == self.rank else self.alpha / self.rank * rank
         return rank, alpha
 
-    def unused(self, layers: Iterable[tuple[str, str]]) -> list[str]:
+    def unused_lines(self, layers: Iterable[tuple[str, str]]) -> list[str]:
         """Return the lines that match none of the layers, which are given by part and path."""
         places = [(part, path.removeprefix(_TEXT_MODEL)) for part, path in layers]
         return [str(named) for named in self.named if not any(named.takes(*place) for place in places)]
@@ -176,7 +176,7 @@ def is_convolution(weight: Shape) -> bool:
 def unused_ranks(settings: Any, layers: Iterable[tuple[str, str]]) -> Problem | None:
     """Return a problem if a line of the ranks by layer matches none of the layers, given by part and path."""
     text = getattr(settings, "layer_ranks", "")
-    unused = ranks_of(settings).unused(layers) if text else []
+    unused = ranks_of(settings).unused_lines(layers) if text else []
     if not unused:
         return None
     return Problem(
@@ -211,7 +211,7 @@ def _parse_entry(entry: str) -> NamedRank:
     # The time of a match grows with the square of the spaces in a line.
     match = _LINE.fullmatch(entry) if len(entry) <= _MAX_LINE_CHARS else None
     if match is None:
-        raise DarkroomError(f"{shown(entry)} in the ranks of layers is not a name and a rank.", advice=advice)
+        raise DarkroomError(f"{quote(entry)} in the ranks of layers is not a name and a rank.", advice=advice)
     name, rank = match["name"], int(match["rank"])
     try:
         alpha = None if match["alpha"] is None else float(match["alpha"])

@@ -15,7 +15,7 @@ from typing import Any
 
 from modules.system.file_errors import plain_reason
 from modules.system.paths import PROGRAM_ROOT
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 from modules.system.regular_files import read_json_object
 from modules.system.secrets import without_secrets
 
@@ -128,7 +128,7 @@ def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> Lo
     if version is None or not isinstance(entries, list):
         return None
     if version not in range(1, LIST_VERSION + 1):
-        message = f"{path} is from another version of Darkroom ({shown(version)}); only known settings are loaded."
+        message = f"{path} is from another version of Darkroom ({quote(version)}); only known settings are loaded."
         notes.append(Problem(kind.list_path, message, "warning"))
     is_older = isinstance(version, int) and 0 < version < LIST_VERSION
     return LoadedList(entries, path, version if is_older else LIST_VERSION)
@@ -154,7 +154,7 @@ def _find(kind: ListKind, name: str, folder: Path, notes: list[Problem], *, is_o
         notes.append(
             Problem(
                 kind.list_path,
-                f"The file {shown(name)} with the {kind.name} was not found in {searched}.",
+                f"The file {quote(name)} with the {kind.name} was not found in {searched}.",
                 "warning",
                 "Copy it next to the config and load that again, or enter them by hand.",
             )

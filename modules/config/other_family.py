@@ -19,7 +19,7 @@ from modules.settings.edit import get_path, live_records, replace_value
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord, records_of
 from modules.settings.shared_types import side_of
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, shorten
 
 # The settings that a run keeps with any model; all others are the preset's.
 _KEPT = (
@@ -204,7 +204,7 @@ def _left_out(config: Config, start: Config) -> Iterator[Problem]:
     for record in live_records(config):
         if _is_at_default(config, record) or record.path == "model.base_model" or _is_kept(record.path):
             continue
-        value = cut(str(get_path(config, record.path)), max_chars=_MAX_CHARS)
+        value = shorten(str(get_path(config, record.path)), max_chars=_MAX_CHARS)
         if record.setting.path_kind in ("file", "model") and not record.path.startswith("embeddings."):
             yield _note(record.path, f"{record.label} ({value}) is left out: it is for {source.label} models.")
         elif record.path in _LAYER_NAMES:
@@ -295,7 +295,7 @@ def _label(config: Config, path: str) -> str:
 
 def _value_text(record: FieldRecord, value: object) -> str:
     text = f"{value:g}" if isinstance(value, float) else record.choices.get(str(value), str(value))
-    return cut(text, max_chars=20) or "none"
+    return shorten(text, max_chars=20) or "none"
 
 
 def _note(path: str, message: str) -> Problem:

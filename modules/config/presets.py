@@ -14,7 +14,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 
-from modules.config.codec import Loaded, export_file, load_file, pack_lists
+from modules.config.codec import LoadedConfig, export_file, load_file, pack_lists
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES, newest_families
 from modules.system.errors import DarkroomError
@@ -54,13 +54,13 @@ class Preset:
         """Whether it trains one of the demo's models, which come with the program."""
         return self.name == DEMO or self.name.startswith(f"{DEMO} ")
 
-    def load(self, *, over: Config | None = None) -> Loaded:
+    def load(self, *, over: Config | None = None) -> LoadedConfig:
         """Read the preset; missing settings come from `over`. Like every load, this never raises on content."""
         return load_file(self.path, over=over)
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """The result of an import: the presets that now belong to the user, and the problems found in each file."""
 
     presets: tuple[Preset, ...]
@@ -155,7 +155,7 @@ def save_preset(config: Config, name: str, *, user_dir: Path | None = None) -> P
     return Preset(stem, "yours", path)
 
 
-def import_presets(folder: Path, *, user_dir: Path | None = None) -> Imported:
+def import_presets(folder: Path, *, user_dir: Path | None = None) -> ImportResult:
     """Import every preset of a folder, such as OneTrainer's `training_presets`, as a preset of the user.
 
     Built-in ones ('#') are skipped. Presets that the user already has are never changed: an identical one is not
@@ -174,7 +174,7 @@ def import_presets(folder: Path, *, user_dir: Path | None = None) -> Imported:
         presets.append(preset)
         problems.append(Problem("", f"{file.stem}: {message}", "info"))
         problems += (Problem("", f"{file.stem}: {p}", p.severity) for p in loaded.problems)
-    return Imported(tuple(presets), tuple(problems))
+    return ImportResult(tuple(presets), tuple(problems))
 
 
 def _keep(config: Config, name: str, target: Path) -> tuple[Preset, str]:
@@ -216,7 +216,7 @@ TRASH = ".trash"
 
 
 @dataclass(frozen=True, slots=True)
-class Trashed:
+class DeletedPreset:
     """A deleted preset: its file, and where it is kept."""
 
     preset: Preset
@@ -251,7 +251,7 @@ def describe_preset(preset: Preset, text: str) -> None:
     export_file(config.model_copy(update={"general": config.general.model_copy(update={"notes": text})}), preset.path)
 
 
-def delete_preset(preset: Preset) -> Trashed:
+def delete_preset(preset: Preset) -> DeletedPreset:
     """Move a preset of the user into the trash folder next to it. Raises OSError."""
     _refuse_built_in(preset)
     trash = preset.path.parent / TRASH
@@ -259,10 +259,10 @@ def delete_preset(preset: Preset) -> Trashed:
     names = (f"{preset.name}{f' {n}' if n > 1 else ''}.json" for n in count(1))
     kept = next(trash / name for name in names if not (trash / name).exists())
     preset.path.rename(kept)
-    return Trashed(preset, kept)
+    return DeletedPreset(preset, kept)
 
 
-def restore_preset(trashed: Trashed) -> Preset:
+def restore_preset(trashed: DeletedPreset) -> Preset:
     """Move a deleted preset back; under another name if its own is taken by now. Raises OSError."""
     first = trashed.preset.path
     paths = (first.with_stem(f"{first.stem}{f' {n}' if n > 1 else ''}") for n in count(1))

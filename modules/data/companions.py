@@ -19,7 +19,7 @@ from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import MASK_FIELD, SUFFIXES, sample_of
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.masks import alpha_mask, as_mask, white_box
-from modules.system.problem import shown
+from modules.system.problem import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def named_file(name: str, start: Sequence[Path], allowed: Sequence[Path], *, ima
         if is_inside and (file := _companion(path, folder)) is not None:
             return file
     where = " or ".join(dict.fromkeys(map(str, folders)))
-    raise BrokenImageError(image, f"the reference image {shown(name)} is not in {where}")
+    raise BrokenImageError(image, f"the reference image {quote(name)} is not in {where}")
 
 
 def box_of_mask(mask: Companion, image_size: Size) -> Box | None:

@@ -52,8 +52,8 @@ class Concept(Section):
             "concept. Prompts concepts have no images, for methods that train on images they sample themselves. "
             "Preference pairs hold a chosen and a rejected image for each caption, which Diffusion-DPO trains "
             "on: a folder with the subfolders chosen and rejected, in which the images of a pair have the same name, "
-            "or a metadata file (.jsonl, .csv, .parquet) with the columns chosen, rejected and caption, or those of "
-            "Pick-a-Pic. Validation pairs are only evaluated.",
+            "or a metadata file (.jsonl, .csv, .parquet) with the columns chosen, rejected and caption, or the columns "
+            "of Pick-a-Pic. Validation pairs are only evaluated.",
             choice_labels={
                 "training": "Training",
                 "validation": "Validation",

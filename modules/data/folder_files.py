@@ -43,7 +43,7 @@ class PackedFiles(NamedTuple):
         """Return files with their names packed."""
         return cls(files._replace(names=[]), "\0".join(files.names))
 
-    def unpacked(self) -> FolderFiles:
+    def unpack(self) -> FolderFiles:
         """Return the files as they were; each time their names are new objects."""
         return self.files._replace(names=self.names.split("\0"))
 

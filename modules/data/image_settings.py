@@ -144,7 +144,7 @@ class ImageChanges(Section):
         str,
         advanced_setting(
             "Second reference folder",
-            "The folder of the second reference images of an editing model, such as those of a garment or of a style. "
+            "The folder of the second reference images of an editing model, such as images of a garment or of a style. "
             "An image need not have one: images are batched with others that have as many.",
             group=REFERENCE_IMAGES,
             path_kind="folder",

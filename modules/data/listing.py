@@ -12,7 +12,7 @@ from modules.data.folder_files import LeftOut, list_files, stem_of, suffix_of
 from modules.data.inputs import companion_suffixes
 from modules.data.links import LEADS_OUT
 from modules.data.shard_index import shard_index
-from modules.system.problem import shown
+from modules.system.problem import quote
 
 # All that Pillow decodes by itself, and HEIC. Not among them: EPS and PostScript, which are run as a program.
 SUFFIXES = frozenset(
@@ -152,7 +152,7 @@ def of_data_sets(archives: list[Path], skipped: list[SkippedEntry]) -> Iterator[
             named[folder] = tables.data_files(folder)
             missing = [n for n in named[folder] if folder / n not in there]
             if missing:
-                reason = f"names a file of the data set that is not there: {shown(missing[0])}"
+                reason = f"names a file of the data set that is not there: {quote(missing[0])}"
                 skipped.append(SkippedEntry(folder / tables.STATE_FILE, reason))
         if is_arrow and named[folder] and archive.name not in named[folder]:
             skipped.append(SkippedEntry(archive, _OTHER_ARROW))

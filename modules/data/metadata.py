@@ -20,7 +20,7 @@ from modules.data.captions.sources import decode_text, text_lines
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import SkippedEntry, is_metadata, sample_of
 from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, row_name, table_facts
-from modules.system.problem import shown
+from modules.system.problem import quote
 from modules.system.regular_files import json_object_in
 
 METADATA_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"})
@@ -140,7 +140,7 @@ class MetadataCaptions:
             missing = [n for n in metadata.columns[0] if not any(os.path.normpath(f / n) in there for f in folders)]
             if missing:
                 others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-                skipped.append(SkippedEntry(file, f"names images that are not there: {shown(missing[0])}{others}"))
+                skipped.append(SkippedEntry(file, f"names images that are not there: {quote(missing[0])}{others}"))
         return skipped
 
     def missing_columns(self) -> list[SkippedEntry]:
@@ -224,7 +224,7 @@ def _texts_of(
         if rows and not columns:
             reason = f"has no column {CAPTION_COLUMNS[0]} or {CAPTION_COLUMNS[1]}; {listed_columns(known)}"
             problems.append(MetadataProblem(reason, "caption_columns"))
-    missing = [shown(c) for c in columns if rows and c not in known]
+    missing = [quote(c) for c in columns if rows and c not in known]
     problems += [MetadataProblem(f"has no column {c}; {listed_columns(known)}", "caption_columns") for c in missing]
     texts: tuple[dict[str, tuple[str, ...]], ...] = tuple({} for _ in columns or [""])
     for key, row in rows:
@@ -336,7 +336,7 @@ def usual_columns(columns: Collection[str]) -> tuple[str, ...]:
 
 def listed_columns(columns: Collection[str]) -> str:
     """Return a sentence's part that names the columns of a file."""
-    return f"its columns are {', '.join(shown(c) for c in list(columns)[:20])}" if columns else "it has no columns"
+    return f"its columns are {', '.join(quote(c) for c in list(columns)[:20])}" if columns else "it has no columns"
 
 
 def plain_path(name: str) -> str:

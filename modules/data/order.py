@@ -97,7 +97,7 @@ def sample_indices_of_epoch(concepts: Sequence[ConceptRepeats], *, num_resolutio
         examples = examples_N[owners]
         resolutions = (examples + shown_before_N[owners] + repeats) % num_resolutions
         parts.append(Samples(np.stack([examples, repeats, resolutions, np.full_like(examples, epoch)])))
-    return Samples.joined(parts)
+    return Samples.concatenate(parts)
 
 
 def sizes_of_epoch(
@@ -201,7 +201,7 @@ def groups_of_epoch(
     ends: list[Numbers] = []
     first = 0
     for size in sorted({*by_size, *carried}):
-        group = Samples.joined([Samples.of(s[size]) for s in (carried, by_size) if size in s])
+        group = Samples.concatenate([Samples.of(s[size]) for s in (carried, by_size) if size in s])
         count = len(group) if partial_batches == "keep" else len(group) // batch_size * batch_size
         starts.append(first + np.arange(0, count, batch_size))
         ends.append(np.minimum(starts[-1] + batch_size, first + count))
@@ -210,4 +210,4 @@ def groups_of_epoch(
     batches = list(range(sum(map(len, starts))))
     draw.shuffle(batches)
     starts_B, ends_B = (np.concatenate([np.zeros(0, np.int64), *of_sizes])[batches] for of_sizes in (starts, ends))
-    return AccumulationGroups(Samples.joined(parts), starts_B, ends_B, accumulation_steps=accumulation_steps)
+    return AccumulationGroups(Samples.concatenate(parts), starts_B, ends_B, accumulation_steps=accumulation_steps)

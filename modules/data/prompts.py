@@ -19,7 +19,7 @@ from modules.data.metadata import (
 from modules.data.scan import Scan
 from modules.data.source_image import SourceImage
 from modules.data.tables import TABLE_SUFFIXES, read_texts, table_facts
-from modules.system.problem import shown
+from modules.system.problem import quote
 
 _TEXT_SUFFIX = ".txt"
 PROMPT_SUFFIXES = (_TEXT_SUFFIX, ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
@@ -99,7 +99,7 @@ def _rows(file: Path, columns: Sequence[str], problems: list[MetadataProblem]) -
     if known and not chosen:
         reason = f"has no column text, caption or prompt; {listed_columns(known)}"
         problems.append(MetadataProblem(reason, "caption_columns"))
-    missing = [shown(c) for c in chosen if known and c not in known]
+    missing = [quote(c) for c in chosen if known and c not in known]
     problems += [MetadataProblem(f"has no column {c}; {listed_columns(known)}", "caption_columns") for c in missing]
     for number, row in enumerate(rows, start=1):
         if texts := texts_of_row(row, chosen):

@@ -54,7 +54,7 @@ class Samples(Sequence[SampleIndex]):
         return cls(np.array(rows, np.int64).reshape(len(rows), 4).T)
 
     @classmethod
-    def joined(cls, parts: Sequence[Samples]) -> Samples:
+    def concatenate(cls, parts: Sequence[Samples]) -> Samples:
         """Return the samples of several parts, one after the other."""
         return cls(np.concatenate([np.zeros((4, 0), np.int64), *(p.columns_4N for p in parts)], axis=1))
 

@@ -105,15 +105,15 @@ def scan_folder(
     else:
         found = list_files(folder, include_subfolders=include_subfolders, leave_out=listing.skipping(skipped))
         listed = [PackedFiles.of(files) for files in found]
-        fingerprint = _fingerprint((part.unpacked() for part in listed), ())
-        images_of = [images_among(part.unpacked(), listing.SUFFIXES, skipped).images for part in listed]
+        fingerprint = _fingerprint((part.unpack() for part in listed), ())
+        images_of = [images_among(part.unpack(), listing.SUFFIXES, skipped).images for part in listed]
         if any(images_of):
             for part in listed:
-                skipped += listing.archives_beside(_archives_in(part.unpacked()))
-            parts = (ImageFiles(part.unpacked(), among) for part, among in zip(listed, images_of, strict=True))
+                skipped += listing.archives_beside(_archives_in(part.unpack()))
+            parts = (ImageFiles(part.unpack(), among) for part, among in zip(listed, images_of, strict=True))
             num_images = sum(map(len, images_of))
             return _scan_files(folder, parts, num_images, captions, metadata, index, watch, skipped, fingerprint)
-        files = [part.files.folder / name for part in listed for name in part.unpacked().names]
+        files = [part.files.folder / name for part in listed for name in part.unpack().names]
         archives = listing.archives_among(folder, files, skipped)
     inside = [a for archive in archives if (a := files_of_archive(archive, index, skipped)) is not None]
     parts = (part for archive in inside for part in archive.parts())

@@ -31,7 +31,7 @@ class Rows:
     first: int = 0
     total: int = 0
 
-    def drawn(self, num_samples: int) -> int:
+    def num_drawn(self, num_samples: int) -> int:
         """Return how many samples' numbers to draw for `num_samples` samples."""
         return self.total or num_samples
 
@@ -48,7 +48,7 @@ def gaussian_like(
 ) -> torch.Tensor:
     """Return standard normal noise of a tensor's shape, float32, on a device."""
     num_samples, *shape = tensor_BCHW.shape
-    drawn = torch.randn((rows.drawn(num_samples), *shape), generator=generator)
+    drawn = torch.randn((rows.num_drawn(num_samples), *shape), generator=generator)
     return move_async(rows.select(drawn, num_samples), device)
 
 
@@ -63,7 +63,7 @@ def uniform_timesteps(
 ) -> torch.Tensor:
     """Return timesteps sampled uniformly from the schedule's `strengths`, int64 of shape (B,)."""
     among = timesteps_between(strengths, num_timesteps=num_timesteps)
-    drawn = torch.randint(among.start, among.stop, (rows.drawn(batch_size),), generator=generator)
+    drawn = torch.randint(among.start, among.stop, (rows.num_drawn(batch_size),), generator=generator)
     return move_async(rows.select(drawn, batch_size), device)
 
 

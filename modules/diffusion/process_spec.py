@@ -220,7 +220,7 @@ class ProcessSpec:
         """Whether timesteps are numbers between 0 and 1000 and not only the whole ones."""
         return self.flow is not None
 
-    def undefined(self, what: str) -> str:
+    def undefined_message(self, what: str) -> str:
         """Return the sentence that refuses something which has no meaning for models of this process."""
         return f"{what} is not defined for {self.label} models."
 

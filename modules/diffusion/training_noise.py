@@ -117,7 +117,7 @@ def pyramid_noise(
         ratio = 2.0 + 2.0 * float(torch.rand((), dtype=torch.float64, generator=generator))
         level_height = max(1, int(height / ratio**level))
         level_width = max(1, int(width / ratio**level))
-        num_drawn = seed.rows.drawn(num_samples)
+        num_drawn = seed.rows.num_drawn(num_samples)
         drawn = torch.randn((num_drawn, math.prod(channels), level_height, level_width), generator=generator)
         coarse = seed.rows.select(drawn, num_samples)
         enlarged_BCHW = interpolate(coarse, size=(height, width), mode="bilinear", align_corners=False)
@@ -142,7 +142,7 @@ def generalized_offset_factor(process: NoiseProcess, timesteps_B: torch.Tensor) 
     without such steps.
     """
     if process.spec.flow is not None:
-        raise DarkroomError(process.spec.undefined("Generalized offset noise"), advice="Switch it off.")
+        raise DarkroomError(process.spec.undefined_message("Generalized offset noise"), advice="Switch it off.")
     last_1 = torch.full_like(timesteps_B[:1], process.num_timesteps - 1)
     sigma_B = process.snr(timesteps_B).rsqrt().clamp(max=_HIGHEST_SIGMA)
     psi_B: torch.Tensor = sigma_B / process.snr(last_1).rsqrt().clamp(max=_HIGHEST_SIGMA)
@@ -162,7 +162,7 @@ def _offset(
     """
     generator = seed.generator("offset noise")
     num_samples, channels, *places = clean_BCHW.shape
-    drawn = torch.randn((seed.rows.drawn(num_samples), channels, *(1 for _ in places)), generator=generator)
+    drawn = torch.randn((seed.rows.num_drawn(num_samples), channels, *(1 for _ in places)), generator=generator)
     offset_BC11 = move_async(seed.rows.select(drawn, num_samples), seed.device)
     weight = _strengths(clean_BCHW, settings.offset_random_strength, generator, seed) * settings.offset_weight
     if settings.offset_adaptive_scale:
@@ -178,5 +178,5 @@ def _strengths(clean_BCHW: torch.Tensor, is_random: bool, generator: torch.Gener
     num_samples = len(clean_BCHW)
     if not is_random:
         return for_samples(torch.ones(num_samples, device=seed.device.torch), clean_BCHW)
-    drawn = torch.rand(seed.rows.drawn(num_samples), generator=generator)
+    drawn = torch.rand(seed.rows.num_drawn(num_samples), generator=generator)
     return for_samples(move_async(seed.rows.select(drawn, num_samples), seed.device), clean_BCHW)

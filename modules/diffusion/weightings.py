@@ -80,7 +80,7 @@ class WeightingSpec:
         if not set(predictions).isdisjoint(self.predictions):
             return "", ""
         others = [spec.label for spec in weightings_for(predictions).values()]
-        return process.undefined(f"The loss weighting {self.label}"), f"Choose one of: {', '.join(others)}."
+        return process.undefined_message(f"The loss weighting {self.label}"), f"Choose one of: {', '.join(others)}."
 
 
 def min_snr_weights(snr_B: torch.Tensor, *, gamma: float, prediction_type: PredictionType) -> torch.Tensor:

@@ -65,7 +65,7 @@ def backup_bytes(
         plan = plans[name]
         if plan.trains == "nothing":
             continue
-        shapes = part.trained(plan)
+        shapes = part.trained_shapes(plan)
         item = plan.adapter.item_bytes if plan.adapter else plan.weight_bytes
         kept = (FLOAT32_BYTES if has_master_weights else item) + (item if has_reference else 0)
         total += count(shapes) * (kept + (FLOAT32_BYTES if has_average else 0)) + optimizer_bytes(optimizer, shapes)

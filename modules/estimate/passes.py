@@ -28,7 +28,7 @@ class PartWeights:
     adapter: Mapping[str, Shape]
     quantized: Mapping[str, int] = field(default_factory=dict)
 
-    def trained(self, plan: PartPlan) -> list[Shape]:
+    def trained_shapes(self, plan: PartPlan) -> list[Shape]:
         """Return the shapes of the trained weights."""
         trained = (shape for name, shape in self.own.items() if plan.is_trained(name.rpartition(".")[0]))
         return [*trained, *self.adapter.values()]

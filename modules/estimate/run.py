@@ -108,7 +108,13 @@ class _Run:
                 return parts | {"activations": self._text(here, batch=1)}
             case "training":
                 copies = {"original weights": self._original_bytes(), "reference weights": self._reference_bytes()}
-                return parts | self._kept() | self._training(here) | copies | {"sampled latents": self._latents_bytes()}
+                return (
+                    parts
+                    | self._lasting_bytes()
+                    | self._training(here)
+                    | copies
+                    | {"sampled latents": self._latents_bytes()}
+                )
             case "validating" if run.reconstructs:  # one image after the other
                 peak = max(self._vae(encodes=encodes, sizes=(self.size,)) for encodes in (True, False))
                 return parts | self._without_gradients(peak)
@@ -154,7 +160,7 @@ class _Run:
             return shapes
         return [(math.ceil(first / run.num_shards), *rest) for first, *rest in shapes]
 
-    def _kept(self) -> dict[str, int]:
+    def _lasting_bytes(self) -> dict[str, int]:
         """Return the bytes that stay allocated from the first step to the last, in every phase."""
         small = sum(count(self._trained_of(n)) for n in self.run.plans if self._trained_item(n) < FLOAT32_BYTES)
         return {
@@ -292,7 +298,7 @@ class _Run:
     def _without_gradients(self, activations_bytes: int) -> dict[str, int]:
         """Return the bytes of a phase between training steps, in which the model is only used, besides its weights."""
         swapped = {"weights swapped out for EMA": self._swapped_bytes()}
-        return self._kept() | {"activations": activations_bytes} | swapped
+        return self._lasting_bytes() | {"activations": activations_bytes} | swapped
 
     def _swapped_bytes(self) -> int:
         """Return the bytes of the weights kept aside while EMA, or the optimizer's evaluation weights, replace them."""

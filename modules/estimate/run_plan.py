@@ -28,7 +28,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledImages:
     """The memory facts of a method that trains on images it samples.
 
     `backprop_steps` is the maximum number of denoising steps of one graph, which continues through the decoding; 0 for
@@ -69,7 +69,7 @@ class RunPlan:
     """Whether it trains in float16 with a loss scaler."""
     is_fused: bool = False
     """Whether weights are updated inside the backward pass."""
-    sampled: Sampled | None = None
+    sampled: SampledImages | None = None
     """Set where training steps sample images."""
     runtime_bytes: int = RUNTIME_BYTES
     """The memory of the device's runtime."""

@@ -1,7 +1,7 @@
 """Traces the passes of a model's parts: `python -m modules.estimate.tracing` is the process that does it.
 
 It reads the family and the configs of the parts as JSON from its standard input, and keeps the recordings where
-`recordings_of` looks for them. `shipping.py` makes those of published models.
+`recordings_of` looks for them. `shipping.py` makes the recordings of published models.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def traced_part(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> 
 
 
 def _sizes_of(spec: FamilySpec) -> tuple[PassSize, ...]:
-    """Return sizes at which latents have sides as those of the usual factor, so that their attention is the same."""
+    """Return sizes whose latents have the same sides as with the usual factor, so that their attention is the same."""
     times = max(1, spec.latents.factor // _USUAL_FACTOR)
     return tuple(replace(size, width_px=times * size.width_px, height_px=times * size.height_px) for size in _SIZES)
 

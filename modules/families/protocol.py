@@ -176,8 +176,8 @@ class ModelFamily(Protocol):
     ) -> torch.Tensor:
         """Return the images of latents, float32 in [-1, 1], (B, 3, P, P). With gradients there are no tiles.
 
-        `prompts` is the conditioning of their prompts, after those of negative prompts if there are any: few decoders
-        read it, and none needs it.
+        `prompts` is the conditioning of their prompts, after the conditioning of negative prompts if there are any: few
+        decoders read it, and none needs it.
         """
         ...
 

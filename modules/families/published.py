@@ -73,7 +73,7 @@ class PublishedModel:
 
     def shipped_configs(self) -> dict[str, dict[str, Any]]:
         """Return the configs of its parts and of its scheduler, by part; none where none ship."""
-        return {} if self.configs is None else {n: dict(c) for n, c in _shipped(self.configs).items()}
+        return {} if self.configs is None else {n: dict(c) for n, c in _read_configs(self.configs).items()}
 
     def architecture_of(self, variant: str = "") -> str:
         """Return ModelSpec's id of the model, or of one of its variants."""
@@ -138,5 +138,5 @@ class FamilyFiles:
 
 
 @cache
-def _shipped(folder: Path) -> dict[str, dict[str, Any]]:
+def _read_configs(folder: Path) -> dict[str, dict[str, Any]]:
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}

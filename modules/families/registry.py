@@ -101,7 +101,7 @@ def published_models() -> Iterator[PublishedModel]:
         yield from files.models
 
 
-def published(model: str) -> PublishedModel:
+def published_model(model: str) -> PublishedModel:
     """Return a published model by name. Raises DarkroomError for an unknown one."""
     match = next((m for m in published_models() if m.name == model), None)
     if match is None:

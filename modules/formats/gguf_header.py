@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-from modules.formats.headers import MAX_NAME_CHARS, MAX_TENSORS, UnreadableFileError, opened, over_limit
+from modules.formats.headers import MAX_NAME_CHARS, MAX_TENSORS, UnreadableFileError, open_header, over_limit
 from modules.system.regular_files import open_regular
 
 MAGIC = b"GGUF"
@@ -89,7 +89,7 @@ def is_gguf(path: Path) -> bool:
 
 def read_gguf_header(path: Path) -> GgufHeader:
     """Return a GGUF file's header. Raises UnreadableFileError for any other file, or a damaged one."""
-    with opened(path) as (file, size):
+    with open_header(path) as (file, size):
         return _Reader(path, file, size).header()
 
 

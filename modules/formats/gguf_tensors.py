@@ -1,6 +1,6 @@
 """The tensors of a GGUF file: unpacked on demand in plain torch, on any device, or packed as they are stored.
 
-The layouts are those of ggml (`ggml-common.h`); the package gguf computes the same values in numpy. diffusers has such
+The layouts are ggml's (`ggml-common.h`); the package gguf computes the same values in numpy. diffusers has such
 functions, too, but they copy small tables to the device at each call, for which the host waits, and which no CUDA graph
 can record. Here every constant is a number in the code.
 

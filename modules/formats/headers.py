@@ -70,12 +70,12 @@ class Header:
 
 def read_header(path: Path) -> Header:
     """Return a safetensors file's header. Raises UnreadableFileError for any other file."""
-    with opened(path) as (file, size):
+    with open_header(path) as (file, size):
         return _read(path, file, size)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+def open_header(path: Path) -> Iterator[tuple[BinaryIO, int]]:
     """Open a file, and give it with its size. Raises UnreadableFileError if it cannot be read, also later on."""
     try:
         with open_regular(path) as file:

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from modules.memory.transfers import Arriving, Sent, Transfers
+from modules.memory.transfers import Arriving, OffloadedTensor, Transfers
 
 
-class _Kept:
+class _OffloadedStorage:
     """An offloaded storage, as a flat tensor. A backward pass needs them from the last one to the first."""
 
-    def __init__(self, sent: Sent, source: StorageWeakRef, former: _Kept | None) -> None:
+    def __init__(self, sent: OffloadedTensor, source: StorageWeakRef, former: _OffloadedStorage | None) -> None:
         self.source = source
         self.num_views = 0
         self._sent = sent
@@ -53,7 +53,7 @@ class _Kept:
 class _View:
     """A saved tensor, as a view of its storage."""
 
-    kept: _Kept
+    kept: _OffloadedStorage
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
@@ -69,15 +69,17 @@ class _Keeping:
     def __init__(self, module: nn.Module, transfers: Transfers) -> None:
         self._transfers = transfers
         self._weights = {w.untyped_storage().data_ptr() for w in (*module.parameters(), *module.buffers())}
-        self._known: weakref.WeakValueDictionary[tuple[int, int, torch.dtype], _Kept] = weakref.WeakValueDictionary()
-        self._newest: weakref.ref[_Kept] | None = None
+        self._known: weakref.WeakValueDictionary[tuple[int, int, torch.dtype], _OffloadedStorage] = (
+            weakref.WeakValueDictionary()
+        )
+        self._newest: weakref.ref[_OffloadedStorage] | None = None
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor | _View:
         """Return the object autograd saves instead of a tensor: the tensor itself if it is a weight or very small."""
         is_elsewhere = tensor.device.type != self._transfers.train_device.type
         if tensor.dim() == 0 or is_elsewhere or tensor.untyped_storage().data_ptr() in self._weights:
             return tensor
-        kept = self._kept(tensor)
+        kept = self._storage_of(tensor)
         kept.num_views += 1
         return _View(kept, tensor.size(), tensor.stride(), int(tensor.storage_offset()))
 
@@ -85,7 +87,7 @@ class _Keeping:
         """Return the saved tensor."""
         return packed if isinstance(packed, torch.Tensor) else packed.take(self._transfers)
 
-    def _kept(self, tensor: torch.Tensor) -> _Kept:
+    def _storage_of(self, tensor: torch.Tensor) -> _OffloadedStorage:
         storage = tensor.untyped_storage()
         key = storage._cdata, tensor._version, tensor.dtype
         known = self._known.get(key)
@@ -93,7 +95,7 @@ class _Keeping:
             return known
         whole = tensor.detach().as_strided((storage.nbytes() // tensor.itemsize,), (1,), 0)
         former = self._newest() if self._newest is not None else None
-        kept = _Kept(self._transfers.send(whole), StorageWeakRef(storage), former)
+        kept = _OffloadedStorage(self._transfers.send(whole), StorageWeakRef(storage), former)
         self._known[key] = kept
         self._newest = weakref.ref(kept)
         return kept

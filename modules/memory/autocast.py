@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from modules.memory.recording import Kind
 
 WEIGHTS, COMPUTED, SINGLE = torch.float64, torch.float16, torch.float32
-"""The dtypes that stand for that of the weights, that of autocast's results, and float32."""
+"""The dtypes that stand for the weights' dtype, the dtype of autocast's results, and float32."""
 
 ATTENTION = "scaled_dot_product_attention"
 _HALF = frozenset(

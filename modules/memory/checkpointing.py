@@ -109,7 +109,7 @@ def create_checkpointed_forward(
 
 def offloaded_weights(module: nn.Module) -> list[nn.Parameter]:
     """Return the weights of a module that stay on the offload device even while the module runs."""
-    forwards = (_offloaded(m.__dict__.get("forward")) for m in module.modules())
+    forwards = (_offloaded_forward(m.__dict__.get("forward")) for m in module.modules())
     return [weight for forward in forwards if forward is not None for weight in forward.weights]
 
 
@@ -150,7 +150,7 @@ class _CheckpointedForward:
             return checkpoint(run, *args, **options, **kwargs)
         # Torch finds the devices whose random state it must restore from the positional arguments only: an encoder
         # called with keyword arguments alone would get a different dropout mask on a GPU.
-        return checkpoint(partial(_named, run), kwargs, *args, **options)
+        return checkpoint(partial(_call_with, run), kwargs, *args, **options)
 
     def _draws(self) -> bool:
         """Return whether a pass draws random numbers: whether any dropout in the module is on."""
@@ -182,7 +182,7 @@ def _drawing_alike_on_mps(run: Forward) -> Forward:
     """
     state = torch.mps.get_rng_state()
 
-    def alike(*args: Any, **kwargs: Any) -> Any:
+    def run_alike(*args: Any, **kwargs: Any) -> Any:
         before = torch.mps.get_rng_state()
         torch.mps.set_rng_state(state)
         try:
@@ -191,10 +191,10 @@ def _drawing_alike_on_mps(run: Forward) -> Forward:
             if not torch.equal(before, state):  # it is one: the first pass has drawn what it drew
                 torch.mps.set_rng_state(before)
 
-    return alike
+    return run_alike
 
 
-def _named(run: Forward, kwargs: dict[str, Any], *args: Any) -> Any:
+def _call_with(run: Forward, kwargs: dict[str, Any], *args: Any) -> Any:
     return run(*args, **kwargs)
 
 
@@ -278,7 +278,7 @@ def _wrapped_in(module: nn.Module, entry: str) -> list[tuple[nn.Module, str]]:
     return [place for place in dict.fromkeys(places) if isinstance(place[0].__dict__.get(place[1]), is_ours)]
 
 
-def _offloaded(forward: object) -> OffloadedForward | None:
+def _offloaded_forward(forward: object) -> OffloadedForward | None:
     if isinstance(forward, _CheckpointedForward):
         forward = forward.plain
     return forward if isinstance(forward, OffloadedForward) else None

@@ -112,7 +112,7 @@ class LayerOffload:
             if self._ahead and num_bytes > self.most_ahead_bytes:
                 break
             self._ahead.append((one, self._transfers.bring(one.weights)))
-        return self._linked(layer.weights, copies)
+        return self._link(layer.weights, copies)
 
     def _next(self, layer: OffloadedForward) -> Arriving:
         """Return the copies of a layer, which were fetched ahead if it is the one that was expected."""
@@ -121,7 +121,7 @@ class LayerOffload:
         self._ahead.clear()  # other layers: freed before this one needs the memory
         return self._transfers.bring(layer.weights)
 
-    def _linked(self, weights: list[nn.Parameter], copies: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _link(self, weights: list[nn.Parameter], copies: list[torch.Tensor]) -> list[torch.Tensor]:
         trained = [i for i, weight in enumerate(weights) if weight.requires_grad]
         if not trained or not torch.is_grad_enabled():
             return copies

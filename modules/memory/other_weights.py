@@ -28,11 +28,11 @@ class OtherWeights:
         mine = _tensors(module)
         lacking = [path for path in mine.keys() - _tensors(other).keys() if path.startswith(zeros)]
         theirs = _tensors(other) | {path: nn.Parameter(torch.zeros_like(mine[path]), False) for path in lacking}
-        layers = [layer for layer in _quantized(module).items() if layer[1].form.is_stored]
+        layers = [layer for layer in _quantized_layers(module).items() if layer[1].form.is_stored]
         packed = {f"{path}.{weight}" for path, _ in layers for weight in ("packed", "scales")}
         _require_equal(mine, theirs, packed, name)
         self._pairs = [(tensor, theirs[path]) for path, tensor in mine.items()]
-        other_layers = _quantized(other)
+        other_layers = _quantized_layers(other)
         self._layers = [(layer, other_layers[path]) for path, layer in layers]
 
     @torch.no_grad()
@@ -48,7 +48,7 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _quantized(module: nn.Module) -> dict[str, QuantizedLinear]:
+def _quantized_layers(module: nn.Module) -> dict[str, QuantizedLinear]:
     return {path: layer for path, layer in module.named_modules() if isinstance(layer, QuantizedLinear)}
 
 

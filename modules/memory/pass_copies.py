@@ -52,7 +52,7 @@ class PassCopies:
     def _begin(self, _part: nn.Module, _inputs: object) -> None:
         if not self._is_used():
             return
-        copies = rounded([w for named in self._weights if (w := named["weight"]) is not None], self._dtype)
+        copies = round_weights([w for named in self._weights if (w := named["weight"]) is not None], self._dtype)
         number = len(self._layers)
         _give(self._layers, list(zip(*(copies[i : i + number] for i in range(0, len(copies), number)), strict=True)))
 
@@ -88,7 +88,7 @@ def _give(layers: Sequence[nn.Module], copies: Sequence[Copies | None]) -> None:
 
 
 @torch.no_grad()
-def rounded(weights: Sequence[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+def round_weights(weights: Sequence[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
     """Return copies of weights in a dtype, with their strides: views of one new tensor.
 
     The weights are of one device, and dense (without gaps in memory).

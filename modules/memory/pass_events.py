@@ -34,7 +34,7 @@ _CLOSE = 1e-9  # of the length of the numbers: far above rounding; what passes i
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class FunctionCall:
     """A function that was called. Values and numbers of elements are counted over the whole pass."""
 
     kind: Kind
@@ -49,27 +49,27 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
+class BlockStart:
     """A block began."""
 
     block: str
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class BlockEnd:
     """A block ended."""
 
     block: str
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class ValueRelease:
     """The last reference to a value went."""
 
     value: int
 
 
-_Event = Called | Entered | Left | Freed
+_Event = FunctionCall | BlockStart | BlockEnd | ValueRelease
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def recording_of(
     events = _equal_events([one.events for one in passes])
     counts = _Counts([size.monomials() for size in sizes], is_per_image=is_per_image)
     indices = [counts.index_of(numbers) for numbers in zip(*(p.numbers for p in passes), strict=True)]
-    made = [result for event in events if isinstance(event, Called) for result in event.results]
+    made = [result for event in events if isinstance(event, FunctionCall) for result in event.results]
     counts_of_values = [indices[number] for number, _ in first.inputs]
     counts_of_values += [indices[number] for _, number, _ in sorted(made)]
     programs = _Programs(indices, counts_of_values, blocks, weights)
@@ -128,8 +128,8 @@ def _equal_events(passes: Sequence[Sequence[_Event]]) -> list[_Event]:
     equal = []
     if len({len(events) for events in passes}) == 1:
         for same in zip(*passes, strict=True):
-            longest = max((e.length for e in same if isinstance(e, Called) and not e.weights), default=0)
-            every = [replace(e, length=longest) if isinstance(e, Called) and not e.weights else e for e in same]
+            longest = max((e.length for e in same if isinstance(e, FunctionCall) and not e.weights), default=0)
+            every = [replace(e, length=longest) if isinstance(e, FunctionCall) and not e.weights else e for e in same]
             equal += every[:1] if all(event == every[0] for event in every) else []
     if len(equal) != len(passes[0]):
         raise ValueError("The operations of the pass depend on its size.")
@@ -137,7 +137,7 @@ def _equal_events(passes: Sequence[Sequence[_Event]]) -> list[_Event]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Added:
+class _NestedBlock:
     """A block's program, the values of others that it reads and ends, and its results."""
 
     block: str
@@ -153,7 +153,7 @@ class _Programs:
     def __init__(
         self, indices: Sequence[int], counts: Sequence[int], blocks: Mapping[str, bool], shapes: Mapping[str, Shape]
     ) -> None:
-        """`indices` are the counts of the pass's numbers of elements, and `counts` those of its values.
+        """`indices` are the counts of the pass's numbers of elements, and `counts` the counts of its values.
 
         `blocks`: whether each is a transformer block.
         """
@@ -164,19 +164,19 @@ class _Programs:
         self._by_content: dict[object, int] = {}
         self.known: list[Program] = []
 
-    def add(self, events: Iterator[Any], path: str = "", inputs: Sequence[int] = ()) -> _Added:
+    def add(self, events: Iterator[Any], path: str = "", inputs: Sequence[int] = ()) -> _NestedBlock:
         """Add the program of a block, up to its end, or of the whole pass with its inputs."""
-        steps: list[tuple[Called | _Added, list[int]]] = []
+        steps: list[tuple[FunctionCall | _NestedBlock, list[int]]] = []
         read, made, ended = dict.fromkeys(inputs), dict[int, None](), list[int]()
         for event in events:
             match event:
-                case Freed(value) if value in made:
+                case ValueRelease(value) if value in made:
                     steps[-1][1].append(value)
-                case Freed(value):
+                case ValueRelease(value):
                     ended.append(value)
-                case Left():
+                case BlockEnd():
                     break
-                case Entered(block):
+                case BlockStart(block):
                     inner = self.add(events, block)
                     steps.append((inner, [value for value in inner.ended if value in made]))
                     ended += [value for value in inner.ended if value not in made]
@@ -200,14 +200,14 @@ class _Programs:
         index = self._by_content.setdefault((content, program.is_transformer), len(self.known))
         if index == len(self.known):
             self.known.append(program)
-        return _Added(path, index, tuple(read), results, tuple(ended))
+        return _NestedBlock(path, index, tuple(read), results, tuple(ended))
 
     def _step(
-        self, step: Called | _Added, freed: Sequence[int], path: str, numbers: Mapping[int, int]
+        self, step: FunctionCall | _NestedBlock, freed: Sequence[int], path: str, numbers: Mapping[int, int]
     ) -> Operation | Call:
         operands, frees = tuple(numbers[v] for v in step.operands), tuple(numbers[v] for v in freed)
         prefix = f"{path}." if path else ""
-        if isinstance(step, _Added):
+        if isinstance(step, _NestedBlock):
             return Call(step.program, step.block.removeprefix(prefix), operands, frees)
         return Operation(
             step.kind,
@@ -222,14 +222,14 @@ class _Programs:
             self._parts(step),
         )
 
-    def _parts(self, step: Called) -> tuple[int, ...]:
+    def _parts(self, step: FunctionCall) -> tuple[int, ...]:
         """Return the counts of what a function reads of its operands, -1 for the whole of one; none if it is of all."""
         counts = [self._indices[number] for number in step.parts]
         parts = tuple(-1 if n == self._counts[v] else n for v, n in zip(step.operands, counts, strict=False))
         return parts if any(n >= 0 for n in parts) else ()
 
     def _weights_of(self, path: str) -> dict[str, Shape]:
-        """Take the weights of a block, without those of its own blocks; those of the whole pass are all others."""
+        """Take the weights of a block, without its inner blocks' weights; the whole pass has all other weights."""
         prefix = f"{path}." if path else ""
         names = [name for name in self._shapes if name.startswith(prefix)]
         return {name.removeprefix(prefix): self._shapes.pop(name) for name in names}
@@ -255,7 +255,7 @@ class _Counts:
     def _fit(self, numbers: tuple[int, ...]) -> Count:
         for chosen in self._near(numbers):
             rows = [[Fraction(point[index]) for index in chosen] for point in self._points]
-            factors = _solved([[*row, Fraction(n)] for row, n in zip(rows, numbers, strict=True)])
+            factors = _solve([[*row, Fraction(n)] for row, n in zip(rows, numbers, strict=True)])
             if factors is not None:
                 terms = zip(chosen, factors, strict=True)
                 return Count(tuple((index, f.numerator, f.denominator) for index, f in terms if f))
@@ -280,7 +280,7 @@ class _Counts:
                 yield choices[index]
 
 
-def _solved(rows: list[list[Fraction]]) -> list[Fraction] | None:
+def _solve(rows: list[list[Fraction]]) -> list[Fraction] | None:
     """Return the solution of linear equations, with the right side as the last column; None if there is not one."""
     num = len(rows[0]) - 1
     for column in range(num):

@@ -218,13 +218,13 @@ class Placement:
             gradients = [w.grad for w in offloaded_parameters if w.grad is not None]  # of earlier micro-batches
             offloaded = {id(t) for t in (*offloaded_parameters, *gradients)}
             parks = device == self.temp_device
-            module._apply(lambda t: self._offloaded(t) if parks or id(t) in offloaded else _brought(t, device))
+            module._apply(lambda t: self._offload_copy(t) if parks or id(t) in offloaded else _brought(t, device))
         if self._guard is not None:
             self._guard.retag_module(module, device)
             self._guard.retag_in_place(offloaded_parameters, self.temp_device)
         self._devices[name] = device
 
-    def _offloaded(self, weight: torch.Tensor) -> torch.Tensor:
+    def _offload_copy(self, weight: torch.Tensor) -> torch.Tensor:
         return on_temp_device(weight, train_device=self.train_device, temp_device=self.temp_device)
 
     def _watch(self, name: str) -> list[RemovableHandle]:

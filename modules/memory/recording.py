@@ -88,7 +88,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A block: its program, its path below that of the calling program, the values that it reads, and its results."""
+    """A block: its program, its path below the calling program's, the values that it reads, and its results."""
 
     program: int
     path: str
@@ -98,7 +98,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The steps of a module, in order, and the shapes of its weights below its path, without those of its blocks.
+    """The steps of a module, in order, and the shapes of its weights below its path, without the weights of its blocks.
 
     `results` are the values that are in use after it.
     """

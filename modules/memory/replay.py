@@ -54,7 +54,7 @@ class Replay:
         """Run the pass and return its results."""
         root = self._programs[-1]
         if self.plan.checkpointing == "whole":
-            return self._checkpointed(root, "", inputs)
+            return self._replay_checkpointed(root, "", inputs)
         return self._run(root, "", inputs)
 
     # -- programs
@@ -83,13 +83,13 @@ class Replay:
         """Run one of the blocks that checkpointing per block applies to."""
         modes = ("block", "selective", "transformer") if program.is_transformer else ("block", "selective")
         if self.plan.checkpointing in modes or path in self.plan.checkpointed_blocks:
-            return self._checkpointed(program, f"{path}.", inputs)
+            return self._replay_checkpointed(program, f"{path}.", inputs)
         before = self.tape.kept_bytes
         results = self._run(program, f"{path}.", inputs)
         self.kept_of_blocks[path] = self.tape.kept_bytes - before
         return results
 
-    def _checkpointed(self, program: Program, prefix: str, inputs: Sequence[Array]) -> list[Array]:
+    def _replay_checkpointed(self, program: Program, prefix: str, inputs: Sequence[Array]) -> list[Array]:
         """Save only the inputs, and record the memory for recomputing the block in the backward pass."""
         if not self._records:
             return self._run(program, prefix, inputs)
@@ -116,15 +116,15 @@ class Replay:
             operands = [replace(operands[0], channels=self.weights[names[0]][1]), *operands[1:]]
         if step.kind == "linear" and (form := self.plan.format_of(path)) is not None:
             num_out = self._counts[step.results[0].count]
-            results = [self._quantized(path, operands[0], num_out, form)]
+            results = [self._multiply_quantized(path, operands[0], num_out, form)]
         else:
-            results = self._computed(step, names, operands)
+            results = self._replay_operation(step, names, operands)
         if not path:
             return results
         out = replace(results[0], channels=self.weights[names[0]][0])
         return [self._with_adapter(path, operands[0], out, self.weights[names[0]])]
 
-    def _computed(self, step: Operation, names: Sequence[str], operands: Sequence[Array]) -> list[Array]:
+    def _replay_operation(self, step: Operation, names: Sequence[str], operands: Sequence[Array]) -> list[Array]:
         is_trained = [self.plan.is_trained(name.rpartition(".")[0]) for name in names]
         parts = step.parts or (-1,) * len(operands)
         taken = [self._cast(step.kind, x, part) for x, part in zip(operands, parts, strict=True)]
@@ -256,7 +256,7 @@ class Replay:
     def _like(self, x: Array) -> Array:
         return replace(self.new(x.numel, x.item_bytes, needs_grad=x.needs_grad), channels=x.channels)
 
-    def _taken(self, x: Array) -> Array:
+    def _cast_input(self, x: Array) -> Array:
         return self.to(x, self.plan.compute_bytes or x.item_bytes)
 
     def _keep(self, *arrays: Array) -> None:
@@ -267,14 +267,14 @@ class Replay:
 
     # -- quantized layers
 
-    def _quantized(self, path: str, x: Array, num_out: int, form: QuantizedFormat) -> Array:
+    def _multiply_quantized(self, path: str, x: Array, num_out: int, form: QuantizedFormat) -> Array:
         """Return the product with a quantized weight (`modules/quantization/linear.py`), which saves nothing.
 
         The weight is unpacked in both passes. Inputs that are rounded, and gradients then, are there in float32 and in
         8 bits, and their products in float32.
         """
         shape = self.weights[f"{path}.weight"]
-        taken = self._taken(x)
+        taken = self._cast_input(x)
         num_weights, item = math.prod(shape), taken.item_bytes
         if form.rounds_inputs:
             working = _rounded_product(x.numel, num_out)
@@ -301,7 +301,7 @@ class Replay:
         if adapter is None:
             return out
         if adapter.decomposes:
-            x = self._decomposed(x, weight, adapter)
+            x = self._apply_magnitudes(x, weight, adapter)
         is_cast = adapter.has_dropout or not self.plan.compute_bytes or adapter.item_bytes != FLOAT32_BYTES
         taken = self.to(x, adapter.item_bytes) if is_cast else x  # (`modules/adapters/layer_input.py`)
         if adapter.has_dropout and self._records:
@@ -314,9 +314,9 @@ class Replay:
         result = self.add(out, scaled)
         del scaled
         result = self.to(result, out.item_bytes)
-        return self._scaled(result) if adapter.decomposes == "outputs" else result
+        return self._scale_channels(result) if adapter.decomposes == "outputs" else result
 
-    def _scaled(self, x: Array) -> Array:
+    def _scale_channels(self, x: Array) -> Array:
         """Return x times trained factors of its channels, which saves x, and what is computed meanwhile."""
         if self._records:
             self._keep(x)
@@ -325,19 +325,19 @@ class Replay:
             self.tape.mark(3 * out.num_bytes)
         return out
 
-    def _decomposed(self, x: Array, weight: Shape, adapter: AdapterPlan) -> Array:
+    def _apply_magnitudes(self, x: Array, weight: Shape, adapter: AdapterPlan) -> Array:
         """Return the input of a layer with DoRA's magnitudes (`modules/adapters/decomposition.py`), after its norms."""
         magnitudes_bytes = math.prod(adapter.magnitudes(weight)) * FLOAT32_BYTES
         self.tape.trained_bytes += magnitudes_bytes if self._records else 0
         sizes = (math.prod(weight),) * 3  # the weight and its change in float32, and their sum
         norms = [self.new(size, FLOAT32_BYTES) for size in sizes]
         del norms
-        return x if adapter.decomposes == "outputs" else self._scaled(x)
+        return x if adapter.decomposes == "outputs" else self._scale_channels(x)
 
     def frozen_product(self, path: str, x: Array, weight: Shape, *, channels: int, out: Array) -> Array:
         """A matrix product with a frozen matrix of an adapter, named `path`, of the shape `weight`."""
         assert self.plan.adapter is not None
-        taken = self._taken(x)
+        taken = self._cast_input(x)
         copy = self._half_copy(path, math.prod(weight), self.plan.adapter.item_bytes, trained=False)
         numel, needs_grad = out.numel // out.channels * channels, self._records and x.needs_grad
         result = self._product(numel, taken.channels, item_bytes=taken.item_bytes, needs_grad=needs_grad)
@@ -357,7 +357,7 @@ class Replay:
         item_bytes = self.plan.adapter.item_bytes
         num_trained = sum(math.prod(shape) for shape in trained.values())
         self.tape.trained_bytes += num_trained * item_bytes if self._records else 0
-        taken = self._taken(x)
+        taken = self._cast_input(x)
         if composed:
             weight: Array | None = self.new(composed, self.plan.compute_bytes or item_bytes)
         else:
@@ -371,7 +371,7 @@ class Replay:
 
     def own_product(self, x: Array, weight: Shape, *, out: Array) -> Array:
         """A product of a layer's own frozen weight with an adapter's result; only a convolution saves its input."""
-        taken = self._taken(x)
+        taken = self._cast_input(x)
         result = self._product(out.numel, taken.channels, item_bytes=taken.item_bytes, needs_grad=self._records)
         if self._records and len(weight) > 2:
             self._keep(taken)

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from modules.memory.autocast import ATTENTION, WEIGHTS, as_autocast, is_cast, kind_of, length_of
-from modules.memory.pass_events import Called, Entered, Freed, Left, PassEvents, recording_of
+from modules.memory.pass_events import BlockEnd, BlockStart, FunctionCall, PassEvents, ValueRelease, recording_of
 from modules.memory.recording import PassSize, Recording
 
 # Some versions of transformers have the layers of CLIP inside another module.
@@ -36,7 +36,7 @@ class TracedPass:
     `is_per_image`: it goes through its images one by one, so that it is traced with one, and a batch needs a multiple.
 
     The inputs whose names are in `text` come from the text encoders. They are made on the meta device, with the dtype
-    that stands for that of the weights as the default.
+    that stands for the weights' dtype as the default.
     """
 
     run: Callable[..., Any]
@@ -115,7 +115,7 @@ def _named_tensors(inputs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tenso
 def _noted_blocks(blocks: Mapping[nn.Module, str], events: PassEvents) -> Iterator[None]:
     handles = []
     for block, name in blocks.items():
-        enter, leave = Entered(name), Left(name)
+        enter, leave = BlockStart(name), BlockEnd(name)
         handles.append(block.register_forward_pre_hook(lambda *_, enter=enter: events.events.append(enter)))
         handles.append(block.register_forward_hook(lambda *_, leave=leave: events.events.append(leave)))
     try:
@@ -140,8 +140,8 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
-    """The values saved of a call, by operand and weight, and those of the backward pass alone (size, item bytes)."""
+class _SavedValues:
+    """A call's saved values by operand and weight, and the values of the backward pass alone (size, item bytes)."""
 
     of_operands: tuple[tuple[int, ...], ...]
     extras: tuple[tuple[int, int], ...]
@@ -156,7 +156,7 @@ class _Recorder(TorchFunctionMode):
         self._weights = {p.untyped_storage()._cdata: _short(name) for name, p in module.named_parameters()}
         self._values: dict[int, int] = {}
         self._num_values = 0
-        self._saved: dict[str, _Saved] = {}
+        self._saved: dict[str, _SavedValues] = {}
         self.is_over = False
 
     def add_input(self, name: str, tensor: torch.Tensor) -> None:
@@ -171,7 +171,7 @@ class _Recorder(TorchFunctionMode):
         call = _Call(func, name, given, as_autocast(name, given))
         tensors = call.tensors()
         versions = [t._version for t in tensors]
-        result = _attended(call) if name == ATTENTION else func(*call.cast[0], **call.cast[1])
+        result = _attention_result(call) if name == ATTENTION else func(*call.cast[0], **call.cast[1])
         changed = [t for t, version in zip(tensors, versions, strict=True) if t._version != version]
         self._note(call, changed, _tensors(result))
         return result
@@ -194,7 +194,7 @@ class _Recorder(TorchFunctionMode):
         )
         names = tuple(self._weights[k] for k in weights)
         self._events.events.append(
-            Called(
+            FunctionCall(
                 kind_of(call.name, made, names),
                 values,
                 names,
@@ -216,30 +216,30 @@ class _Recorder(TorchFunctionMode):
 
     def _free(self, key: int) -> None:
         if not self.is_over:
-            self._events.events.append(Freed(self._values.pop(key)))
+            self._events.events.append(ValueRelease(self._values.pop(key)))
 
-    def _saved_by(self, call: _Call, order: Mapping[int, int], num_results: int) -> _Saved:
+    def _saved_by(self, call: _Call, order: Mapping[int, int], num_results: int) -> _SavedValues:
         if call.name == ATTENTION:
             query = call.tensors()[0]
             logarithms = (query.numel() // query.shape[-1], _GRADIENT_BYTES)
             everything = tuple(range(len(order) + num_results + 1))
-            return _Saved((everything,) * len(order), (logarithms,))
-        signature = f"{call.func}{tree_map(lambda leaf: _described(leaf, order), call.cast)}"
+            return _SavedValues((everything,) * len(order), (logarithms,))
+        signature = f"{call.func}{tree_map(lambda leaf: _describe_leaf(leaf, order), call.cast)}"
         if signature not in self._saved:
             self._saved[signature] = _saved_by_autograd(call, order, num_results)
         return self._saved[signature]
 
 
-def _described(leaf: Any, order: Mapping[int, int]) -> Any:
+def _describe_leaf(leaf: Any, order: Mapping[int, int]) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     return (tuple(leaf.shape), leaf.stride(), str(leaf.dtype), order.get(_key(leaf)))
 
 
-def _saved_by_autograd(call: _Call, order: Mapping[int, int], num_results: int) -> _Saved:
+def _saved_by_autograd(call: _Call, order: Mapping[int, int], num_results: int) -> _SavedValues:
     """Repeat a call with a gradient for one tensor at a time, and see what it saves."""
     saves: list[set[int]] = [set() for _ in order]
-    extras: dict[tuple[int, int, int], int] = {}  # its place among those of one call, number and item bytes
+    extras: dict[tuple[int, int, int], int] = {}  # its place among the extras of one call, number and item bytes
     places = [order.get(_key(t), -1) for t in call.tensors()]
     cast = _tensors(call.cast)
     for index, (place, tensor) in enumerate(zip(places, cast, strict=True)):
@@ -259,7 +259,7 @@ def _saved_by_autograd(call: _Call, order: Mapping[int, int], num_results: int) 
                 num_unknown += 1
             if known[key] >= 0:
                 saves[place].add(known[key])
-    return _Saved(tuple(tuple(sorted(s)) for s in saves), tuple((number, size) for _, number, size in extras))
+    return _SavedValues(tuple(tuple(sorted(s)) for s in saves), tuple((number, size) for _, number, size in extras))
 
 
 def _called_with_gradient(call: _Call, index: int) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
@@ -279,7 +279,7 @@ def _called_with_gradient(call: _Call, index: int) -> tuple[list[torch.Tensor], 
             return leaves, kept, call.func(*args, **kwargs)
 
 
-def _attended(call: _Call) -> torch.Tensor:
+def _attention_result(call: _Call) -> torch.Tensor:
     """Return the result of a fused attention kernel, which has the heads of a token next to each other in memory."""
     query, _, value = _tensors(call.cast)[:3]
     *batch, heads, length, _ = query.shape

@@ -46,7 +46,7 @@ class Arriving:
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
+class OffloadedTensor:
     """A tensor on the offload device, or being copied there."""
 
     tensor: torch.Tensor
@@ -92,10 +92,10 @@ class Transfers:
             return Arriving(here, self._inward.record_event())
 
     @torch.no_grad()
-    def send(self, tensor: torch.Tensor) -> Sent:
+    def send(self, tensor: torch.Tensor) -> OffloadedTensor:
         """Start copying a tensor to the offload device; the CPU must not read it there before `done`."""
         if self._outward is None:
-            return Sent(move(tensor.detach(), self.temp_device))
+            return OffloadedTensor(move(tensor.detach(), self.temp_device))
         computing = torch.cuda.current_stream(self.train_device.torch)
         with _disable_current_modes():
             there = torch.empty_like(tensor, device="cpu", pin_memory=True)
@@ -106,7 +106,7 @@ class Transfers:
         self._leaving.append((tensor, done))
         while len(self._leaving) > _MOST_LEAVING:
             computing.wait_event(self._leaving.popleft()[1])
-        return Sent(there, done)
+        return OffloadedTensor(there, done)
 
     def send_and_wait(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copy tensors to the offload device and return them once the CPU may read them there."""
@@ -136,7 +136,7 @@ class LateGradients:
 
     def __init__(self, transfers: Transfers) -> None:
         self._transfers = transfers
-        self._pending: deque[tuple[torch.Tensor, Sent]] = deque()
+        self._pending: deque[tuple[torch.Tensor, OffloadedTensor]] = deque()
         self._is_awaited = False
 
     def deliver(
@@ -172,7 +172,7 @@ class LateGradients:
 
     @staticmethod
     @torch.no_grad()
-    def _add(weight: torch.Tensor, sent: Sent) -> None:
+    def _add(weight: torch.Tensor, sent: OffloadedTensor) -> None:
         """Add a gradient to a weight, in the weight's memory layout, as autograd does."""
         if weight.grad is not None:
             weight.grad += sent.tensor

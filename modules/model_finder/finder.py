@@ -18,7 +18,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.record import ModelType
 from modules.families.kinds.registry import FILE_KINDS, kept_as, serves_as
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, published_model
 from modules.formats.repository import index_file
 from modules.model_finder.programs import BASE_MODELS, find_programs, identity_of, program_at
 
@@ -59,7 +59,7 @@ class FoundModel:
     def label(self) -> str:
         """The model's label, such as "Stable Diffusion XL"; empty for a model that is not known."""
         if self.kind.model:
-            return f"{published(self.kind.model).label} {self.kind.variant}".strip()
+            return f"{published_model(self.kind.model).label} {self.kind.variant}".strip()
         return FAMILIES[self.kind.family].label if self.kind.family in FAMILIES else ""
 
     @property
@@ -228,6 +228,6 @@ def _size_of_file(path: Path) -> int:
         return 0
 
 
-def ranked(models: Sequence[FoundModel], family: str) -> list[FoundModel]:
+def rank_models(models: Sequence[FoundModel], family: str) -> list[FoundModel]:
     """Return models with those first that fit a family, whole ones before denoisers alone, then by name."""
     return sorted(models, key=lambda m: (m.fits(family), m.label, m.path.name.lower(), str(m.path)))

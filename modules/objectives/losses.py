@@ -205,7 +205,7 @@ class DeltaSettings(LossSettings):
         """Refuse the schedule by SNR for flow models: its paper and sd-scripts define it for DDPM alone."""
         if self.schedule != "snr" or process.flow is None:
             return "", ""
-        return "schedule", process.undefined("The schedule SNR of the Huber losses")
+        return "schedule", process.undefined_message("The schedule SNR of the Huber losses")
 
     def deltas(self, process: NoiseProcess, timesteps_B: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return the function from differences at these timesteps to delta, in a shape that broadcasts to them."""

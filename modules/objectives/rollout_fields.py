@@ -14,7 +14,7 @@ from modules.rewards.registry import hold_out_labels, reward_help
 from modules.sampling.registry import sampler_help, sampler_labels
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, sides_of
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 DenoisingSteps = Annotated[
     int,
@@ -200,12 +200,12 @@ def size_problems(size: str) -> Iterator[Problem]:
     try:
         sides = size_of(size)
     except ValueError:
-        message = f"{shown(size)} is not a size such as 512x768."
+        message = f"{quote(size)} is not a size such as 512x768."
         yield Problem(path, message, advice="Write width x height in pixels, or leave the field empty.")
         return
     if sides is not None and not all(LOWEST_PX <= s <= HIGHEST_PX and s % _MULTIPLE_PX == 0 for s in sides):
         message = (
-            f"The sides of {shown(size)} are not multiples of {_MULTIPLE_PX} px from {LOWEST_PX} to {HIGHEST_PX:,}."
+            f"The sides of {quote(size)} are not multiples of {_MULTIPLE_PX} px from {LOWEST_PX} to {HIGHEST_PX:,}."
         )
         yield Problem(path, message, advice="Choose such a size, or leave the field empty.")
 

@@ -103,7 +103,7 @@ class Rows:
         On a GPU int8 is unpacked by one kernel (3 bytes a weight are moved for 16 bits), float8 by two (7): torch has
         no product of it, but 16 bits contain all its values.
         """
-        return scaled(stored.packed, stored.scales, dtype)
+        return scale_values(stored.packed, stored.scales, dtype)
 
     def round(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return float32 rows (..., k) rounded to 8 bits, and their scales (..., 1)."""
@@ -116,7 +116,7 @@ class Rows:
         return (largest / self.largest).clamp_min(_TINY)
 
 
-def scaled(values: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def scale_values(values: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return values times float32 scales that broadcast to them, rounded once from float32 to a dtype.
 
     Kernels of a GPU convert what they read and write. On a CPU a product into another dtype takes longer than a product
@@ -194,7 +194,7 @@ class Nf4Blocks:
             return unpack_by_bitsandbytes(stored, shape, dtype)
         assert stored.table is not None
         pairs = torch.nn.functional.embedding(stored.packed.int(), stored.table)
-        blocks = scaled(pairs.view(-1, BLOCK_WEIGHTS), stored.scales[:, None], dtype)
+        blocks = scale_values(pairs.view(-1, BLOCK_WEIGHTS), stored.scales[:, None], dtype)
         return blocks.flatten()[: math.prod(shape)].view(shape)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from modules.quantization.known_once import known_once
-from modules.quantization.packing import ROWS, PackedData, Rows, is_eager_gpu, scaled
+from modules.quantization.packing import ROWS, PackedData, Rows, is_eager_gpu, scale_values
 from modules.quantization.registry import PRODUCT_CAPABILITY, Rounding
 
 _LEAST_TOKENS = 32  # torch._int_mm on CUDA: "self.size(0) needs to be greater than 16"
@@ -43,7 +43,7 @@ def multiply_rounded(
     else:
         rounded, token_scales = round_tokens(tokens, rows)
         weight = rows.unpack(PackedData(packed, scales), (packed.shape[0], packed.shape[1]), x.dtype)
-        product = functional.linear(scaled(rounded, token_scales, x.dtype), weight, bias)
+        product = functional.linear(scale_values(rounded, token_scales, x.dtype), weight, bias)
     return product.view(*x.shape[:-1], packed.shape[0])
 
 
@@ -57,7 +57,7 @@ def gradient_of_inputs(gradient: torch.Tensor, packed: torch.Tensor, scales: tor
         return gradient @ _rows_of(packed).unpack(PackedData(packed, scales), shape, gradient.dtype)
     # float16 has no room for gradients times scales.
     dtype = torch.float32 if gradient.dtype == torch.float32 else torch.bfloat16
-    tokens = scaled(gradient.flatten(0, -2), scales.T, dtype)
+    tokens = scale_values(gradient.flatten(0, -2), scales.T, dtype)
     product = _multiply_in_8_bits(tokens, packed.T, None, None, gradient.dtype)
     return product.view(*gradient.shape[:-1], packed.shape[1])
 
@@ -171,9 +171,9 @@ def _apply_scales(
 ) -> torch.Tensor:
     """Return a product (n, m) times scales (n, 1) and (1, m), plus a bias (m,), rounded once from float32."""
     if scales is None:
-        return scaled(product, token_scales, dtype)
+        return scale_values(product, token_scales, dtype)
     if bias is None:
-        return scaled(product * token_scales, scales, dtype)
+        return scale_values(product * token_scales, scales, dtype)
     if not is_eager_gpu(product):
         return (product * token_scales * scales + bias).to(dtype)
     out = torch.empty(product.shape, dtype=dtype, device=product.device)

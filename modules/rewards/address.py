@@ -11,10 +11,10 @@ import hashlib
 import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass
-from urllib.parse import quote, urlsplit
+from urllib import parse
 
 from modules.system.errors import DarkroomError
-from modules.system.problem import shown
+from modules.system.problem import quote
 
 _EXAMPLE = "http://127.0.0.1:8765/score"
 _PORTS = {"http": 80, "https": 443}
@@ -70,10 +70,10 @@ def parse_address(text: str) -> Address:
             "No address of a reward server is set.", advice=f"Enter where it listens, for example {_EXAMPLE}."
         )
     try:
-        parts = urlsplit(text)
+        parts = parse.urlsplit(text)
         port, host = parts.port, (parts.hostname or "").encode("idna").decode("ascii")
     except ValueError:  # a port that is not a number, brackets without an end, a name that cannot exist
-        port, host, parts = None, "", urlsplit("")
+        port, host, parts = None, "", parse.urlsplit("")
     if parts.username is not None or parts.password is not None:
         raise DarkroomError(
             "The address of the reward server contains a user name or a password, which configs must not contain.",
@@ -81,11 +81,11 @@ def parse_address(text: str) -> Address:
         )
     if parts.scheme not in _PORTS or not host or any(c <= " " for c in text) or port == 0:
         raise DarkroomError(
-            f"{shown(text)} is not the address of a server.",
+            f"{quote(text)} is not the address of a server.",
             advice=f"Enter it with http:// or https:// before it, for example {_EXAMPLE}.",
         )
-    path = quote(parts.path or "/", safe=_KEPT_IN_PATHS)
-    query = f"?{quote(parts.query, safe=_KEPT_IN_PATHS)}" if parts.query else ""
+    path = parse.quote(parts.path or "/", safe=_KEPT_IN_PATHS)
+    query = f"?{parse.quote(parts.query, safe=_KEPT_IN_PATHS)}" if parts.query else ""
     return Address(parts.scheme, host, port or _PORTS[parts.scheme], path + query)
 
 

@@ -12,7 +12,7 @@ from modules.rewards.address import Address, parse_address
 from modules.rewards.settings import Scorer
 from modules.rewards.transport import RewardServer, wrong_answer
 from modules.rewards.waiting import Patience
-from modules.system.problem import count, shown
+from modules.system.problem import count, quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ def _scores_in(answer: Any, num_images: int, address: Address) -> list[float]:
     """Return the scores of an answer. Raises DarkroomError where it does not have one finite number per image."""
     scores = answer.get("scores") if isinstance(answer, dict) else None
     if not isinstance(scores, list):
-        raise wrong_answer(address, f'answered without a list "scores": {shown(answer, max_chars=120)}')
+        raise wrong_answer(address, f'answered without a list "scores": {quote(answer, max_chars=120)}')
     if len(scores) != num_images:
         raise wrong_answer(address, f"sent {count(len(scores), 'score')} for {count(num_images, 'image')}")
     for score in scores:
         is_number = isinstance(score, int | float) and not isinstance(score, bool)
         if score is not None and not (is_number and abs(score) <= 1e30):  # also NaN; float32 ends at 3e38
-            raise wrong_answer(address, f"sent a score that is not a finite number: {shown(score)}")
+            raise wrong_answer(address, f"sent a score that is not a finite number: {quote(score)}")
     return [math.nan if score is None else float(score) for score in scores]
 
 

@@ -69,7 +69,7 @@ class RewardContext:
         module._apply(lambda tensor: move(tensor, self.device))
         self.placed.append(module)
 
-    def checkpointed(self, module: nn.Module, block_type: type[nn.Module]) -> Callable[..., Any]:
+    def with_checkpointing(self, module: nn.Module, block_type: type[nn.Module]) -> Callable[..., Any]:
         """Return a placed module's forward pass, checkpointed at each of its blocks."""
         return create_checkpointed_forward(
             module,

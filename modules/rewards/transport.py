@@ -18,7 +18,7 @@ from modules.rewards.address import Address
 from modules.rewards.waiting import Patience, wait_for
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
-from modules.system.problem import about, shown
+from modules.system.problem import about, quote
 from modules.system.redaction import redact
 
 _MAX_BYTES = 1_000_000  # of an answer; scores need far less
@@ -87,7 +87,7 @@ class RewardServer:
                 lambda: self._exchange(connection, body, sockets),
                 seconds=self.timeout_seconds,
                 check=self.patience.check,
-                cancel=lambda: _cut(sockets),
+                cancel=lambda: _abort(sockets),
             )
         except (OSError, http.client.HTTPException) as error:
             raise self._failure(error) from error
@@ -173,7 +173,7 @@ def _connection_to(address: Address, timeout_seconds: float) -> http.client.HTTP
     return kind(address.host, address.port, timeout=timeout_seconds)
 
 
-def _cut(sockets: list[socket.socket]) -> None:
+def _abort(sockets: list[socket.socket]) -> None:
     """End an exchange that another thread waits for; one that still connects ends by the socket's own time limit."""
     for one in sockets:
         with suppress(OSError):
@@ -183,4 +183,4 @@ def _cut(sockets: list[socket.socket]) -> None:
 def _quote_beginning(data: bytes) -> str:
     """Return the beginning of an answer on one line, quoted; empty for an empty one."""
     text = " ".join(redact(data.decode("utf-8", "replace")).split())
-    return shown(text, max_chars=_MAX_QUOTED_CHARS) if text else ""
+    return quote(text, max_chars=_MAX_QUOTED_CHARS) if text else ""

@@ -15,7 +15,7 @@ from pathlib import Path
 from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
 from modules.system.paths import approvals_file, from_root
-from modules.system.problem import shown
+from modules.system.problem import quote
 from modules.system.regular_files import read_json_object
 
 
@@ -27,7 +27,7 @@ def split_reference(reference: str) -> tuple[Path, str]:
     file, _, function = reference.strip().rpartition(":")
     if not file.endswith(".py") or not function.isidentifier():
         raise DarkroomError(
-            f"{shown(reference)} is not a function in a Python file.",
+            f"{quote(reference)} is not a function in a Python file.",
             advice="Enter the file and the function's name, for example rewards/mine.py:score.",
         )
     return from_root(file), function

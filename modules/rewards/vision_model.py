@@ -13,7 +13,7 @@ from modules.rewards.address import Address, parse_address
 from modules.rewards.transport import RewardServer, StatusError, wrong_answer
 from modules.rewards.waiting import Patience
 from modules.system.errors import DarkroomError
-from modules.system.problem import shown
+from modules.system.problem import quote
 from modules.system.regular_files import json_object_in
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class VisionModel:
             if math.isnan(score) and not self.oddities:
                 self.oddities.add(text)
                 self.server.patience.warn(
-                    f"{self.model_name} gave no score from 0 to {self.highest:g}: {shown(text, max_chars=120)}.",
+                    f"{self.model_name} gave no score from 0 to {self.highest:g}: {quote(text, max_chars=120)}.",
                     "Such images are left out. If there are many, make the rubric clearer or use another model.",
                 )
         return scores
@@ -127,7 +127,7 @@ def _text_in(answer: Any, address: Address) -> str:
     except (KeyError, IndexError, TypeError, AttributeError):
         content = None
     if not isinstance(content, str):
-        raise wrong_answer(address, f"did not answer as a chat completion: {shown(answer, max_chars=120)}")
+        raise wrong_answer(address, f"did not answer as a chat completion: {quote(answer, max_chars=120)}")
     return content
 
 

@@ -26,7 +26,7 @@ def steps_between(steps: Sequence[GaussianStep], *, lowest: float, highest: floa
     return tuple(number for number, step in enumerate(steps) if lowest <= step.timestep <= highest)
 
 
-def directly_aligned(
+def align_directly(
     family: ModelFamily,
     clean_BCHW: torch.Tensor,
     conditioning: Conditioning,

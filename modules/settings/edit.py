@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from modules.settings.field import FieldRecord, Section, When, records_of, records_of_entry
-from modules.system.problem import Problem, cut, shown
+from modules.system.problem import Problem, quote, shorten
 
 _MOST_NAMED = 16
 _KINDS: Mapping[str, str] = {
@@ -43,7 +43,7 @@ def reason_of(finding: Mapping[str, Any]) -> str:
     message = str(finding["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
     message = message.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
     message = message.replace("greater than", "above").replace("less than", "below")
-    return cut(f"{message[:1].lower()}{message[1:]}", max_chars=200)
+    return shorten(f"{message[:1].lower()}{message[1:]}", max_chars=200)
 
 
 def _list_choices(choices: list[str]) -> str:
@@ -139,7 +139,7 @@ def choose_variant(tree: Tree, path: str, name: str) -> tuple[Tree, list[Problem
 def describe(error: ValidationError) -> str:
     """Return the first error of a validation as a sentence with the given value."""
     finding = error.errors(include_url=False)[0]
-    return f"{shown(finding.get('input'))} is not valid: {reason_of(finding)}."
+    return f"{quote(finding.get('input'))} is not valid: {reason_of(finding)}."
 
 
 def _default_entries(node: Any, name: str) -> dict[str, Callable[[], BaseModel]]:

@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from modules.settings.every import Every
 from modules.settings.lazy_variants import Variants
 from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, Resolution
-from modules.system.problem import shown
+from modules.system.problem import quote
 
 Level = Literal["basic", "advanced"]
 Kind = Literal["int", "float", "bool", "text", "choice", "every", "int_list", "resolutions", "section", "list", "map"]
@@ -34,7 +34,7 @@ NotYet = Literal["", "refused", "ignored"]
 class MapKey(Protocol):
     """A key of a field that maps names to sections: its name, and what can be done with the model part behind it.
 
-    `defaults` are those of the section's fields that are others for this key.
+    `defaults` replaces defaults of the section's fields for this key.
     """
 
     @property
@@ -197,7 +197,7 @@ def one_of(
     def check(value: str) -> str:
         allowed = names()
         if value not in allowed:
-            raise ValueError(f"{shown(value)} is not one of {', '.join(allowed)}")
+            raise ValueError(f"{quote(value)} is not one of {', '.join(allowed)}")
         return value
 
     return OneOf(names, help_of), AfterValidator(check)

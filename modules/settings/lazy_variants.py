@@ -130,9 +130,9 @@ def lazy_variants(
 def _with_name(default: str) -> BeforeValidator:
     """Return the validator that turns a bare name into an object, and adds the name `default` to one without."""
 
-    def named(value: Any) -> Any:
+    def add_name(value: Any) -> Any:
         if isinstance(value, str):
             return {"name": value}
         return {"name": default, **value} if isinstance(value, dict) else value
 
-    return BeforeValidator(named)
+    return BeforeValidator(add_name)

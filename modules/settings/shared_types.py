@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from modules.system.problem import shown
+from modules.system.problem import quote
 
 LOWEST_PX, HIGHEST_PX = 32, 8192
 
@@ -23,7 +23,7 @@ def _check_resolution(value: int | str) -> int | str:
     """Return a resolution, a size written as "1024x768". Raises ValueError for anything else."""
     sides = sides_of(value)
     if not all(LOWEST_PX <= side <= HIGHEST_PX for side in sides):
-        raise ValueError(f"{shown(value)} should have sides of at least {LOWEST_PX} and at most {HIGHEST_PX:,} px")
+        raise ValueError(f"{quote(value)} should have sides of at least {LOWEST_PX} and at most {HIGHEST_PX:,} px")
     return value if isinstance(value, int) else f"{sides[0]}x{sides[1]}"
 
 
@@ -36,7 +36,7 @@ def sides_of(resolution: int | str) -> tuple[int, int]:
         return resolution, resolution
     match = _SIZE.fullmatch(resolution)
     if match is None:
-        raise ValueError(f"{shown(resolution)} is not a resolution such as 512 or 1024x768")
+        raise ValueError(f"{quote(resolution)} is not a resolution such as 512 or 1024x768")
     return int(match[1]), int(match[2])
 
 

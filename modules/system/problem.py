@@ -38,7 +38,7 @@ _SAID_AS_WORDS = frozenset({"LORA"})
 _AS_IN_FILES = {None: "null", True: "true", False: "false"}
 
 
-def shown(value: object, *, max_chars: int = 60) -> str:
+def quote(value: object, *, max_chars: int = 60) -> str:
     """Return a value as messages quote it: Python's repr, but null, true and false as in JSON; truncated."""
     if value is None or isinstance(value, bool):
         return _AS_IN_FILES[value]
@@ -46,7 +46,7 @@ def shown(value: object, *, max_chars: int = 60) -> str:
         text = repr(value)
     except ValueError:  # Python refuses to print an integer of thousands of digits
         text = "a number of thousands of digits"
-    return cut(text, max_chars=max_chars)
+    return shorten(text, max_chars=max_chars)
 
 
 def count(number: int, thing: str, plural: str = "") -> str:
@@ -80,7 +80,7 @@ def with_article(thing: str, *, capital: bool = False) -> str:
     return f"{article.capitalize() if capital else article} {thing}"
 
 
-def cut(text: str, *, max_chars: int) -> str:
+def shorten(text: str, *, max_chars: int) -> str:
     """Return a text, truncated where it is too long for a message."""
     return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from modules.families.parts.unet_clip_file.unet import unet_layers
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, MID, UP
 from modules.formats.adapter_types import DORA_SCALE
@@ -21,7 +21,7 @@ TEXT = {"text_encoder": "clip_l", "text_encoder_2": "clip_g"}
 
 def weight_shapes(model: str, configs: Mapping[str, Any]) -> dict[tuple[str, str], tuple[int, ...]]:
     """The shapes of the weights of all layers that adapters can change, by part and path."""
-    return {(t.part, t.path): t.weight for t in published(model).adapter_targets(configs).all}
+    return {(t.part, t.path): t.weight for t in published_model(model).adapter_targets(configs).all}
 
 
 def lora_layers(

@@ -65,11 +65,11 @@ def _load(path: Path) -> None:
 
 
 def _adapt(path: Path) -> None:
-    from modules.families.registry import published
+    from modules.families.registry import published_model
     from modules.formats.adapter_file import read_adapter_file
     from modules.system.errors import DarkroomError
 
-    record = published("sd1")
+    record = published_model("sd1")
     with contextlib.suppress(DarkroomError):
         read_adapter_file(path, record.adapter_targets(record.shipped_configs()))
 

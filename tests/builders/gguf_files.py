@@ -13,7 +13,7 @@ from benchmarks.gguf_file import write_gguf
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.unet_clip_file.layout import UNET_PREFIX
 from modules.families.parts.unet_clip_file.unet import unet_slots
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, published_model
 from modules.formats.gguf_header import block_type
 from modules.memory.part_plan import PartPlan
 from tests.builders.pipelines import load_tiny
@@ -35,7 +35,7 @@ def write_hollow_unet(path: Path, model: str, *, kind: str = "Q4_K", in_channels
 
     Weights of two and more axes are in blocks, flattened where their rows are no whole number of blocks.
     """
-    spec = FAMILIES[published(model).family]
+    spec = FAMILIES[published_model(model).family]
     configs = shipped_configs(model)
     configs["unet"]["in_channels"] = in_channels
     shapes = passes_of(spec, configs).weights("unet", PartPlan()).own

@@ -15,7 +15,7 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection
 from modules.families.model_class import ModelClass
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.write import CheckpointTraits, write_checkpoint
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, published_model
 from modules.formats.lazy_tensors import lazy_state
 
 CLASSES: Mapping[str, Any] = {
@@ -63,7 +63,7 @@ def part_names(configs: Mapping[str, Any]) -> list[str]:
 
 def model_class(model: str, part: str) -> ModelClass:
     """The record of the class of a published model's part."""
-    return next(p.model for p in FAMILIES[published(model).family].parts if p.name == part)
+    return next(p.model for p in FAMILIES[published_model(model).family].parts if p.name == part)
 
 
 def build_parts(configs: Mapping[str, Any], *, seed: int = 0) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import nn
 from modules.families.parts.lora_names import file_path
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs
-from modules.families.registry import FAMILIES, published, published_models
+from modules.families.registry import FAMILIES, published_model, published_models
 from modules.system.factories import load_factory
 
 NORMS = (nn.GroupNorm, nn.LayerNorm)
@@ -19,8 +19,8 @@ NORMS = (nn.GroupNorm, nn.LayerNorm)
 
 @pytest.mark.parametrize("model", sorted(m.name for m in published_models()))
 def test_every_layer_has_the_shape_of_its_module(model: str) -> None:
-    configs, family = shipped_configs(model), FAMILIES[published(model).family]
-    ours = published(model).adapter_targets(configs).all
+    configs, family = shipped_configs(model), FAMILIES[published_model(model).family]
+    ours = published_model(model).adapter_targets(configs).all
     parts = {
         part.name: empty_part(load_factory(part.model_class), configs[part.name])
         for part in family.trainable_parts

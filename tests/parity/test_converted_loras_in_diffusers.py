@@ -15,7 +15,7 @@ from transformers import CLIPTokenizer
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.parts.lora_names import file_path
 from modules.families.parts.single_file.models import CONFIGS_KEY
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_types import DORA_SCALE
 from tests.builders.adapter_forms import FORMS, change_of, lora_layers, tensors_in, with_dora, with_tucker
@@ -63,7 +63,10 @@ def test_every_layer_has_its_strength(model: str, form: str, source: str, tmp_pa
     configs = tiny_configs(model)
     # Of a kohya file diffusers 0.42 uses one alpha for all attention layers, so that form is tested with one.
     layers = several_strengths(model, configs, alphas=(1.0, 1.5, 1.0, 8.0, 1.0) if form == "peft" else (1.5,))
-    metadata = {CONFIGS_KEY: json.dumps(configs), "modelspec.architecture": f"{published(model).architecture}/lora"}
+    metadata = {
+        CONFIGS_KEY: json.dumps(configs),
+        "modelspec.architecture": f"{published_model(model).architecture}/lora",
+    }
     save_file(tensors_in(FORMS[source], layers, configs), tmp_path / "a.safetensors", metadata)
     assert main(["convert", "a.safetensors", "lora.safetensors", "--to", form]) == 0
     pipe = pipeline(model, configs)

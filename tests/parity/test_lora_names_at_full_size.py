@@ -17,7 +17,7 @@ from modules.adapters.protocol import target_layers
 from modules.families.parts.files import ModelFiles
 from modules.families.parts.lora_names import comfy_naming
 from modules.families.parts.single_file.models import shipped_configs
-from modules.families.registry import FAMILIES, published, published_models
+from modules.families.registry import FAMILIES, published_model, published_models
 from modules.families.sd import model as sd
 from modules.families.sd.spec import SdSettings
 from modules.families.sdxl import model as sdxl
@@ -65,7 +65,7 @@ def test_layers_are_named_as_in_published_files(model: str) -> None:
 
 @pytest.mark.parametrize("model", [m.name for m in published_models()])
 def test_each_of_comfyuis_names_leads_back_to_its_layer(model: str) -> None:
-    record = published(model)
+    record = published_model(model)
     configs = record.shipped_configs()
     targets, name_of = record.adapter_targets(configs), comfy_naming(model, configs)
     names = {name_of(t.part, t.path): (t.part, t.path) for t in (*targets.all, *targets.matrices)}

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from modules.families.kinds.identify import identify
 from modules.families.kinds.lora_conversion import convert_metadata
 from modules.families.parts.single_file.models import CONFIGS_KEY
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
 from tests.builders.adapter_forms import (
@@ -48,7 +48,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def write(path: Path, tensors: Tensors, model: str, **metadata: str) -> None:
     """Write a file for the tiny model of a kind; its size is in the metadata."""
     configs = {CONFIGS_KEY: json.dumps(tiny_configs(model))}
-    save_file(tensors, path, configs | {"modelspec.architecture": f"{published(model).architecture}/lora"} | metadata)
+    save_file(
+        tensors, path, configs | {"modelspec.architecture": f"{published_model(model).architecture}/lora"} | metadata
+    )
 
 
 def metadata_of(path: Path) -> dict[str, str]:
@@ -57,7 +59,7 @@ def metadata_of(path: Path) -> dict[str, str]:
 
 
 def read(path: Path, model: str) -> AdapterFile:
-    return read_adapter_file(path, published(model).adapter_targets(tiny_configs(model)))
+    return read_adapter_file(path, published_model(model).adapter_targets(tiny_configs(model)))
 
 
 def assert_same_bits(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> None:
@@ -188,7 +190,7 @@ def test_every_type_keeps_its_tensors_under_kohyas_names(kind: str, dtype: str, 
 )
 def test_the_metadata_name_the_algorithm_as_lycoris_does(factors: str, algo: str) -> None:
     layer = AdapterLayer("unet", "conv_in", {name: torch.ones(2, 2) for name in factors.split()})
-    metadata = convert_metadata({}, [layer], published("sd1"), "kohya")
+    metadata = convert_metadata({}, [layer], published_model("sd1"), "kohya")
     assert json.loads(metadata["ss_network_args"])["algo"] == algo
 
 

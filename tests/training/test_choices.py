@@ -15,7 +15,7 @@ import torch
 from hypothesis import find
 
 from modules.config.rules import problems_of
-from modules.config.rules.every_setting import unsupported
+from modules.config.rules.every_setting import settings_not_yet_supported
 from modules.config.rules.optimizers import weights_that_stay_zero
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
@@ -155,7 +155,7 @@ def is_chosen(config: Config, record: FieldRecord, value: str) -> bool:
 
 
 def is_refused(config: Config) -> bool:
-    return any(p.severity == "error" for p in unsupported(config)) or bool(check(config).errors)
+    return any(p.severity == "error" for p in settings_not_yet_supported(config)) or bool(check(config).errors)
 
 
 @pytest.fixture(scope="module")

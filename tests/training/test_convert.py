@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from modules.families.kinds.identify import identify
 from modules.families.parts.lora_names import kohya_naming
 from modules.families.parts.single_file.models import shipped_configs
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DOWN, UP
 from modules.formats.lora_files import to_kohya
@@ -108,7 +108,7 @@ def test_v_prediction_survives_every_form(tmp_path: Path) -> None:
 def some_layers(model: str, count: int = 40) -> list[AdapterLayer]:
     """LoRA layers on a sample of a published model's layers; their widths are small, their names the real ones."""
     generator = torch.Generator().manual_seed(0)
-    targets = published(model).adapter_targets(shipped_configs(model)).all
+    targets = published_model(model).adapter_targets(shipped_configs(model)).all
     places = sorted((t.part, t.path) for t in targets if not t.is_norm)
     width = shipped_configs(model)["unet"]["cross_attention_dim"]
     layers = []

@@ -12,7 +12,7 @@ from torch import nn
 from modules.data.captions.sources import contains_any, split_at_placeholders
 from modules.families.parts.clip_tokens import load_clip_tokenizer
 from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS
-from modules.families.parts.token_rows import extended, start_rows, typical_norm
+from modules.families.parts.token_rows import extend_embedding, start_rows, typical_norm
 from modules.families.protocol import PartMemory
 from modules.system.devices import CPU
 from tests.builders.pipelines import load_tiny
@@ -94,7 +94,7 @@ def test_a_second_embedding_has_rows_of_its_own(tiny_sd: Path) -> None:
     family.add_words({WORD: {"text_encoder": rows[0]}, "<two>": {"text_encoder": rows[1]}})
     tokenizer = family.towers["text_encoder"].tokenizer
     assert tokenizer.ids(f"{WORD} <two>{WORD}") == [-1, -2, -3, -1, -2]
-    vectors = extended(family.towers["text_encoder"].encoder)(torch.tensor([-1, -2, -3]))
+    vectors = extend_embedding(family.towers["text_encoder"].encoder)(torch.tensor([-1, -2, -3]))
     assert vectors[:, 0].tolist() == [2.0, 2.0, 1.0]
 
 

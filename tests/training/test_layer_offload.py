@@ -96,7 +96,7 @@ def learning_whole(model: Path, part: str) -> ModelFamily:
 
 def last_layer(module: nn.Module) -> list[nn.Parameter]:
     """The offloaded weights that a forward pass uses last."""
-    forwards = (checkpointing._offloaded(m.__dict__.get("forward")) for m in module.modules())
+    forwards = (checkpointing._offloaded_forward(m.__dict__.get("forward")) for m in module.modules())
     return next(f for f in forwards if f is not None)._part._order[-1].weights
 
 
@@ -266,7 +266,7 @@ def test_small_layers_are_fetched_together(log: list[str]) -> None:
     )
     sizes = [num_bytes(layer.parameters()) for layer in model]
     assert sorted(sizes)[-2] == sizes[-1] >= sizes[1] + sizes[2] + sizes[3]
-    part = checkpointing._offloaded(model[0].forward)
+    part = checkpointing._offloaded_forward(model[0].forward)
     assert part is not None
     for layer in model:  # their order
         layer(torch.ones(1, layer.in_features))

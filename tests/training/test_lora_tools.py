@@ -22,7 +22,7 @@ from modules.adapters.tools.opening import WeightedFile, open_adapter
 from modules.adapters.tools.results import TOOL_KEY, LoraResult, tool_metadata, write_result
 from modules.families.kinds.conversion import Source, convert, open_source
 from modules.families.parts.single_file.models import CONFIGS_KEY
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
 from modules.formats.adapter_names import DOWN
 from modules.system.errors import DarkroomError
@@ -48,7 +48,7 @@ def write_lora(path: Path, model: Path, *, seed: int, rank: int = 4, alpha: floa
         for factor, tensor in lora_factors(weight, rank, filled).items():
             tensors[f"{name}.{factor}"] = tensor.contiguous()
         tensors[f"{name}.alpha"] = torch.tensor(alpha)
-    architecture = f"{published(family.lora_naming.model).architecture}/lora"
+    architecture = f"{published_model(family.lora_naming.model).architecture}/lora"
     metadata = {CONFIGS_KEY: family.lora_naming.own_configs, "modelspec.architecture": architecture}
     save_file(tensors | extra, path, metadata)
     return path
@@ -224,7 +224,7 @@ def test_strengths_of_blocks(loras: tuple[Path, Path], tmp_path: Path) -> None:
 def test_a_list_of_strengths_has_the_order_that_users_know() -> None:
     from modules.adapters.tools.blocks import block_of, blocks_in, parse_strengths
 
-    record = published("sd1")
+    record = published_model("sd1")
     targets = record.adapter_targets(record.shipped_configs()).all
     assert sorted(blocks_in(targets)) == [17, 26]
     strengths = parse_strengths(",".join(map(str, range(17))), targets)
@@ -233,7 +233,7 @@ def test_a_list_of_strengths_has_the_order_that_users_know() -> None:
     for target in targets:
         block = block_of(target)
         assert strengths.of(target) == (names.index(block) if block in names else 0.0)
-    sdxl = published("sdxl")
+    sdxl = published_model("sdxl")
     assert sorted(blocks_in(sdxl.adapter_targets(sdxl.shipped_configs()).all)) == [12, 20]
 
 

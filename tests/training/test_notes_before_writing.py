@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.models import CONFIGS_KEY
-from modules.families.registry import published
+from modules.families.registry import published_model
 from tests.builders.adapter_forms import FORMS, lora_layers, norm_layers, tensors_in
 from tests.builders.single_files import tiny_configs, write_tiny
 from trainer.job import Job
@@ -49,7 +49,10 @@ def lora(tmp_path: Path) -> Path:
     layers = [*lora_layers("sd1", configs), *norm_layers("sd1", configs)]
     tensors = tensors_in(FORMS["kohya, lora_te"], layers, configs)
     tensors["bundle_emb.cat.string_to_param.*"] = torch.ones(2, 8)
-    metadata = {CONFIGS_KEY: json.dumps(configs), "modelspec.architecture": f"{published('sd1').architecture}/lora"}
+    metadata = {
+        CONFIGS_KEY: json.dumps(configs),
+        "modelspec.architecture": f"{published_model('sd1').architecture}/lora",
+    }
     save_file(tensors, tmp_path / "lora.safetensors", metadata)
     return tmp_path / "lora.safetensors"
 

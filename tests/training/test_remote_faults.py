@@ -24,7 +24,7 @@ from trainer.remote.connection import Connection, ConnectionLostError
 from trainer.remote.following import follow, train_there
 from trainer.remote.line import Line
 from trainer.remote.record import Remote, RemotesFile
-from trainer.remote.trees import Tree, stated
+from trainer.remote.trees import Tree, stat_file
 from trainer.run_folder.records import read_record
 
 pytestmark = [pytest.mark.skipif(SSHD is None, reason=WHY_NOT), pytest.mark.full]
@@ -170,7 +170,7 @@ def test_a_run_keeps_the_version_that_it_was_started_with(
     assert program.parent == Path(server.remote.folder) / "trees"
     (tmp_path / "changed.py").write_text("# another commit")
     whole = inputs.program_tree()
-    changed = Tree((*whole.files, *stated(tmp_path / "changed.py", "trainer/changed.py")))
+    changed = Tree((*whole.files, *stat_file(tmp_path / "changed.py", "trainer/changed.py")))
     monkeypatch.setattr("trainer.remote.starting.program_tree", lambda: changed)
     follow(server.remote, run_dir_of(config), Line(events.append))
     assert isinstance(events[-1], RunFinished), events[-1]

@@ -13,7 +13,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.write import require_scalable, to_scaled_float8
-from modules.families.registry import FAMILIES, files_of, published
+from modules.families.registry import FAMILIES, files_of, published_model
 from modules.formats.lazy_tensors import lazy
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
@@ -144,7 +144,7 @@ def test_conversions_are_refused_where_it_has_no_meaning(
 
 
 def test_a_matrix_of_zeros_has_a_scale_of_one() -> None:
-    record = published("z_image")
+    record = published_model("z_image")
     configs = record.shipped_configs()
     layout = files_of("z_image").denoiser_file
     assert layout is not None

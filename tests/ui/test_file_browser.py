@@ -12,7 +12,7 @@ import pytest
 
 from modules.system.errors import DarkroomError
 from ui.widgets.files import listing
-from ui.widgets.files.browser import Browser, Chosen, Enter, Purpose, Rejection, common_start, completions
+from ui.widgets.files.browser import Browser, DialogAnswer, Enter, Purpose, Rejection, common_start, completions
 from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, natural_order, read_folder
 from ui.widgets.files.new_folder import create_folder
 from ui.widgets.files.places import mounted_disks, places, with_recent
@@ -69,7 +69,7 @@ def test_a_folder_of_images_shows_and_counts_them(tree: Path) -> None:
     assert made.status() == ("3 images, 1 caption here", "text")
     made.select(0)
     assert made.selected == frozenset()  # images are only shown
-    assert made.answer() == Chosen((tree / "cats",))
+    assert made.answer() == DialogAnswer((tree / "cats",))
     assert count_images(tree / "cats") == Counts(3, 1)
     assert count_images(tree / "nowhere").words() == ""
 
@@ -78,16 +78,16 @@ def test_several_folders_are_selected(tree: Path) -> None:
     made = browser("folders", tree)
     made.move(1)
     made.move(1, extend=True)
-    assert made.answer() == Chosen((tree / "cats", tree / "dogs"))
+    assert made.answer() == DialogAnswer((tree / "cats", tree / "dogs"))
     assert made.status()[0] == "2 folders selected"
     made.select(0, "toggle")
-    assert made.answer() == Chosen((tree / "dogs",))
+    assert made.answer() == DialogAnswer((tree / "dogs",))
     made.select_all()
     assert made.selected == {0, 1}
     one = browser("folder", tree)
     one.select(0)
     one.select(1, "toggle")
-    assert one.answer() == Chosen((tree / "dogs",))
+    assert one.answer() == DialogAnswer((tree / "dogs",))
 
 
 def test_letters_find_entries(tree: Path) -> None:
@@ -102,8 +102,8 @@ def test_letters_find_entries(tree: Path) -> None:
 def test_what_a_typed_path_means(tree: Path) -> None:
     made = browser("open", tree)
     assert made.typed("cats") == Enter(tree / "cats")
-    assert made.typed("b.json") == Chosen((tree / "b.json",))
-    assert made.typed(f'"{tree}/cats/../b.json"') == Chosen((tree / "b.json",))
+    assert made.typed("b.json") == DialogAnswer((tree / "b.json",))
+    assert made.typed(f'"{tree}/cats/../b.json"') == DialogAnswer((tree / "b.json",))
     assert made.typed("gone") == Rejection(f"{tree / 'gone'} does not exist.")
     assert made.typed("~") == Enter(Path.home())
     assert browser("folder", tree).typed("b.json") == Rejection(f"{tree / 'b.json'} is not a folder.")
@@ -111,11 +111,11 @@ def test_what_a_typed_path_means(tree: Path) -> None:
 
 def test_a_saved_file_gets_the_ending_of_its_kind_and_replaces_only_when_asked(tree: Path) -> None:
     made = browser("save", tree, kinds=JSON, name="new")
-    assert made.answer() == Chosen((tree / "new.json",))
+    assert made.answer() == DialogAnswer((tree / "new.json",))
     made.name = "v1.5"
-    assert made.answer() == Chosen((tree / "v1.5.json",))
+    assert made.answer() == DialogAnswer((tree / "v1.5.json",))
     made.select(names(made).index("b.json"))
-    assert (made.name, made.answer()) == ("b.json", Chosen((tree / "b.json",), replaces=True))
+    assert (made.name, made.answer()) == ("b.json", DialogAnswer((tree / "b.json",), replaces=True))
     made.name = "cats"
     assert made.answer() == Enter(tree / "cats")
     made.name = "nowhere/new"

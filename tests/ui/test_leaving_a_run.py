@@ -36,7 +36,7 @@ from trainer.event_lines import to_line
 from trainer.events import PhaseChanged, RunFailed, RunFinished, StepFinished
 from trainer.launch import RunRequest
 from trainer.run_folder import attached, inbox
-from trainer.run_folder.attached import AttachedRun, Detached
+from trainer.run_folder.attached import AttachedRun, DetachedProcess
 from trainer.run_folder.backup import list_backups, write_backup
 from trainer.run_folder.destination import note_destination
 from trainer.run_folder.records import config_of, read_record
@@ -61,11 +61,11 @@ class Starts:
         self.num_queues = 0
         self.error: OSError | None = None
 
-    def start(self, request: RunRequest) -> Detached:
+    def start(self, request: RunRequest) -> DetachedProcess:
         if self.error is not None:
             raise self.error
         self.requests.append(request)
-        return Detached(Holder.of(os.getpid()), Path("child.log"))
+        return DetachedProcess(Holder.of(os.getpid()), Path("child.log"))
 
     def start_queue(self) -> tuple[Holder, Path]:
         if self.error is not None:
@@ -272,7 +272,7 @@ def test_the_next_window_follows_it_and_controls_it(
     lock, commands = RunLock(run_dir), CommandDesk()
     window = open_window()
     session, closing = window.app.context.session, window.app.closing
-    process = Detached(Holder.of(os.getpid()), tmp_path / "child.log")
+    process = DetachedProcess(Holder.of(os.getpid()), tmp_path / "child.log")
     left = LeftProcess(process.process.pid, process.process.started, str(process.log), str(run_dir))
     window.app.preferences.change(left_run=left)
     closing.look()
@@ -379,7 +379,7 @@ def test_a_run_that_outlives_the_window_is_noted_when_it_starts(
     ready: Window, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Commands reach it before it has a folder, and leaving it requires no backup."""
-    process = Detached(Holder.of(os.getpid()), tmp_path / "child.log")
+    process = DetachedProcess(Holder.of(os.getpid()), tmp_path / "child.log")
     monkeypatch.setattr(ready.app.context.session, "_launch", lambda _request: AttachedRun(None, detached=process))
     ready.app.starter.start()
     session = ready.app.context.session
@@ -407,7 +407,7 @@ def _saved_left_run() -> LeftProcess | None:
 def test_a_process_without_a_run_yet_is_followed_from_its_first_event(
     open_window: Callable[..., Window], tmp_path: Path
 ) -> None:
-    process, window = Detached(Holder.of(os.getpid()), tmp_path / "child.log"), open_window()
+    process, window = DetachedProcess(Holder.of(os.getpid()), tmp_path / "child.log"), open_window()
     process.events_file.write_text(to_line(PhaseChanged("loading")) + "\n")
     left = LeftProcess(process.process.pid, process.process.started, str(process.log))
     window.app.preferences.change(left_run=left)
@@ -434,7 +434,7 @@ def test_another_window_does_not_follow_the_run_of_one_that_is_open(
 
 
 def test_a_process_that_was_refused_reports_its_words(tmp_path: Path) -> None:
-    ended = Detached(Holder(os.getpid(), 1.0, platform.node()), tmp_path / "child.log")
+    ended = DetachedProcess(Holder(os.getpid(), 1.0, platform.node()), tmp_path / "child.log")
     ended.log.write_text("There is no file x.json\n")
     run = AttachedRun(None, detached=ended)
     run.thread.join(20)
@@ -446,7 +446,7 @@ def test_a_process_that_was_refused_reports_its_words(tmp_path: Path) -> None:
 
 def test_the_files_of_a_process_that_ended_as_it_should_are_removed(tmp_path: Path) -> None:
     done = RunFinished("finished", 400, "All done.")
-    ended = Detached(Holder(os.getpid(), 1.0, platform.node()), tmp_path / "child.log")
+    ended = DetachedProcess(Holder(os.getpid(), 1.0, platform.node()), tmp_path / "child.log")
     for file in (ended.log, ended.config_file, ended.inbox_file):
         file.write_text("")
     ended.events_file.write_text(f"{to_line(done)}\n")

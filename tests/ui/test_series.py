@@ -52,8 +52,8 @@ def test_a_few_outliers_are_cut_off() -> None:
 
 def test_a_short_line_is_drawn_point_by_point_and_reaches_both_edges() -> None:
     series = Series((n, float(n) if n != 5 else None) for n in range(1, 11))
-    assert series.drawn(4, 7, 100) == [(3, 3.0), (4, 4.0), (6, 6.0), (7, 7.0), (8, 8.0)]
-    assert EMPTY.drawn(0, 1, 100) == []
+    assert series.points_to_draw(4, 7, 100) == [(3, 3.0), (4, 4.0), (6, 6.0), (7, 7.0), (8, 8.0)]
+    assert EMPTY.points_to_draw(0, 1, 100) == []
 
 
 @pytest.mark.parametrize("zoom", [(0.0, 100_000.0), (20_000.0, 60_000.0)])
@@ -62,7 +62,7 @@ def test_of_many_points_each_pixel_keeps_its_least_and_greatest(zoom: tuple[floa
     values = [draw.random() for _ in range(100_000)]
     values[33_333], values[44_444] = 99.0, -99.0  # no spike may be lost
     series = Series(enumerate(values, 1))
-    points = series.drawn(*zoom, 500)
+    points = series.points_to_draw(*zoom, 500)
     assert len(points) <= 2 * 502 + 1
     steps = [step for step, _ in points]
     assert steps == sorted(steps)
@@ -76,4 +76,4 @@ def test_of_many_points_each_pixel_keeps_its_least_and_greatest(zoom: tuple[floa
 
 
 def test_many_gaps_draw_nothing() -> None:
-    assert Series((n, None) for n in range(5000)).drawn(0, 5000, 10) == []
+    assert Series((n, None) for n in range(5000)).points_to_draw(0, 5000, 10) == []

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.models import CONFIGS_KEY, shipped_configs
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, UP
@@ -61,7 +61,7 @@ def header_of(tensors: Tensors, path: Path, **metadata: str) -> Path:
 
 
 def read(path: Path, model: str, configs: Any) -> AdapterFile:
-    return read_adapter_file(path, published(model).adapter_targets(configs))
+    return read_adapter_file(path, published_model(model).adapter_targets(configs))
 
 
 def equal_layers(ours: AdapterLayer, theirs: AdapterLayer) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.adapters.settings import adapter_layers
-from modules.config.codec import Loaded, decode, encode, load_file, save_file
+from modules.config.codec import LoadedConfig, decode, encode, load_file, save_file
 from modules.config.imports.ai_toolkit import is_ai_toolkit, tree_of_ai_toolkit
 from modules.config.imports.any_file import load_any, load_any_text
 from modules.config.imports.yaml_text import UnreadableYamlError, read_yaml
@@ -38,13 +38,13 @@ def process(**sections: Any) -> dict[str, Any]:
     return {"job": "extension", "config": {"name": "x", "process": [{**minimal, **sections}]}}
 
 
-def imported(raw: dict[str, Any]) -> Loaded:
+def imported(raw: dict[str, Any]) -> LoadedConfig:
     notes: list[Problem] = []
     loaded = decode(tree_of_ai_toolkit(raw, notes))
-    return Loaded(loaded.config, [*notes, *loaded.problems])
+    return LoadedConfig(loaded.config, [*notes, *loaded.problems])
 
 
-def messages(loaded: Loaded) -> str:
+def messages(loaded: LoadedConfig) -> str:
     return " ".join(str(p) for p in loaded.problems)
 
 

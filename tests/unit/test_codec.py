@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.config.codec import Loaded, decode, encode, load_file, pack_lists, save_file
+from modules.config.codec import LoadedConfig, decode, encode, load_file, pack_lists, save_file
 from modules.config.schema import Config
 from modules.optim.optimizers.factored import Adafactor
 from modules.settings.every import Every
@@ -52,7 +52,7 @@ def holder_of(tree: Any, place: tuple[Any, ...]) -> Any:
 PLACES = places(full_tree())
 
 
-def assert_sound(loaded: Loaded) -> None:
+def assert_sound(loaded: LoadedConfig) -> None:
     """The config is valid and comes back from a file, whatever it was made from."""
     assert isinstance(loaded.config, Config)
     again = decode(encode(loaded.config))
@@ -262,7 +262,7 @@ def test_a_truncated_config_never_raises(tmp_path_factory: pytest.TempPathFactor
 
 def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     file = write(tmp_path, b'\xef\xbb\xbf{"darkroom_version": 7, "training": {"epochs": 3}}')
-    assert load_file(file) == Loaded(Config.model_validate({"training": {"epochs": 3}}))
+    assert load_file(file) == LoadedConfig(Config.model_validate({"training": {"epochs": 3}}))
 
 
 def test_of_a_duplicate_key_the_last_one_counts(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ CLOUD_AS_IT_WAS = {
 def test_a_saved_cloud_section_that_sets_nothing_leaves_no_trace() -> None:
     """Every config saved while the section existed contains all of it."""
     for cloud in (CLOUD_AS_IT_WAS, {}, {"enabled": False}):
-        assert decode({"darkroom_version": 7, "cloud": cloud}) == Loaded(Config())
+        assert decode({"darkroom_version": 7, "cloud": cloud}) == LoadedConfig(Config())
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_a_saved_cloud_section_that_sets_something_is_kept_and_reported_once(
     assert loaded.config.unknown == {"odd": 1, "cloud": cloud}
     assert [(p.path, p.severity) for p in loaded.problems] == [("cloud", severity)]
     save_file(loaded.config, tmp_path / "again.json")
-    assert load_file(tmp_path / "again.json") == Loaded(loaded.config)
+    assert load_file(tmp_path / "again.json") == LoadedConfig(loaded.config)
 
 
 def test_a_cloud_that_is_not_an_object_is_kept_like_any_unknown_key() -> None:
@@ -508,7 +508,7 @@ def test_an_unknown_key_is_kept_by_its_path_and_reported_once(tmp_path: Path, pl
     assert loaded.config.model_copy(update={"unknown": {}}) == decode(full_tree()).config
     file = tmp_path / "saved.json"
     save_file(loaded.config, file)
-    assert load_file(file) == Loaded(loaded.config)
+    assert load_file(file) == LoadedConfig(loaded.config)
 
 
 @given(place=st.sampled_from(UNKNOWN_PLACES), key=st.text(max_size=8), value=json_values)
@@ -557,7 +557,7 @@ def test_a_file_of_another_version_is_kept(tmp_path: Path, content: bytes) -> No
     """The config of a newer Darkroom used to be overwritten without a trace."""
     save_file(Config(), write(tmp_path, content))
     assert (tmp_path / "config.json.bak").read_bytes() == content
-    assert load_file(tmp_path / "config.json") == Loaded(Config())
+    assert load_file(tmp_path / "config.json") == LoadedConfig(Config())
 
 
 def test_saving_creates_a_missing_folder(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.concept import Concept
 from modules.data.transforms.apply import load_pixels
-from modules.data.transforms.geometry import Box, Geometry, mask_cut, rotated_fit
+from modules.data.transforms.geometry import Box, Geometry, cut_to_mask, rotated_fit
 from modules.data.versions import ImageVersions
 from modules.settings.edit import set_path
 from trainer.data.datasets import datasets_of
@@ -107,7 +107,7 @@ def test_a_disabled_concept_and_one_without_repeats(folder: Path) -> None:
 @pytest.mark.parametrize("has_cut", [False, True])
 def test_the_corners_of_the_crop_span_its_box(degrees: float, has_cut: bool) -> None:
     size, bucket = Size(300, 200), Size(64, 96)
-    cut = mask_cut(size, Box(50, 40, 120, 150), bucket, padding=(0.1,) * 4, degrees=degrees) if has_cut else None
+    cut = cut_to_mask(size, Box(50, 40, 120, 150), bucket, padding=(0.1,) * 4, degrees=degrees) if has_cut else None
     geometry = Geometry(rotated_fit(cut.size if cut else size, bucket, degrees), degrees, False, cut)
     corners = geometry.crop_corners(size)
     box = (*map(min, *corners), *map(max, *corners))

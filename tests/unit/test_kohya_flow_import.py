@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from modules.adapters.settings import adapter_layers
-from modules.config.codec import Loaded, decode, encode
+from modules.config.codec import LoadedConfig, decode, encode
 from modules.config.imports.any_file import load_any
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.rules.every_setting import unsupported_settings
@@ -44,10 +44,10 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def imported(given: dict[str, Any]) -> Loaded:
+def imported(given: dict[str, Any]) -> LoadedConfig:
     notes: list[Problem] = []
     loaded = decode(tree_of_kohya(given, notes))
-    return Loaded(loaded.config, [*notes, *loaded.problems])
+    return LoadedConfig(loaded.config, [*notes, *loaded.problems])
 
 
 @pytest.fixture(params=FAMILIES_THERE, ids=lambda spec: spec.name)

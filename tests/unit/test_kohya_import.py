@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file as save_tensors
 
-from modules.config.codec import Loaded, decode, encode, load_file, save_file
+from modules.config.codec import LoadedConfig, decode, encode, load_file, save_file
 from modules.config.imports.any_file import is_kohya, load_any
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import arguments_of, sides_of
@@ -60,7 +60,7 @@ METADATA = {
 }
 
 
-def messages(loaded: Loaded) -> str:
+def messages(loaded: LoadedConfig) -> str:
     return " ".join(str(p) for p in loaded.problems)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.config.codec import Loaded, decode, encode, load_file
+from modules.config.codec import LoadedConfig, decode, encode, load_file
 from modules.config.migrations import darkroom_steps
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
 from modules.config.migrations.onetrainer_steps import to_11
@@ -39,11 +39,11 @@ def sparse(**keys: Any) -> dict[str, Any]:
     return {"training_method": "LORA", "learning_rate_warmup_steps": 0, **keys}
 
 
-def loaded(**keys: Any) -> Loaded:
+def loaded(**keys: Any) -> LoadedConfig:
     return decode(sparse(**keys))
 
 
-def warnings_of(result: Loaded) -> list[str]:
+def warnings_of(result: LoadedConfig) -> list[str]:
     return [str(p) for p in result.problems if p.severity == "warning"]
 
 
@@ -55,7 +55,7 @@ def test_a_whole_file_gives_the_expected_config(version: int) -> None:
     expected = json.loads((FIXTURES / f"onetrainer_{version}.expected.json").read_text())
     result = load_file(FIXTURES / f"onetrainer_{version}.json") if version == 11 else decode(OLDER)
     # The fixture contains what differs from our defaults.
-    assert decode(expected["config"]) == Loaded(result.config.model_copy(update={"unknown": {}}))
+    assert decode(expected["config"]) == LoadedConfig(result.config.model_copy(update={"unknown": {}}))
     assert [[p.severity, str(p)] for p in result.problems] == expected["problems"]
     assert result.was_migrated
 
@@ -100,7 +100,7 @@ def test_secrets_leave_no_trace() -> None:
 def test_a_migrated_config_is_saved_and_loaded_without_a_problem() -> None:
     first = decode(EVERYTHING).config
     again = decode(json.loads(json.dumps(encode(first))))
-    assert again == Loaded(first)
+    assert again == LoadedConfig(first)
 
 
 @pytest.mark.parametrize("tree", [EVERYTHING, OLDER], ids=["11", "10"])

@@ -13,7 +13,7 @@ from huggingface_hub.utils import httpx
 
 from modules.formats.repository import RepositoryFacts, repository_facts
 from modules.model_finder import finder
-from modules.model_finder.finder import HUB_CACHE, FoundModel, ModelSearch, ranked
+from modules.model_finder.finder import HUB_CACHE, FoundModel, ModelSearch, rank_models
 from modules.model_finder.programs import BASE_MODELS, COMFYUI, find_programs, program_at
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
@@ -60,8 +60,8 @@ def test_each_program_is_found_in_its_usual_place_with_its_models(home: Path) ->
         "five.safetensors": "Forge",  # in a folder with the name of A1111's
     }
     assert all(model.is_base_model for model in found)
-    assert ranked(found, "sd")[0].path.name == "one.safetensors"
-    assert ranked(found, "z_image")[0].path.name == "zog"
+    assert rank_models(found, "sd")[0].path.name == "one.safetensors"
+    assert rank_models(found, "z_image")[0].path.name == "zog"
     first = found[0]
     assert (first.label, first.form) == ("Stable Diffusion XL", "Checkpoint, .safetensors")
     assert first.size_bytes == first.path.stat().st_size

@@ -11,7 +11,7 @@ import pytest
 from modules.config.codec import decode
 from modules.config.imports.any_file import load_any
 from modules.config.previews import timestep_preview
-from modules.config.rules.every_setting import settings_without_effect, unsupported
+from modules.config.rules.every_setting import settings_not_yet_supported, settings_without_effect
 from modules.config.rules.noise import noise_process, noise_without_effect, noising_strengths, timestep_distribution
 from modules.config.schema import Config
 from modules.config.sections.noise import Noise
@@ -125,7 +125,7 @@ def test_nothing_of_the_noise_is_unsupported() -> None:
         "max_noising_strength": 0.9,
     }
     config = decode({"__version": 11, **every}).config
-    assert not [p for p in unsupported(config) if p.path.startswith("training.noise")]
+    assert not [p for p in settings_not_yet_supported(config) if p.path.startswith("training.noise")]
     assert config.training.noise == Noise(
         distribution="beta",
         noising_weight=2.0,

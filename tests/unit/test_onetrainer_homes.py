@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from modules.config.codec import Loaded, decode, load_file, save_file
+from modules.config.codec import LoadedConfig, decode, load_file, save_file
 from modules.config.migrations.onetrainer_11.model import MODEL_TYPES
 from modules.config.migrations.onetrainer_keys import FIRST_VERSION, LAST_VERSION, NEWEST
 from tests.builders.for_each import for_each
@@ -62,7 +62,7 @@ OTHER_KINDS = {
 WITHOUT_PART = {("anima", "text_conditioner"), ("stable_cascade", "vae"), ("wuerstchen", "vae")}
 
 
-def placed(place: str, keys: dict[str, Any]) -> Loaded:
+def placed(place: str, keys: dict[str, Any]) -> LoadedConfig:
     """Load a LoRA of SDXL with some keys at a place of the file."""
     tree: dict[str, Any] = {"__version": 11, "training_method": "LORA", "model_type": "STABLE_DIFFUSION_XL_10_BASE"}
     match place.split("."):

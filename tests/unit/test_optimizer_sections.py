@@ -26,7 +26,7 @@ from modules.optim.registry import OPTIMIZERS
 from modules.optim.schedule_registry import SCHEDULES, learning_rate_factor
 from modules.settings.edit import set_path
 from modules.settings.field import FieldRecord, records_of
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 from tests.unit.strategies import few, garbage, valid_trees
 
 TABLE: dict[str, dict[str, Any]] = json.loads(
@@ -191,7 +191,7 @@ def test_a_value_that_is_not_allowed_is_reported_and_the_default_used(key: str, 
     assert left == {}
     (note,) = notes
     assert (note.path, note.severity) == (f"{OPTIMIZER}.{key}", "warning")
-    assert note.message.startswith(f"{key} = {shown(value)} is not allowed (")
+    assert note.message.startswith(f"{key} = {quote(value)} is not allowed (")
 
 
 @pytest.mark.parametrize("name", ["SEVEN_LEAGUE", "", 7, ["ADAMW"]])

@@ -19,7 +19,7 @@ from modules.families.kinds.lora import adapter_loads
 from modules.families.kinds.record import Loads
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.published import ALL_PROGRAMS
-from modules.families.registry import FAMILIES, published, published_models
+from modules.families.registry import FAMILIES, published_model, published_models
 from modules.formats.adapter_forms import Naming
 from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
 from modules.formats.program_table import CHANGES, COMFY_OF_FLOW, EXTRAS, NAMES, UNKNOWN
@@ -203,7 +203,7 @@ def flow_keys(model: str, start: str, layout: Any) -> Keys:
 
     Without Chroma's approximator, which no adapter changes.
     """
-    targets = published(model).adapter_targets(shipped_configs(model))
+    targets = published_model(model).adapter_targets(shipped_configs(model))
     every = {t.path: t for found in targets.by_name.values() for t in found if not t.is_text and layout in t.paths}
     inside = {piece.path for target in every.values() for piece in target.pieces}
     inside |= {path for path in every if path.startswith(FROZEN)}
@@ -229,7 +229,7 @@ def test_each_naming_of_a_flow_model_is_answered_as_the_programs_load_it(row: st
 def test_the_form_of_our_loras_loads_completely_in_the_most_programs(model: str) -> None:
     forms = {"kohya": by.kohya(model), "diffusers": by.peft(model), "kohya, SGM": by.kohya(model, is_sgm=True)}
     complete = {form: sum(bool(x.complete) for x in loads(model, keys).values()) for form, keys in forms.items()}
-    assert FAMILIES[published(model).family].adapter_form == "kohya"
+    assert FAMILIES[published_model(model).family].adapter_form == "kohya"
     assert complete["kohya"] == max(complete.values())
     main_programs = {p: x.complete for p, x in loads(model, forms["kohya"]).items() if x.is_main}
     assert main_programs == dict.fromkeys(("ComfyUI", "Forge", "A1111", "diffusers"), True)
@@ -237,7 +237,7 @@ def test_the_form_of_our_loras_loads_completely_in_the_most_programs(model: str)
 
 @pytest.mark.parametrize("model", by.CONFIGS)
 def test_our_names_of_layers_are_those_of_the_writing_program(model: str) -> None:
-    written = {t.kohya_name for t in published(model).adapter_targets(shipped_configs(model)).all}
+    written = {t.kohya_name for t in published_model(model).adapter_targets(shipped_configs(model)).all}
     assert {name.split(".")[0] for name in by.kohya(model)} <= written
 
 

@@ -446,7 +446,7 @@ def test_a_run_that_has_ended_is_not_stopped(
 ) -> None:
     sent: list[str] = []
     machine = SimpleNamespace(call=lambda request, *_body, **_names: (sent.append(request) or ["other"], b""))
-    monkeypatch.setattr("trainer.cli.remote._connected", lambda remote: nullcontext(machine))
+    monkeypatch.setattr("trainer.cli.remote._connect", lambda remote: nullcontext(machine))
     RemotesFile().add(Remote("box", "host"))
     note_elsewhere(tmp_path, Elsewhere("box", "job", "/r/job", str(tmp_path / "zog.safetensors")))
     assert main(["remote", "stop", str(tmp_path)]) == 2

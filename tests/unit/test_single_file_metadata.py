@@ -13,7 +13,7 @@ import yaml
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.prediction import ZERO_SNR_LINE, read_sidecar
 from modules.families.parts.single_file.record import PredictionMark
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.metadata import (
     CheckpointFacts,
     ConceptFacts,
@@ -39,7 +39,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5)
     ],
 )
 def test_modelspecs_architectures(model: str, variant: str, architecture: str) -> None:
-    architecture_of = published(model).architecture_of
+    architecture_of = published_model(model).architecture_of
     dtypes = ("float16", "float32")
     facts = CheckpointFacts("mine", architecture_of(variant), "", "v_prediction", 768, dtypes, NOW)
     metadata = checkpoint_metadata(facts, payload_sha256="ab")
@@ -109,13 +109,13 @@ def test_the_images_of_a_run_in_the_shapes_of_sd_scripts() -> None:
     ],
 )
 def test_files_without_a_marker_get_a_yaml(model: str, prediction: str, needed: bool) -> None:
-    record = published(model).single_file
+    record = published_model(model).single_file
     assert record is not None
     assert bool(record.sidecar(shipped_configs(model), prediction)) == needed
 
 
 def sidecar(model: str) -> str:
-    record = published(model).single_file
+    record = published_model(model).single_file
     assert record is not None
     return record.sidecar(shipped_configs(model), "v_prediction")
 

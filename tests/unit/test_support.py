@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from modules.config.codec import decode
-from modules.config.rules.every_setting import unsupported
+from modules.config.rules.every_setting import settings_not_yet_supported
 from modules.config.schema import Config
 from modules.settings.edit import live_records
 from modules.settings.field import FieldRecord, Section, Setting, When, records_of
@@ -54,12 +54,12 @@ class Kitchen(Config):
 
 def findings(**values: object) -> list[tuple[str, str, str]]:
     config = Kitchen(stove=Stove.model_validate(values))
-    return [(p.path, p.severity, p.message) for p in unsupported(config)]
+    return [(p.path, p.severity, p.message) for p in settings_not_yet_supported(config)]
 
 
 def test_a_config_without_unsupported_settings_has_no_problem() -> None:
     assert findings() == []
-    assert list(unsupported(Config())) == []
+    assert list(settings_not_yet_supported(Config())) == []
 
 
 def test_settings_that_change_the_training_are_refused_and_others_give_a_warning() -> None:
@@ -71,7 +71,7 @@ def test_settings_that_change_the_training_are_refused_and_others_give_a_warning
 
 def test_an_unsupported_choice_is_refused_by_label_with_the_supported_ones() -> None:
     config = Kitchen(stove=Stove(fuel="gas"))
-    (problem,) = unsupported(config)
+    (problem,) = settings_not_yet_supported(config)
     assert (problem.path, problem.message) == ("stove.fuel", "Fuel: Town gas is not supported yet.")
     assert problem.advice == "Choose wood or coal."
 
@@ -83,9 +83,11 @@ def test_a_field_that_does_not_apply_is_not_reported() -> None:
 
 def test_an_unsupported_variant_is_refused() -> None:
     lit = Stove(is_lit=True)
-    assert [(p.path, p.severity) for p in unsupported(Kitchen(pan=Wok(), stove=lit))] == [("pan", "error")]
-    assert list(unsupported(Kitchen(pan=Wok()))) == []  # it does not apply
-    assert list(unsupported(Kitchen(stove=lit))) == []
+    assert [(p.path, p.severity) for p in settings_not_yet_supported(Kitchen(pan=Wok(), stove=lit))] == [
+        ("pan", "error")
+    ]
+    assert list(settings_not_yet_supported(Kitchen(pan=Wok()))) == []  # it does not apply
+    assert list(settings_not_yet_supported(Kitchen(stove=lit))) == []
 
 
 def test_the_walk_goes_into_variants_parts_and_entries_that_are_switched_on() -> None:

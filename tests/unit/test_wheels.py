@@ -157,7 +157,7 @@ def test_the_machine_installs_from_what_was_downloaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []
-    monkeypatch.setattr("trainer.cli.remote._connected", lambda remote: nullcontext())
+    monkeypatch.setattr("trainer.cli.remote._connect", lambda remote: nullcontext())
     monkeypatch.setattr(
         wheels, "download_wheels", lambda connection, folder: asked.append(folder) or WheelDownload(74, ("x",))
     )

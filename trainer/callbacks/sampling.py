@@ -154,7 +154,7 @@ class SamplingCallback(SampleCallback):
             self._progress = SamplingProgress(total, self._meeting.check, self._emit)
         with evaluations[number].active(), without_idle(self._adapters):
             return self._image_sampler.sample(
-                [expanded(self._settings, p) for p in prompts], on_step=self._progress.next
+                [expand_wildcards(self._settings, p) for p in prompts], on_step=self._progress.next
             )
 
     def _with_seed(self, index: int, prompt: SamplePrompt, step: int) -> SamplePrompt:
@@ -180,7 +180,7 @@ class SamplingCallback(SampleCallback):
     def _sample_shortly(self, index: int) -> Image.Image:
         """Return the sample of a prompt after a single denoising step."""
         with self._evaluation.active():
-            prompt = expanded(self._settings, self._settings.prompts[index])
+            prompt = expand_wildcards(self._settings, self._settings.prompts[index])
             [image] = self._image_sampler.sample([prompt], on_step=self._meeting.check, most_steps=1)
         return image
 
@@ -188,7 +188,7 @@ class SamplingCallback(SampleCallback):
         return [(i, p) for i, p in enumerate(self._settings.prompts) if p.enabled]
 
 
-def expanded(settings: Sampling, prompt: SamplePrompt) -> SamplePrompt:
+def expand_wildcards(settings: Sampling, prompt: SamplePrompt) -> SamplePrompt:
     """Return a prompt with its wildcards replaced by words that its seed chooses."""
     folder = from_root(settings.wildcards_dir) if settings.wildcards_dir.strip() else None
     texts = {

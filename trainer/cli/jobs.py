@@ -111,7 +111,7 @@ def run_job(spec: JobSpec, settings: Section, *, is_json: bool) -> int:
     except (commands.StopRequested, KeyboardInterrupt):
         return _finish(JobStopped(spec.stopped), show, meter, is_json=is_json)
     except (DarkroomError, OSError) as error:
-        failure = error if isinstance(error, DarkroomError) else _not_written(error)
+        failure = error if isinstance(error, DarkroomError) else _unwritable_file(error)
         meter.close()
         if not is_json:
             raise failure from error
@@ -156,7 +156,7 @@ def _print_text(end: JobFinished) -> int:
     return end.code
 
 
-def _not_written(error: OSError) -> DarkroomError:
+def _unwritable_file(error: OSError) -> DarkroomError:
     message, advice = describe_file_error(error)
     if isinstance(error, UnconfirmedError):
         return DarkroomError(message, advice=advice)

@@ -108,7 +108,7 @@ def repeat(todo: Repeat, run: Run, *, allowed: frozenset[str], prints: Callable[
     if recipe.result.payload == repeated.result.payload:
         tensors = count(repeated.result.num_tensors, "tensor")
         prints(
-            f"The result is bit-equal to that of the recipe: {tensors}, SHA-256 {repeated.result.payload}.\n"
+            f"The result is bit-equal to the recipe's: {tensors}, SHA-256 {repeated.result.payload}.\n"
             f"It is {repeated.result.path}.\n"
         )
         return code
@@ -156,7 +156,7 @@ def _check(todo: Repeat, allowed: frozenset[str], write: Callable[[str], object]
         )
         raise DarkroomError(
             f"Nothing was started: images of the recipe are missing: {'; '.join(parts)}.",
-            advice="Put them back. " + _GIVE_IMAGES.format(0) + " The numbers are those of the concepts, from 0.",
+            advice="Put them back. " + _GIVE_IMAGES.format(0) + " The numbers count the concepts, from 0.",
         )
     files = digests_of_files(config, files_read_by(config), reads=True)
     now = Recipe(encode(config), {}, recipe.machine, files, concepts)
@@ -191,7 +191,7 @@ def _explain(recipe: Recipe, repeated: Recipe) -> Iterable[str]:
     """Yield why the result of a repetition is another one: the tensors that differ, and everything else."""
     assert recipe.result is not None
     assert repeated.result is not None
-    yield f"The result {repeated.result.path} is not bit-equal to that of the recipe."
+    yield f"The result {repeated.result.path} is not bit-equal to the recipe's."
     from trainer.run.compare_results import compare_results
 
     yield compare_results(recipe.result, Path(repeated.result.path))

@@ -201,7 +201,7 @@ def _check(settings: CheckSettings) -> int:
     if (settings.new_key or not is_known(remote)) and not _accepts(remote, settings.accept):
         sys.stdout.write("The key was not accepted, so nothing was sent.\n")
         return FAILED
-    with _connected(remote) as connection:
+    with _connect(remote) as connection:
         found = findings_of(connection)
     for finding in found:
         sys.stdout.write(f"{'ok' if finding.is_good else '!':3} {finding.name:11} {finding.text}\n")
@@ -213,7 +213,7 @@ def _wheels(settings: WheelsSettings) -> int:
 
     remote = RemotesFile().find(settings.name)
     folder = from_root(settings.folder) if settings.folder else wheels_dir(remote.name)
-    with _connected(remote) as connection:
+    with _connect(remote) as connection:
         downloaded = download_wheels(connection, folder)
     RemotesFile().add(replace(RemotesFile().current(remote), wheels_dir=str(folder)))
     sys.stdout.write(f"{downloaded.num_wheels} wheels are in {folder}; {remote.name} installs from them.\n")
@@ -242,7 +242,7 @@ def _accepts(remote: Remote, accepted: str) -> bool:
     return is_accepted
 
 
-def _connected(remote: Remote) -> Connection:
+def _connect(remote: Remote) -> Connection:
     try:
         return Connection(remote)
     except ConnectionLostError as error:
@@ -257,17 +257,17 @@ def _run_at(path: str) -> tuple[Path, Elsewhere, Remote]:
 
 def _attach(settings: FollowSettings) -> int:
     run_dir, _, remote = _run_at(settings.run_path)
-    return _followed(lambda line: follow(remote, run_dir, line), remote, settings)
+    return _follow(lambda line: follow(remote, run_dir, line), remote, settings)
 
 
 def _resume(settings: FollowSettings) -> int:
     run_dir, _, remote = _run_at(settings.run_path)
-    return _followed(lambda line: resume_run_there(remote, run_dir, line), remote, settings)
+    return _follow(lambda line: resume_run_there(remote, run_dir, line), remote, settings)
 
 
 def _fetch(settings: FetchSettings) -> int:
     run_dir, _, remote = _run_at(settings.run_path)
-    with _connected(remote) as connection:
+    with _connect(remote) as connection:
         result = fetch_now(connection, run_dir, ("save", "backup") if settings.backups else ("save",))
     sys.stdout.write(f"{run_dir} is up to date.\n" + (f"result: {result}\n" if result is not None else ""))
     return OK
@@ -275,7 +275,7 @@ def _fetch(settings: FetchSettings) -> int:
 
 def _stop(settings: StopSettings) -> int:
     _, elsewhere, remote = _run_at(settings.run_path)
-    with _connected(remote) as connection:
+    with _connect(remote) as connection:
         if elsewhere.job not in connection.call("running")[0]:
             raise DarkroomError(
                 f"The run does not train on {remote.name} any more.", advice="Fetch it: remote fetch RUN"
@@ -289,10 +289,10 @@ def train_on(request: RunRequest, name: str, *, json_lines: bool, commands_file:
     """Train on another machine, as the verb train does here, and return the exit code."""
     remote = RemotesFile().find(name)
     settings = FollowSettings(json_lines=json_lines, commands=commands_file)
-    return _followed(lambda line: train_there(remote, request, line), remote, settings)
+    return _follow(lambda line: train_there(remote, request, line), remote, settings)
 
 
-def _followed(work: Callable[[Line], None], remote: Remote, settings: FollowSettings) -> int:
+def _follow(work: Callable[[Line], None], remote: Remote, settings: FollowSettings) -> int:
     """Do work that follows a run, and return the exit code. A signal to end only ends this program."""
     listener: Listener = JsonLines() if settings.json_lines else Console()
     ending: list[RunFinished | RunFailed] = []

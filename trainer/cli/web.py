@@ -32,8 +32,8 @@ class WebSettings(Section):
         tuple[str, ...],
         Setting(
             "Workspaces",
-            "A workspace whose runs are shown; by default those below workspace, and those of your presets and of "
-            "the queue.",
+            "A workspace whose runs are shown; by default the ones below workspace, and the workspaces of your presets "
+            "and of the queue.",
             path_kind="folder",
         ),
         Argument("--workspace", "FOLDER"),

@@ -266,10 +266,10 @@ class Caches:
         Raises StopRequested once the run is to stop; of several processes in all of them.
         """
         if not self._is_shared:
-            return self._drive_own(build, what, total)
+            return self._run_build(build, what, total)
         notable, is_stopped = list[EntryResult](), False
         try:
-            notable = self._drive_own(build, what, total)
+            notable = self._run_build(build, what, total)
         except StopRequested:
             is_stopped = True
             self.ranks.announce_stop()
@@ -278,7 +278,7 @@ class Caches:
             raise StopAgreed
         return [entry for entries, _ in found for entry in entries]
 
-    def _drive_own(
+    def _run_build(
         self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]
     ) -> list[EntryResult]:
         """Run a build to completion and report its progress; returns the entries that need a warning."""

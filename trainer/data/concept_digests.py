@@ -45,7 +45,7 @@ def digests_of_concepts(datasets: Sequence[Dataset], cache_dir: Path | None) -> 
 def _unread(dataset: Dataset, index: DigestIndex) -> Iterator[StatedFile]:
     for first in range(0, len(dataset.examples), _AT_ONCE):
         files = [file for example in dataset.examples[first : first + _AT_ONCE] for file in _files_of(example)]
-        yield from (file for file, known in zip(files, index.known(files), strict=True) if known is None)
+        yield from (file for file, known in zip(files, index.known_digests(files), strict=True) if known is None)
 
 
 def _files_of(example: Example) -> list[StatedFile]:
@@ -63,7 +63,7 @@ def _of_concept(dataset: Dataset, concept: ConceptFacts, index: DigestIndex, *, 
     for first in range(concept.first_example, end, _AT_ONCE):
         examples = dataset.examples[first : min(first + _AT_ONCE, end)]
         files = [_files_of(example) for example in examples]
-        known = iter(index.known(list(chain.from_iterable(files))))
+        known = iter(index.known_digests(list(chain.from_iterable(files))))
         for example, of_example in zip(examples, files, strict=True):
             digests = [next(known) or f"{file.size_bytes} bytes" for file in of_example]
             num_by_size += any(digest.endswith(" bytes") for digest in digests)

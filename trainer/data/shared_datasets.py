@@ -47,7 +47,7 @@ class _Outline:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _ScanResult:
     """The result of the main process's scan: the outline, and the index."""
 
     outline: _Outline
@@ -114,7 +114,7 @@ def _file_of_machine(rank: Rank, config: Config) -> Iterator[Path | None]:
         remove_quietly(file)
 
 
-def _scan_and_write(ranks: Ranks, scan: Callable[[], Datasets], file: Path) -> _Found:
+def _scan_and_write(ranks: Ranks, scan: Callable[[], Datasets], file: Path) -> _ScanResult:
     """Scan and write the file in the main process. The others, which wait for the outline, learn why there is none."""
     try:
         datasets = scan()
@@ -126,7 +126,7 @@ def _scan_and_write(ranks: Ranks, scan: Callable[[], Datasets], file: Path) -> _
     training, validation = (
         replace(dataset, examples=(), buckets=(), skipped=()) for dataset in (datasets.training, datasets.validation)
     )
-    return _Found(_Outline(training, validation, datasets.fingerprint, file.stat().st_size), datasets.index)
+    return _ScanResult(_Outline(training, validation, datasets.fingerprint, file.stat().st_size), datasets.index)
 
 
 def _failure_of(error: Exception) -> _Failure:

@@ -57,7 +57,7 @@ class Originals:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Annotation:
     """The result for an image: whether a file was written, and the text in it."""
 
     has_written: bool
@@ -76,7 +76,7 @@ class Work:
     folder: Path
     include_subfolders: bool
     is_left: Callable[[Path], str | None]
-    do: Callable[[Path], Done]
+    do: Callable[[Path], Annotation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def carry_out(work: Work, job: Job, originals: Originals, *, clock: Callable[[],
         if job.desk.is_stop_requested:
             outcome = "stopped"
             break
-        done, problem = Done(has_written=False), work.is_left(image)
+        done, problem = Annotation(has_written=False), work.is_left(image)
         if problem is None:
             try:
                 done, problem = work.do(image), ""

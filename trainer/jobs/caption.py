@@ -20,7 +20,7 @@ from modules.system.atomic import write_bytes
 from modules.system.paths import from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished, JobStopped
-from trainer.jobs.annotation import Device, Done, Download, Folder, Originals, Subfolders, Work, annotate
+from trainer.jobs.annotation import Annotation, Device, Download, Folder, Originals, Subfolders, Work, annotate
 from trainer.jobs.spec import JobSpec
 
 
@@ -81,7 +81,7 @@ def caption_work(settings: CaptionJob, load: Callable[[], Captioner], originals:
 
     loaded: list[Captioner] = []
 
-    def do(image: Path) -> Done:
+    def do(image: Path) -> Annotation:
         if not loaded:
             loaded.append(load())
         with open_image(image) as raw:
@@ -93,17 +93,17 @@ def caption_work(settings: CaptionJob, load: Callable[[], Captioner], originals:
     return Work("caption", folder, settings.include_subfolders, is_left, do)
 
 
-def _write(path: Path, caption: str, mode: CaptionMode, originals: Originals) -> Done:
+def _write(path: Path, caption: str, mode: CaptionMode, originals: Originals) -> Annotation:
     """Write a caption; the file is read again, because it may have changed while the model ran."""
     file = read_caption_file(path)
     text = merge_caption(file, caption, mode)
     if text is None:
-        return Done(has_written=False)
+        return Annotation(has_written=False)
     originals.keep(path)
     # A replaced caption is written as plain UTF-8, whatever the old one was.
     base = file if file.is_editable and mode != "replace" else CaptionFile(None)
     write_bytes(Path(os.path.realpath(path)), with_text(base, text))
-    return Done(has_written=True, text=text)
+    return Annotation(has_written=True, text=text)
 
 
 def _file_of(image: Path, settings: CaptionJob) -> Path:

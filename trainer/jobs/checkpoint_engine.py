@@ -19,7 +19,7 @@ from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
-from trainer.callbacks.sampling import expanded
+from trainer.callbacks.sampling import expand_wildcards
 from trainer.job import Job
 from trainer.job_events import ImageSampled
 from trainer.jobs.checkpoint_files import adapter_file_of, checkpoints_of, identity_of
@@ -107,7 +107,7 @@ def _prompts(config: Config, settings: CheckpointSettings) -> list[SamplePrompt]
         for prompt in chosen
         for number in range(settings.num_seeds)
     )
-    return [expanded(config.sampling, prompt) for prompt in seeded]
+    return [expand_wildcards(config.sampling, prompt) for prompt in seeded]
 
 
 def _with_files(checkpoints: Sequence[Checkpoint], job: Job) -> tuple[tuple[Checkpoint, ...], tuple[str, ...]]:

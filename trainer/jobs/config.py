@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
-from modules.config.codec import Loaded
+from modules.config.codec import LoadedConfig
 from modules.config.documents import families_document, json_schema, optimizers_document, settings_document
 from modules.config.imports.any_file import load_any
 from modules.config.other_family import start_of, train_on
@@ -99,7 +99,7 @@ class ConfigSettings(Section):
     family: FamilyName = ""
     changes: Changes = ()
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedConfig:
         """Return the config with the problems of its file. Raises DarkroomError if it cannot be read."""
         return read_config(self.config, self.changes, preset=self.preset, family=self.family)
 
@@ -126,7 +126,7 @@ def with_hashes(arguments: Sequence[str], allowed: Collection[str]) -> list[str]
     return [*kept, *(f"{flag}-hash={digest}" for digest in sorted(allowed))] if len(kept) < len(arguments) else kept
 
 
-def read_config(name: str, changes: Sequence[str] = (), *, preset: str = "", family: str = "") -> Loaded:
+def read_config(name: str, changes: Sequence[str] = (), *, preset: str = "", family: str = "") -> LoadedConfig:
     """Return the config of a file or a preset: the defaults, over them `preset`, the file, and the changes.
 
     With a `family` the file's run is moved to it, with `preset` or the best one for this computer's card, before the
@@ -141,10 +141,10 @@ def read_config(name: str, changes: Sequence[str] = (), *, preset: str = "", fam
     if fatal:
         raise DarkroomError(str(fatal[0]))
     loaded = _on_family(loaded, family, preset) if family else loaded
-    return Loaded(apply_changes(loaded.config, changes), loaded.problems, loaded.was_migrated)
+    return LoadedConfig(apply_changes(loaded.config, changes), loaded.problems, loaded.was_migrated)
 
 
-def _on_family(loaded: Loaded, family: str, preset_name: str) -> Loaded:
+def _on_family(loaded: LoadedConfig, family: str, preset_name: str) -> LoadedConfig:
     """Return a config moved to a family, with the notes on what was left out."""
     if family not in FAMILIES:
         raise DarkroomError(
@@ -165,7 +165,7 @@ def _on_family(loaded: Loaded, family: str, preset_name: str) -> Loaded:
         )
     moved, name = train_on(loaded.config, start), preset.name if preset else "the defaults"
     note = Problem("model.family", f"Moved from {loaded.config.family.label} to {start.family.label}: {name}.", "info")
-    return Loaded(moved.config, [*loaded.problems, note, *moved.notes], loaded.was_migrated)
+    return LoadedConfig(moved.config, [*loaded.problems, note, *moved.notes], loaded.was_migrated)
 
 
 def _preset(name: str, path: Path | None = None) -> Preset:

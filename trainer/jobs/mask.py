@@ -26,7 +26,7 @@ from modules.system.atomic import write_bytes
 from modules.system.paths import from_root
 from trainer.job import Job
 from trainer.job_events import JobFinished, JobStopped
-from trainer.jobs.annotation import Device, Done, Download, Folder, Originals, Subfolders, Work, annotate
+from trainer.jobs.annotation import Annotation, Device, Download, Folder, Originals, Subfolders, Work, annotate
 from trainer.jobs.spec import Argument, JobSpec
 
 
@@ -93,7 +93,7 @@ def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Original
             return LEADS_OUT
         return "" if settings.mode == "skip" and any(path.exists() for path in paths) else None
 
-    def do(image: Path) -> Done:
+    def do(image: Path) -> Annotation:
         if not loaded:
             loaded.append(load())
         with open_image(image) as raw:
@@ -108,12 +108,12 @@ def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Original
         path = paths_of(image)[0]
         mask = combine_masks(_old_mask(paths_of(image), rgb.size), new, settings.mode, share=settings.share)
         if mask is None:
-            return Done(has_written=False)
+            return Annotation(has_written=False)
         originals.keep(path)
         stream = io.BytesIO()
         Image.fromarray(mask).save(stream, "PNG")
         write_bytes(Path(os.path.realpath(path)), stream.getvalue())
-        return Done(has_written=True)
+        return Annotation(has_written=True)
 
     return Work("mask", from_root(settings.folder), settings.include_subfolders, is_left, do)
 

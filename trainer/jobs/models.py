@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 
 from modules.families.kinds.record import ModelType
 from modules.families.registry import family_labels
-from modules.model_finder.finder import FoundModel, ModelSearch, ranked
+from modules.model_finder.finder import FoundModel, ModelSearch, rank_models
 from modules.model_finder.programs import BASE_MODELS
 from modules.settings.field import Section, Setting, one_of
 from modules.system.paths import from_root
@@ -62,7 +62,7 @@ def list_models(settings: ModelSettings, job: Job) -> JobFinished:
     models = [m for m in search.found if settings.everything or m.is_base_model]
     if settings.family:
         models = [m for m in models if m.kind.family == settings.family]
-    models = ranked(models, settings.family)
+    models = rank_models(models, settings.family)
     if settings.json_text:
         return JobFinished("Listed.", text=json.dumps([_as_data(m) for m in models], indent=2) + "\n")
     total = count(len(models), "model") if models else "No model"

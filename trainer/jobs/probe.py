@@ -101,7 +101,7 @@ SELF_TEST = JobSpec(
     "Learn one image by heart, to find out whether the model or the settings are wrong.",
     SelfTestSettings,
     "trainer.jobs.probe:self_test",
-    "Trains two short runs on one image, with settings that are known to work and with those of the config. It "
+    "Trains two short runs on one image, with settings that are known to work and with the config's. It "
     "compares the losses at fixed timesteps before and after, and writes samples and self_test.json.",
 )
 

@@ -20,7 +20,7 @@ from modules.data.buckets import Size
 from modules.objectives.methods import alignprop as settings
 from modules.objectives.policy_losses import num_scored, reward_loss
 from modules.rewards.composite import CompositeReward, Scores
-from modules.sampling.direct_align import directly_aligned, steps_between
+from modules.sampling.direct_align import align_directly, steps_between
 from modules.sampling.rollout import RolloutSettings, roll_out, steps_of
 from modules.sampling.step_selection import Truncation, truncation_of
 from modules.system.devices import move
@@ -146,7 +146,7 @@ class AlignProp:
                 return rollout.images_B3PP
             clean_BCHW = rollout.states_BCHW[last]
         numbers = self._direct_steps(size, context)
-        return directly_aligned(
+        return align_directly(
             context.family,
             move(clean_BCHW.float(), context.device),
             texts.select(rows),

@@ -23,7 +23,7 @@ from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class LossInputs:
     """All that the loss of a batch is computed from: its tensors, its timesteps and noise, its conditioning.
 
     B images; `area_weights_B1HW` and `loss_weights_B` are as in the batch; `prior` is the original model's prediction.
@@ -68,11 +68,11 @@ class Denoise:
         loss, metrics = self._reduce(self._errors(drawn, context), drawn, batch.step, context.family.process)
         return replace(self.as_step_loss(loss, batch), metrics=metrics)
 
-    def draw(self, batch: Batch, context: StepContext) -> Drawn | None:
+    def draw(self, batch: Batch, context: StepContext) -> LossInputs | None:
         """Return the inputs of the loss; None with predictions of the original model, or learned weights."""
         return None if batch.needs_prior or self.learned is not None else self._draw_noise(batch, context)
 
-    def loss_of(self, drawn: Drawn, context: StepContext) -> torch.Tensor:
+    def loss_of(self, drawn: LossInputs, context: StepContext) -> torch.Tensor:
         """Return the loss, of shape ()."""
         return self._reduce(self._errors(drawn, context), drawn, 0, context.family.process)[0]
 
@@ -86,10 +86,10 @@ class Denoise:
             zero_gradient_is_legal=batch.is_prior_only,
         )
 
-    def _draw_noise(self, batch: Batch, context: StepContext) -> Drawn:
+    def _draw_noise(self, batch: Batch, context: StepContext) -> LossInputs:
         timesteps_B, noise = self.noising.draw(batch.latents_BCHW, position_of(batch), context)
         prior = _prior_of(batch, noise, timesteps_B, context) if batch.needs_prior else None
-        return Drawn(
+        return LossInputs(
             batch.latents_BCHW,
             timesteps_B,
             noise,
@@ -100,7 +100,7 @@ class Denoise:
             prior,
         )
 
-    def _errors(self, drawn: Drawn, context: StepContext) -> torch.Tensor:
+    def _errors(self, drawn: LossInputs, context: StepContext) -> torch.Tensor:
         """Return the errors with all weights of places, (B, C, H, W)."""
         family, process, timesteps_B = context.family, context.family.process, drawn.timesteps_B
         noisy_BCHW = process.add_noise(drawn.latents_BCHW, drawn.noise.input_BCHW, timesteps_B)
@@ -110,7 +110,7 @@ class Denoise:
         return weighted_errors(output_BCHW, target_BCHW, drawn.area_weights_B1HW, drawn.prior, errors)
 
     def _reduce(
-        self, errors_BCHW: torch.Tensor, drawn: Drawn, step: int, process: NoiseProcess
+        self, errors_BCHW: torch.Tensor, drawn: LossInputs, step: int, process: NoiseProcess
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Return the loss of a batch, of shape (), from its errors with all weights, and its metrics."""
         timesteps_B, loss_weights_B = drawn.timesteps_B, drawn.loss_weights_B

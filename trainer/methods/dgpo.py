@@ -135,7 +135,7 @@ def _predict_all(
     with model:
         for batch in batches:
             context.check()
-            noised = policy.noised(batch, context)
+            noised = policy.noise_images(batch, context)
             output_BCHW = noised.predict()
             errors_B.append(move(matching_errors(output_BCHW, noised.target_BCHW), CPU))
             if keeps:

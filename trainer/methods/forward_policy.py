@@ -145,7 +145,7 @@ class ForwardPolicy:
     def loss(self, batch: PolicyBatch, context: StepContext) -> StepLoss:
         """Return the loss of a chunk of images at random timesteps, and the distance from the original model."""
         metrics: Metrics = dict(batch.metrics)
-        noised = self.noised(batch, context)
+        noised = self.noise_images(batch, context)
         losses_B, original_BCHW, new_BCHW = self.objective.losses(self, noised, self._known, metrics)
         if original_BCHW is not None:
             gaps_B = prediction_gaps(new_BCHW, original_BCHW)
@@ -161,7 +161,7 @@ class ForwardPolicy:
             num_images=len(losses_B) if batch.is_first_use and batch.counts else 0,
         )
 
-    def noised(self, batch: PolicyBatch, context: StepContext) -> NoisedChunk:
+    def noise_images(self, batch: PolicyBatch, context: StepContext) -> NoisedChunk:
         """Return the images of a micro-batch at their timesteps; the same each time."""
         process = context.family.process
         clean_BCHW = move(batch.chunk.states_BCHW[self.sampling.loop.num_steps], context.device)

@@ -23,7 +23,7 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count, cut, shown
+from modules.system.problem import Problem, count, quote, shorten
 from trainer.preflight.tokenizer import counting_tokenizer, read_tokenizer, tokens_read
 
 _MAX_CHARS = 200
@@ -155,7 +155,7 @@ def _problems_of_braces(captions: dict[Path, str]) -> Iterator[Problem]:
 
 
 def _shorten(text: str) -> str:
-    return cut(text, max_chars=_MAX_CHARS)
+    return shorten(text, max_chars=_MAX_CHARS)
 
 
 def _cut_texts(
@@ -227,7 +227,7 @@ def _existing_words(config: Config) -> Iterator[Problem]:
         if word.placeholder.strip() and tokenizer.count(word.placeholder) == 1:
             yield Problem(
                 f"embeddings.words.{index}.placeholder",
-                f"{shown(word.placeholder)} is a word that the text encoder already knows. The embedding replaces it "
+                f"{quote(word.placeholder)} is a word that the text encoder already knows. The embedding replaces it "
                 "in every caption and prompt.",
                 "warning",
                 "Choose a placeholder that is not a real word, such as <my-word>.",
@@ -236,13 +236,13 @@ def _existing_words(config: Config) -> Iterator[Problem]:
 
 def _file(name: str, path: str) -> Iterator[Problem]:
     kind = identify(from_root(name))
-    text = cut(name, max_chars=_MAX_CHARS_OF_NAME)
+    text = shorten(name, max_chars=_MAX_CHARS_OF_NAME)
     if kind.facts.get("defect") == "missing":
         yield Problem(path, f"{text} does not exist.", advice="Choose an embedding, or leave it empty for a new one.")
     elif kind.kind != "embedding":
         yield Problem(
             path,
-            kind.explained(f"{text} is not an embedding."),
+            kind.explain(f"{text} is not an embedding."),
             advice="Choose an embedding, or leave it empty for a new one.",
         )
     else:

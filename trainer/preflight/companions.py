@@ -18,7 +18,7 @@ from modules.data.listing import walk
 from modules.data.references import ASPECT_TOLERANCE
 from modules.families.spec import VARIANT_LABELS
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count, shown
+from modules.system.problem import Problem, count, quote
 
 _CONDITIONING, _DEPTH = "masked_image", "depth"  # inputs of the model
 
@@ -222,13 +222,13 @@ def _words(config: Config, training: Dataset) -> Iterator[Problem]:
         elif keys[index] in keys[:index]:
             yield Problem(
                 path,
-                f"{shown(word)} is already the placeholder of embedding {keys.index(keys[index]) + 1}. Placeholders "
+                f"{quote(word)} is already the placeholder of embedding {keys.index(keys[index]) + 1}. Placeholders "
                 "must be unique.",
                 advice="Use a different placeholder for each embedding.",
             )
         elif captions and config.embeddings.words[index].train and not any(contains_any(c, [word]) for c in captions):
             yield Problem(
                 path,
-                f"{shown(word)} is to be trained, but {_none_of(len(captions), 'caption')} contains it.",
+                f"{quote(word)} is to be trained, but {_none_of(len(captions), 'caption')} contains it.",
                 advice="Add it to the captions of its images, or switch off its training.",
             )

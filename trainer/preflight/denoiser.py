@@ -19,7 +19,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.diffusion_settings import LatentDiffusionSettings
 from modules.sampling.registry import SAMPLERS
 from modules.system.paths import from_root
-from modules.system.problem import Problem, Severity, count, cut
+from modules.system.problem import Problem, Severity, count, shorten
 from modules.system.regular_files import read_json_object
 from trainer.preflight.model import downloaded_folder, kind_of
 from trainer.preflight.passes import MALFORMED_CONFIG
@@ -99,7 +99,7 @@ def _evidence(config: Config, distilled: DistilledSpec) -> str:
 
 
 def _source(config: Config) -> str:
-    return cut(part_source(config, config.family.denoiser), max_chars=200)
+    return shorten(part_source(config, config.family.denoiser), max_chars=200)
 
 
 def _json_of(config: Config, name: str) -> Mapping[str, Any]:

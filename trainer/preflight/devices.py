@@ -9,7 +9,7 @@ from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.quantization.registry import FORMATS, PLAIN_COST, PRODUCT_CAPABILITY, QuantizedFormat
 from modules.system import hardware
-from modules.system.problem import Problem, count, shown
+from modules.system.problem import Problem, count, quote
 from trainer.launch import first_device
 
 _NAME = re.compile(r"(cpu|cuda|mps)(?::(\d{1,3}))?|auto|", re.ASCII)
@@ -39,7 +39,7 @@ def _device(path: str, name: str) -> Iterator[Problem]:
         yield Problem(path, f"{name}: Intel GPUs are not supported.", advice="Set it to auto: the run uses the CPU.")
         return
     if match is None:
-        yield Problem(path, f"{shown(name)} is not a valid device.", advice="Use auto, cpu, cuda, cuda:1 or mps.")
+        yield Problem(path, f"{quote(name)} is not a valid device.", advice="Use auto, cpu, cuda, cuda:1 or mps.")
         return
     here, index = hardware.here(), int(match[2] or 0)
     if match[1] == "cuda" and here.lacks_cuda:

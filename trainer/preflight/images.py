@@ -25,7 +25,7 @@ from modules.data.tables import ROW_SUFFIX
 from modules.families.spec import VARIANT_LABELS
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count, cut
+from modules.system.problem import Problem, count, shorten
 from trainer.preflight.model import kind_of
 from trainer.preflight.places import real
 
@@ -47,9 +47,9 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
             what = "folder" if concept.has_images else "file of prompts"
             yield index, Problem(path, f"The concept {label} has no {what}.", advice=f"Choose a {what} or disable it.")
         elif concept.path.strip().startswith(HUB_SCHEME):
-            yield index, _not_downloaded(concept, path, offline=config.model.offline)
+            yield index, _download_problem(concept, path, offline=config.model.offline)
         elif (kind := kind_of(from_root(concept.path))) not in ("folder", "file"):
-            folder = cut(concept.path, max_chars=200)
+            folder = shorten(concept.path, max_chars=200)
             what = "folder" if concept.has_images else "file or folder"
             message = f"The {what} {folder} of the concept {label} does not exist."
             advice = "Correct the path or disable the concept."
@@ -60,7 +60,7 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
             message = f"The folder {concept.path} of the concept {label} is not readable."
             yield index, Problem(path, message, advice="Change its permissions.")
         elif _misses_masks_folder(config, concept):
-            given = cut(concept.image.masks_folder, max_chars=200)
+            given = shorten(concept.image.masks_folder, max_chars=200)
             message = (
                 f"The masks folder {given} of the concept {label} does not exist."
                 if given
@@ -69,17 +69,17 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
             advice = "Choose the folder, or another source of masks."
             yield index, Problem(f"concepts.{index}.image.masks_folder", message, advice=advice)
         elif field := _missing_conditioning_folder(config, concept):
-            given = cut(getattr(concept.image, field), max_chars=200)
+            given = shorten(getattr(concept.image, field), max_chars=200)
             message = f"The reference folder {given} of the concept {label} does not exist."
             advice = "Correct the path, or leave it empty for files next to the images."
             yield index, Problem(f"concepts.{index}.image.{field}", message, advice=advice)
 
 
-def _not_downloaded(concept: Concept, path: str, *, offline: bool) -> Problem:
+def _download_problem(concept: Concept, path: str, *, offline: bool) -> Problem:
     """Return the problem of a concept on the hub without a local folder: a download, or an error."""
     dataset = HubDataset.of(concept.path)
     if dataset is None:
-        message = f"{cut(concept.path, max_chars=200)} is not a data set of the Hugging Face hub."
+        message = f"{shorten(concept.path, max_chars=200)} is not a data set of the Hugging Face hub."
         return Problem(path, message, advice=f"Enter {HUB_FORM}, also with a revision and a folder: @v1/train.")
     if offline:
         message = f"The data set {dataset.name} has not been downloaded, and offline mode is on."

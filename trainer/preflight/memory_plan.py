@@ -18,7 +18,7 @@ from modules.data.buckets import Size
 from modules.data.samples import shares_of_step
 from modules.data.tiles import LEAST_TILES, VAE_TILES, WHOLE, Tiling
 from modules.estimate.architecture import Architecture
-from modules.estimate.run_plan import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
+from modules.estimate.run_plan import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, SampledImages
 from modules.families.spec import LatentSpec, PartSpec
 from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
@@ -155,13 +155,13 @@ def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sa
         yield from (Sample(*size, doubles and rollout.guidance > 1) for size in sizes_px)
 
 
-def _sampling_sizes(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Sampled | None:
+def _sampling_sizes(config: Config, sizes_px: Sequence[tuple[int, int]]) -> SampledImages | None:
     """Return the memory facts of a method that samples images."""
     rollout, in_use = usage.rollout_of(config), usage.scorers_of(config)
     if rollout is None:
         return None
     scorers = in_use.all if in_use is not None else ()
-    return Sampled(
+    return SampledImages(
         backprop_steps=rollout.gradient_steps,
         is_guided=rollout.is_guided,
         trains_guided=rollout.trains_guided,

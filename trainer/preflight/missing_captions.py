@@ -14,7 +14,7 @@ from modules.data.scan import fault_of_caption
 from modules.data.source_image import SourceImage
 from modules.data.tables import ROW_SUFFIX
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count, cut, shown
+from modules.system.problem import Problem, count, quote, shorten
 from trainer.preflight.images import label_of
 from trainer.preflight.model import kind_of
 
@@ -34,7 +34,7 @@ def problems_of_captions_files(config: Config) -> Iterator[Problem]:
         given, label = concept.captions_file.strip(), label_of(config, index)
         if given and kind_of(from_root(given)) == "file":
             continue
-        message = f"The captions file {cut(given, max_chars=_MAX_CHARS)} of the concept {label} does not exist."
+        message = f"The captions file {shorten(given, max_chars=_MAX_CHARS)} of the concept {label} does not exist."
         if not given:
             message = f"The captions of the concept {label} are in one file, but none is chosen."
         advice = "Choose the file, or another source of captions."
@@ -93,7 +93,7 @@ def _without_captions(config: Config, training: Dataset) -> Iterator[Problem]:
             by_way[way].append(example.image)
     for (added, advice, remedy), images in by_way.items():
         message = "image has no caption and is" if len(images) == 1 else "images have no caption and are"
-        instead = f"with {shown(added)} alone" if added else "without one"
+        instead = f"with {quote(added)} alone" if added else "without one"
         yield Problem(
             "concepts",
             f"{len(images):,} {message} trained {instead}; the first is {images[0].path.name}: "
@@ -123,7 +123,7 @@ def _where_to_write(concept: Concept, image: SourceImage) -> str:
         case "file_name":
             return "Rename the images: their names are their captions. Or choose another source of captions."
         case "one_file":
-            file = cut(concept.captions_file, max_chars=_MAX_CHARS)
+            file = shorten(concept.captions_file, max_chars=_MAX_CHARS)
             return f"Write the captions in {file}, one per line, or choose another source of captions."
         case "metadata":
             return "Add a row with a caption for each image to the metadata file, or choose another source of captions."

@@ -17,14 +17,14 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.kinds.vae import vae_weights_at
-from modules.families.registry import FAMILIES, files_of, published
+from modules.families.registry import FAMILIES, files_of, published_model
 from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec
 from modules.formats.float8_scales import ADVICE
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.repository import INDEX, THREE_WAYS, index_file
 from modules.settings.edit import get_path, live_records, replace_value
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut, with_article
+from modules.system.problem import Problem, shorten, with_article
 from trainer.data.hub_datasets import hub_cache_dir
 
 _WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")  # the names of diffusers and transformers
@@ -77,7 +77,7 @@ def _places_in_family(config: Config) -> Iterator[Problem]:
             continue
         name = str(get_path(config, record.path)).strip()
         if name and not kind_of(from_root(name)) and not (kind == "model" and is_repository(name)):
-            message = f"{record.setting.label}: {cut(name, max_chars=200)} does not exist."
+            message = f"{record.setting.label}: {shorten(name, max_chars=200)} does not exist."
             yield Problem(record.path, message, advice="Choose one that exists, or reset the field.")
 
 
@@ -91,13 +91,13 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
         yield from _variant(found, name, config.model.variant, spec)
     elif kind == "file" and found is not None:
         if found.problem:
-            yield Problem("model.base_model", f"{cut(name, max_chars=200)} {found.problem}", advice=ADVICE)
+            yield Problem("model.base_model", f"{shorten(name, max_chars=200)} {found.problem}", advice=ADVICE)
         yield from _denoiser_alone(config, found) if found.is_denoiser else _single_file(config, found, name)
         yield from _variant(found, name, config.model.variant, spec)
     elif not is_repository(name):
         yield Problem(
             "model.base_model",
-            f"The base model {cut(name, max_chars=200)} does not exist." if name else "No base model is set.",
+            f"The base model {shorten(name, max_chars=200)} does not exist." if name else "No base model is set.",
             advice=THREE_WAYS,
         )
     elif (downloaded := downloaded_folder(config)) is not None:
@@ -128,7 +128,7 @@ def successor_of(name: str) -> str:
     return _MOVED.get(name.strip().lower(), "")
 
 
-def variant_found(config: Config) -> str:
+def variant_of_files(config: Config) -> str:
     """Return the variant of the base model's files; empty if it is not known."""
     found = found_model(config)
     is_known = found is not None and found.is_model and found.family == config.model.family.name
@@ -137,7 +137,7 @@ def variant_found(config: Config) -> str:
     return _variant_of(found, config.model.base_model, config.family)
 
 
-def family_found(config: Config) -> str:
+def other_family_of_files(config: Config) -> str:
     """Return the family of the base model's files if it is another one than the config's; empty otherwise."""
     found = found_model(config)
     is_other = found is not None and found.family in FAMILIES and found.family != config.model.family.name
@@ -167,8 +167,8 @@ def _problems_of_text_widths(config: Config, found: FileKind | None) -> Iterator
         if None not in (given, needed) and given != needed:
             yield Problem(
                 "model.base_model",
-                f"The {part.label} of {cut(config.model.base_model, max_chars=200)} has states of width {given}; its "
-                f"{spec.denoiser.label} reads {f'{needed:g}' if isinstance(needed, float) else needed}.",
+                f"The {part.label} of {shorten(config.model.base_model, max_chars=200)} has states of width {given}; "
+                f"its {spec.denoiser.label} reads {f'{needed:g}' if isinstance(needed, float) else needed}.",
                 advice=f"Choose a base model whose text encoder is the one of {spec.label}.",
             )
 
@@ -191,7 +191,7 @@ def downloaded_folder(config: Config) -> Path | None:
     name = config.model.base_model.strip()
     if kind_of(from_root(name)) == "file":
         model = identify(from_root(name)).model
-        name = published(model).repository if model else ""
+        name = published_model(model).repository if model else ""
     if not is_repository(name):
         return None
     repository = hub_cache_dir(config) / f"models--{name.replace('/', '--')}"
@@ -207,7 +207,7 @@ def _single_file(config: Config, found: FileKind, name: str) -> Iterator[Problem
     """Yield why a single file cannot be used, if so."""
     spec = config.family
     if not found.is_model:
-        message = found.explained(f"{name} is not a complete model.")
+        message = found.explain(f"{name} is not a complete model.")
         yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
     elif "code" in found.facts:
         yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")
@@ -228,7 +228,7 @@ def _tokenizer_of_file(config: Config, found: FileKind) -> Iterator[Problem]:
     """Yield that the tokenizer of a model in a file has to be downloaded first, if it may not be."""
     spec = config.family
     if not spec.text.ships_vocabulary and config.model.offline and downloaded_folder(config) is None:
-        repository = published(found.model).repository
+        repository = published_model(found.model).repository
         message = f"The tokenizer of {spec.label} has not been downloaded ({repository}), and offline mode is on."
         advice = "Switch off offline mode once, or choose a base model in diffusers layout for tokenizer and configs."
         yield Problem("model.base_model", message, advice=advice)
@@ -236,7 +236,7 @@ def _tokenizer_of_file(config: Config, found: FileKind) -> Iterator[Problem]:
 
 def _denoiser_alone(config: Config, found: FileKind) -> Iterator[Problem]:
     """Yield why a file with a denoiser alone cannot be the base model, if so: the other parts need files."""
-    spec, name = config.family, cut(config.model.base_model.strip(), max_chars=200)
+    spec, name = config.family, shorten(config.model.base_model.strip(), max_chars=200)
     there = {spec.denoiser.name, *parts_with_files(config), *found.facts.get("also", "").split(", ")}
     without = [p.label for p in spec.in_base_model.parts if p.name not in there]
     if found.family != spec.name:
@@ -370,24 +370,24 @@ def _vae(config: Config) -> Iterator[Problem]:
         path, place = f"parts.{part.name}.file", vae_weights_at(from_root(name))
         found = identify(place)
         if found.problem:
-            yield Problem(path, f"{cut(name, max_chars=200)} {found.problem}", advice=ADVICE)
+            yield Problem(path, f"{shorten(name, max_chars=200)} {found.problem}", advice=ADVICE)
         elif not serves_as(found, "VAE"):
             yield Problem(
                 path,
-                found.explained(f"{cut(name, max_chars=200)} contains no VAE."),
+                found.explain(f"{shorten(name, max_chars=200)} contains no VAE."),
                 advice="Choose a VAE file, or leave it empty to use the model's own.",
             )
         elif found.facts.get("latent_channels", str(spec.latents.channels)) != str(spec.latents.channels):
             yield Problem(
                 path,
-                f"{cut(name, max_chars=200)} is a VAE with {found.facts['latent_channels']} latent channels; "
+                f"{shorten(name, max_chars=200)} is a VAE with {found.facts['latent_channels']} latent channels; "
                 f"{spec.label} needs {spec.latents.channels}.",
                 advice="Choose a VAE of the model's family, or leave it empty to use the model's own.",
             )
         elif found.facts.get("class", part.class_name) != part.class_name:
             yield Problem(
                 path,
-                f"{cut(name, max_chars=200)} is not a VAE of the kind that {spec.label} has.",
+                f"{shorten(name, max_chars=200)} is not a VAE of the kind that {spec.label} has.",
                 advice="Choose a VAE of the model's family, or leave it empty to use the model's own.",
             )
     for part in spec.parts:

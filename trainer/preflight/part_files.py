@@ -34,7 +34,7 @@ from modules.quantization.registry import ChosenFormat
 from modules.settings.edit import replace_value
 from modules.system.errors import DarkroomError
 from modules.system.paths import as_config_path, from_root
-from modules.system.problem import Problem, Severity, cut, with_article
+from modules.system.problem import Problem, Severity, shorten, with_article
 from trainer.preflight.model import problems_of_model
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 
@@ -85,7 +85,7 @@ def _refusal(
 ) -> Problem | None:
     """Return why a file cannot replace a part, by its kind alone."""
     spec, path = config.family, path_of(part)
-    shown = cut(name, max_chars=200)
+    shown = shorten(name, max_chars=200)
     if "code" in found.facts:
         return Problem(path, found.sentence, advice="Get it as .safetensors, or from another place.")
     if header is None:
@@ -105,7 +105,7 @@ def _refusal(
 
 
 def _none_of_part(part: PartSpec, found: FileKind, shown: str) -> Problem:
-    message = found.explained(f"{shown} contains no {part.label}.")
+    message = found.explain(f"{shown} contains no {part.label}.")
     advice = f"Choose a .gguf or .safetensors file of {with_article(part.label)}, or leave it empty."
     return Problem(path_of(part), message, advice=advice)
 
@@ -118,7 +118,7 @@ def _misfit(
     A denoiser of a size that was never published is hard to tell from its names; the base model itself decides.
     """
     architecture = architecture_of(config.model.base_model, config.model.family.name, config.model.variant)
-    shown = cut(name, max_chars=200)
+    shown = shorten(name, max_chars=200)
     if header is None or not _has_part(config, part, header):
         return _none_of_part(part, found, shown)
     if architecture is None:
@@ -161,7 +161,7 @@ def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
     source = part_source(config, part)
     is_packed = bool(source) and is_gguf(from_root(source))
     if is_stored and chosen is not None and not is_packed:
-        file = cut(source, max_chars=200)
+        file = shorten(source, max_chars=200)
         what = f"{file} is not a GGUF file" if config.part(part.name).file else "no GGUF file is set"
         yield Problem(
             f"parts.{part.name}.dtype",
@@ -212,7 +212,7 @@ def problems_of_separate_parts(config: Config, found: FileKind | None) -> Iterat
                 yield from _without_tokenizer(part, file)
         elif part.name in found.without if found is not None else _is_by_publisher(config, name):
             severity: Severity = "warning" if found is None else "error"  # a repository that is not here yet
-            yield Problem(path_of(part), lack_of(part, cut(name, max_chars=200)), severity, advice_for(part))
+            yield Problem(path_of(part), lack_of(part, shorten(name, max_chars=200)), severity, advice_for(part))
 
 
 def _is_by_publisher(config: Config, repository: str) -> bool:
@@ -223,5 +223,5 @@ def _is_by_publisher(config: Config, repository: str) -> bool:
 
 def _without_tokenizer(part: PartSpec, file: str) -> Iterator[Problem]:
     if from_root(file).is_file() and not (from_root(file).parent / "tokenizer.json").is_file():
-        message = f"There is no tokenizer.json next to {cut(file, max_chars=200)}, the file of {part.label}."
+        message = f"There is no tokenizer.json next to {shorten(file, max_chars=200)}, the file of {part.label}."
         yield Problem(path_of(part), message, advice=f"Copy it there from the repository {part.published_in[0]}.")

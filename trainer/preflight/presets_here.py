@@ -12,7 +12,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.subjects import PERSON, USUAL_IMAGES
 from modules.estimate.passes import count
-from modules.families.registry import FAMILIES, files_of, newest_families, published
+from modules.families.registry import FAMILIES, files_of, newest_families, published_model
 from modules.memory.part_plan import PartPlan
 from modules.system.paths import from_root
 from trainer.preflight.fit import Fit, fit_budget
@@ -150,6 +150,6 @@ def _download_bytes(budget: Budget) -> int:
     if from_root(name).exists() or downloaded_folder(config) is not None:
         return 0
     family = config.model.family.name
-    model = published(files_of(family).repository_model(name))
+    model = published_model(files_of(family).repository_model(name))
     weights = (budget.passes.weights(part, PartPlan()).own.values() for part in budget.run.plans)
     return model.weight_bytes * sum(map(count, weights))

@@ -38,7 +38,7 @@ class FoundFile:
         """The path as text."""
         return str(self.path)
 
-    def as_read(self, digest: str) -> ReadFile:
+    def read_entry(self, digest: str) -> ReadFile:
         """Return its entry in a recipe."""
         return ReadFile(self.setting, self.name, self.size_bytes, digest)
 
@@ -77,17 +77,17 @@ def digests_of_files(config: Config, files: list[FoundFile], *, reads: bool) -> 
     read have no digest.
     """
     index = DigestIndex(cache_folder(config))
-    known = index.known(files)
+    known = index.known_digests(files)
     if not reads:
-        return tuple(file.as_read(digest or "") for file, digest in zip(files, known, strict=True))
+        return tuple(file.read_entry(digest or "") for file, digest in zip(files, known, strict=True))
     done = []
     for file, digest in zip(files, known, strict=True):
         try:
             done.append(
-                file.as_read(digest or index.digest(file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns))
+                file.read_entry(digest or index.digest(file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns))
             )
         except OSError:
-            done.append(file.as_read(""))
+            done.append(file.read_entry(""))
     index.save()
     return tuple(done)
 

@@ -12,7 +12,7 @@ from modules.settings.edit import get_path
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.records import running_in
 from trainer.run_folder.run_lock import in_use
@@ -92,5 +92,5 @@ def _value(config: Config, path: str) -> str:
     except KeyError:  # a field of a variant that this config does not use
         return _NOTHING
     if isinstance(value, Section):  # another choice, such as another method
-        return shown(get_path(value, "name"))
-    return f"{len(value)} of them" if isinstance(value, tuple) else shown(value)
+        return quote(get_path(value, "name"))
+    return f"{len(value)} of them" if isinstance(value, tuple) else quote(value)

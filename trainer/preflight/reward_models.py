@@ -12,7 +12,7 @@ from modules.objectives.perceptual_files import problems_of_files
 from modules.rewards.problems import problems_of_rewards
 from modules.rewards.servers import problems_of_servers
 from modules.settings.every import Moment
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 from modules.system.secrets_file import load_secrets
 from trainer.methods.measured_prompts import measured_prompts, trained_prompts
 
@@ -74,7 +74,7 @@ def _trained_prompts(config: Config, validation: Dataset, training: Dataset) -> 
     which = "all" if len(trained) == measured else f"{len(trained):,} of {measured:,}"
     yield Problem(
         "reward.measure_every",
-        f"The reward is measured on prompts that are also trained on ({which}), such as {shown(trained[0])}. It does "
+        f"The reward is measured on prompts that are also trained on ({which}), such as {quote(trained[0])}. It does "
         "not show how the model does on other prompts.",
         "info",
         "Add samples with other prompts under Sampling & validation, or a validation concept with other captions.",

@@ -22,7 +22,7 @@ from modules.memory.part_plan import PartPlan, Shape
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut, format_size
+from modules.system.problem import Problem, format_size, shorten
 from trainer.preflight.model import downloaded_folder, is_repository, kind_of, why_incomplete
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 from trainer.preflight.run_budget import TIGHT, Budget
@@ -36,7 +36,7 @@ def problems_of_sampling_model(config: Config) -> Iterator[Problem]:
     name = config.sampling.model.strip()
     if not name or not uses_denoiser(config):
         return
-    shown, place = cut(name, max_chars=200), from_root(name)
+    shown, place = shorten(name, max_chars=200), from_root(name)
     if not kind_of(place):
         yield from _of_repository(config, name, shown)
     elif problem := _refusal(config, place, shown) or _misfit(config, name, shown):

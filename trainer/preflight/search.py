@@ -180,7 +180,7 @@ class StepTimes:
         self._num_weights = self._count(self._part)
         self._num_encoder_weights = sum(self._count(p) for p in reached_encoders(budget))
         trained = ((n, p) for n, p in run.plans.items() if p.trains != "nothing")
-        self._num_trained = sum(count(weights(n, p).trained(p)) for n, p in trained)
+        self._num_trained = sum(count(weights(n, p).trained_shapes(p)) for n, p in trained)
         self._num_factors = len(weights(self._part.name, run.plans[self._part.name]).adapter)
         self._pixels = max((width * height for width, height in run.sizes), default=0)
 

@@ -36,7 +36,7 @@ from modules.formats.fused_layers import UNDIVIDED_ADVICE, undivided_message
 from modules.formats.headers import UnreadableFileError
 from modules.memory.part_plan import AdapterPlan, PartPlan
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut, with_article
+from modules.system.problem import Problem, shorten, with_article
 from modules.system.problem import count as count_of
 from trainer.preflight.passes import MALFORMED_CONFIG
 
@@ -69,7 +69,7 @@ def problems_of_start(config: Config, *, has_copy: bool | None) -> Iterator[Prob
         return
     path = from_root(name)
     found = identify(path)
-    shown = cut(name, max_chars=200)
+    shown = shorten(name, max_chars=200)
     if found.facts.get("defect") == "missing":
         advice = "Choose a LoRA file, or leave it empty for a new one."
         if has_copy is not None:  # the setting cannot change
@@ -86,7 +86,7 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
     """Return why a run cannot start from a file that exists; None where it can."""
     spec = ADAPTERS[config.adapter.name]
     if not serves_as(found, "start of an adapter"):
-        message = found.explained(f"{shown} is not a LoRA.")
+        message = found.explain(f"{shown} is not a LoRA.")
         return Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
     targets = base_targets(config)
     if found.family not in ("", config.model.family.name) and not _fits_base_model(targets, path):

@@ -62,7 +62,7 @@ def parts_trained(config: Config, passes: Passes, plans: Plans) -> Iterator[Trai
         trained = trained_layers(passes, plans, name)
         layers = [path for path in _paths(weights.own) if (path in trained if plan.adapter else plan.is_trained(path))]
         if layers:
-            yield TrainedPart(labels[name], tuple(layers), count(weights.trained(plan)))
+            yield TrainedPart(labels[name], tuple(layers), count(weights.trained_shapes(plan)))
 
 
 def idle_layer_names(passes: Passes, plans: Plans) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.memory.part_plan import FLOAT32_BYTES
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, shorten
 from trainer.preflight.start_from import base_targets
 
 _PATH = "model.training_adapter"
@@ -31,12 +31,12 @@ def problems_of_training_adapter(config: Config) -> Iterator[Problem]:
     name = config.model.training_adapter.strip()
     if not name or not uses_denoiser(config):
         return
-    path, shown = from_root(name), cut(name, max_chars=200)
+    path, shown = from_root(name), shorten(name, max_chars=200)
     found = identify(path)
     if found.facts.get("defect") == "missing":
         yield Problem(_PATH, f"{shown} does not exist.", advice="Download it and choose the file, or leave it empty.")
     elif found.kind != "lora":
-        yield Problem(_PATH, found.explained(f"{shown} is not a LoRA."), advice=_CHOOSE)
+        yield Problem(_PATH, found.explain(f"{shown} is not a LoRA."), advice=_CHOOSE)
     elif refusal := _refusal(config, path, found, shown):
         yield refusal
     yield from _start_file(config)
@@ -54,8 +54,8 @@ def _start_file(config: Config) -> Iterator[Problem]:
     if layer := next((layer for layer, shapes in layers.items() if depends_on_weight(shapes)), ""):
         yield Problem(
             "adapter.start_from",
-            f"The change of {layer} in {cut(name, max_chars=200)} depends on the weights of the model, which contain "
-            "the training adapter while it trains.",
+            f"The change of {layer} in {shorten(name, max_chars=200)} depends on the weights of the model, which "
+            "contain the training adapter while it trains.",
             advice='Choose "Leave out" under Other layers, or remove the training adapter.',
         )
 

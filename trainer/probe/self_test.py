@@ -1,4 +1,5 @@
-"""The self-test of a model: learn one image by heart, with settings that are known to work and with those of a config.
+"""The self-test of a model: learn one image by heart, with settings that are known to work and with a config's
+settings.
 
 If both learn, the model, the program and the settings work. If only the first does, the settings are wrong. Losses are
 those of validation, at fixed timesteps with fixed noise, so that a fall is not chance.
@@ -131,7 +132,7 @@ def uninformed_loss(config: Config) -> float:
 
     With `x_t = a x_0 + b eps` and the target `c x_0 + d eps`, of independent x_0 and eps of variance 1, the best guess
     from x_t alone has the mean squared error `(c b - d a)^2 / (a^2 + b^2)`: `abar` for epsilon, 1 for v-prediction, and
-    `1 / (sigma^2 + (1 - sigma)^2)` for a flow. If the prediction type is not known, it is that of v-prediction.
+    `1 / (sigma^2 + (1 - sigma)^2)` for a flow. An unknown prediction type counts as v-prediction.
     """
     levels = [(n + 0.5) / _NUM_TIMESTEPS for n in range(_NUM_TIMESTEPS)]
     if config.family.process.flow is not None:
@@ -149,7 +150,7 @@ def uninformed_loss(config: Config) -> float:
 def verdict_of(
     known: ImageTrial, mine: ImageTrial | None, *, bound: float, learning_rate: float
 ) -> tuple[Verdict, list[str]]:
-    """Return the verdict of the trials with the known settings and with those of the config, and its sentences.
+    """Return the verdict of the trials with the known settings and with the config's, and its sentences.
 
     `bound` is the loss of a model that knows nothing of images. Without a second trial only the model is tested.
     """

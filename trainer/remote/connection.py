@@ -1,7 +1,7 @@
 """A connection to a machine: OpenSSH's own client, with our agent at its other end.
 
 One connection carries everything, one request after another, so no multiplexing is needed, which the client of Windows
-does not have. Keys, agents, jump hosts and aliases are those of OpenSSH and its config. It never prompts.
+does not have. Keys, agents, jump hosts and aliases come from OpenSSH and its config. It never prompts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from modules.system.errors import DarkroomError
 from modules.system.paths import known_hosts_file
-from modules.system.problem import cut
+from modules.system.problem import shorten
 from trainer.remote import agent
 from trainer.remote.record import Remote
 
@@ -252,4 +252,4 @@ def reason_of(remote: Remote, printed: str) -> Exception:
         if re.search(pattern, printed):
             return DarkroomError(message.format(**names), advice=advice.format(**names))
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    return ConnectionLostError(cut(lines[-1], max_chars=200).rstrip(".") if lines else "the connection was closed")
+    return ConnectionLostError(shorten(lines[-1], max_chars=200).rstrip(".") if lines else "the connection was closed")

@@ -10,7 +10,7 @@ from pathlib import Path
 from modules.system.atomic import make_folder, write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import known_hosts_file
-from modules.system.problem import cut
+from modules.system.problem import shorten
 from trainer.remote.connection import ConnectionLostError, ssh_command
 from trainer.remote.record import Remote
 
@@ -72,7 +72,7 @@ def make_key_pair(file: Path) -> None:
     make_folder(file.parent)
     printed = _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "darkroom", "-f", str(file)])
     if not file.is_file():
-        reason = cut(" ".join(printed.split()), max_chars=200)
+        reason = shorten(" ".join(printed.split()), max_chars=200)
         raise DarkroomError(f"The pair of keys could not be made: {reason}.", advice="Make one with: ssh-keygen")
 
 

@@ -16,7 +16,7 @@ from trainer.preflight.model import kind_of
 from trainer.preflight.places import inputs_of_config
 from trainer.preflight.read_files import files_read_by
 from trainer.remote.record import Remote
-from trainer.remote.trees import SentFile, Tree, files_below, stated
+from trainer.remote.trees import SentFile, Tree, files_below, stat_file
 
 _WEIGHTS = frozenset({".safetensors", ".gguf", ".ckpt", ".pt", ".pth", ".bin", ".onnx", ".msgpack", ".h5"})
 _CONCEPTS, _REWARDS = "concepts.", "reward."
@@ -41,7 +41,7 @@ class Input:
 def program_tree() -> Tree:
     """Return the program itself without the window: the other machine trains with the same one."""
     inside = (f for name in _PROGRAM for f in _below(PROGRAM_ROOT / name) if f.path.suffix != ".pyc")
-    return Tree((*inside, *(f for name in _PROGRAM_FILES for f in stated(PROGRAM_ROOT / name, name))))
+    return Tree((*inside, *(f for name in _PROGRAM_FILES for f in stat_file(PROGRAM_ROOT / name, name))))
 
 
 def inputs_of(config: Config) -> list[Input]:
@@ -96,7 +96,7 @@ def _input(text: str, settings: list[str], weights: set[Path]) -> Input | None:
     match kind_of(path):
         case "file":
             sidecar = path.with_suffix(".yaml")  # of a checkpoint, with its prediction type
-            files = {f.name: f for f in (*stated(path, path.name), *stated(sidecar, sidecar.name))}
+            files = {f.name: f for f in (*stat_file(path, path.name), *stat_file(sidecar, sidecar.name))}
             return Input(path, tuple(settings), Tree(tuple(files.values())), function)
         case "folder":
             inside = (f for f in _below(path) if _is_read(f.path, settings[0], weights))

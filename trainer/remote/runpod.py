@@ -10,7 +10,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from modules.system.errors import DarkroomError
-from modules.system.problem import cut
+from modules.system.problem import shorten
 from trainer.remote.providers import Offer, Pod, PodRequest, PodState, RefusedError, Stock
 
 _SECONDS = 60
@@ -129,7 +129,7 @@ def _offer(card: object) -> Offer | None:
 
 def _line(text: str) -> str:
     """Return a name of the provider as one line that can be shown."""
-    return cut("".join(c for c in text if c.isprintable()), max_chars=_MAX_LABEL_CHARS)
+    return shorten("".join(c for c in text if c.isprintable()), max_chars=_MAX_LABEL_CHARS)
 
 
 def _ssh_address(facts: Mapping[Any, Any]) -> tuple[str, int]:
@@ -160,7 +160,7 @@ def _detail_of(error: HTTPError) -> str:
         text = str(answer.get("detail") or answer.get("title") or "")
     except (OSError, ValueError, AttributeError):
         text = ""
-    return f"{cut(text, max_chars=_MAX_CHARS).rstrip('.') or error.reason} (HTTP {error.code})"
+    return f"{shorten(text, max_chars=_MAX_CHARS).rstrip('.') or error.reason} (HTTP {error.code})"
 
 
 def _advice_for(code: int) -> str:

@@ -55,10 +55,10 @@ def files_below(folder: Path) -> Iterator[SentFile]:
         for name in sorted(names):
             path = Path(place, name)
             if not name.startswith("."):
-                yield from stated(path, path.relative_to(folder).as_posix())
+                yield from stat_file(path, path.relative_to(folder).as_posix())
 
 
-def stated(path: Path, name: str) -> Iterator[SentFile]:
+def stat_file(path: Path, name: str) -> Iterator[SentFile]:
     """Yield a file with its size and time, unless it is not there."""
     try:
         status = path.stat()

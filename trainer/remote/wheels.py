@@ -22,7 +22,7 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from trainer.remote.connection import Connection, printed_by
 from trainer.remote.inputs import program_tree
-from trainer.remote.trees import Tree, send_trees, stated
+from trainer.remote.trees import Tree, send_trees, stat_file
 
 _LOG = "pip.log"
 _OPTIONS = ("--no-input", "--no-color", "--disable-pip-version-check")
@@ -59,7 +59,7 @@ class WheelDownload:
 
 def wheel_tree(folder: Path) -> Tree:
     """Return the wheels in a folder. Raises DarkroomError if there are none."""
-    files = tuple(f for path in sorted(folder.glob("*.whl")) for f in stated(path, path.name))
+    files = tuple(f for path in sorted(folder.glob("*.whl")) for f in stat_file(path, path.name))
     if not files:
         raise DarkroomError(f"There are no wheels in {folder}.", advice="Fill it with: remote wheels NAME")
     return Tree(files)

@@ -64,7 +64,7 @@ def end(run: PreparedRun, outcome: LoopOutcome) -> None:
     """
     counters = run.training.counters
     backup = _last_backup(run) if run.setup.config.backup.at_end else None
-    best = _best_kept(run)
+    best = _best_model(run)
     result = _save_result(run.setup, run.callbacks.saving, counters, best)
     finish_recipe(run.setup, result, step=counters.step)
     steps = count(counters.step, "step")
@@ -163,7 +163,7 @@ class _BestModel:
     figure: str
 
 
-def _best_kept(run: PreparedRun) -> _BestModel | None:
+def _best_model(run: PreparedRun) -> _BestModel | None:
     """Return the best model if it is to be the result and was kept; warn if it was not."""
     config, callbacks = run.setup.config, run.callbacks
     search: Search

@@ -21,7 +21,7 @@ from modules.system.problem import count
 from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
-from trainer.callbacks.sampling import expanded
+from trainer.callbacks.sampling import expand_wildcards
 from trainer.data.shared_datasets import up_to_date_in_all
 from trainer.events import PhaseChanged, WarningRaised
 from trainer.methods.build import load_perceptual
@@ -130,7 +130,7 @@ def prompts_of(config: Config, loaders: Loaders) -> list[SamplePrompt]:
     """Return the prompts of all images that a run samples without a request, with their wildcards replaced."""
     sampling = config.sampling
     is_off = sampling.every.is_never and not sampling.at_start and not sampling.at_end
-    own = [] if is_off else [expanded(sampling, p) for p in sampling.prompts if p.enabled]
+    own = [] if is_off else [expand_wildcards(sampling, p) for p in sampling.prompts if p.enabled]
     if not method_of(config).needs_reward_models:
         return own
     return [*own, *measured_prompts(config, loaders.validation.dataset, loaders.training.dataset)]

@@ -27,7 +27,7 @@ from trainer.run.machine import Machine as RunMachine
 from trainer.run.machine import name_of
 from trainer.run.setup import RunSetup
 from trainer.run.threads import cpu_model
-from trainer.run_folder.differences import listed
+from trainer.run_folder.differences import list_differences
 from trainer.run_folder.fork import COMPILE_FILE, LAYOUT_FILE, origin_of
 from trainer.run_folder.payload import payload_of
 from trainer.run_folder.recipe import RECIPE_FILE, Machine, Recipe, Result, known_recipe, write_recipe
@@ -80,7 +80,7 @@ def finish_recipe(setup: RunSetup, result: Path, *, step: int) -> None:
         started_ns = (setup.run_dir / RECIPE_FILE).stat().st_mtime_ns
         found = files_read_by(setup.config)
         read = digests_of_files(setup.config, found, reads=True)
-        files = [r if f.mtime_ns <= started_ns else f.as_read("") for f, r in zip(found, read, strict=True)]
+        files = [r if f.mtime_ns <= started_ns else f.read_entry("") for f, r in zip(found, read, strict=True)]
         recipe = replace(recipe, files=tuple(files), choices=_choices(setup.run_dir, setup.machine))
         try:
             num_tensors, payload = payload_of(result)
@@ -153,7 +153,7 @@ def earlier_pace(run_dir: Path) -> EarlierPace | None:
     if pace.num_steps < LEAST_PACE_STEPS or not pace.step_seconds > 0:
         return None
     found = since.of_steps().by_likelihood(CAUSES_OF_SLOWNESS)
-    changes = f"Changed since: {listed(found)}." if found else "Nothing that is recorded has changed since."
+    changes = f"Changed since: {list_differences(found)}." if found else "Nothing that is recorded has changed since."
     likely = f"Likely: {found[0].text}." if len(found) > 1 else ""
     return EarlierPace(since.good.name, pace.step_seconds, changes, likely)
 

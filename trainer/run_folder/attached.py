@@ -33,7 +33,7 @@ _TRACEBACK, _MANY_LINES = "Traceback (most recent call last)", 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Detached:
+class DetachedProcess:
     """A process that outlives its starter: its log, and next to it its config, all its events and its inbox."""
 
     process: Holder
@@ -68,7 +68,7 @@ class Detached:
 class AttachedRun:
     """A run of another process, followed from a byte on: of its log, or of the events of a process without one yet."""
 
-    def __init__(self, run_dir: Path | None, *, from_byte: int = 0, detached: Detached | None = None) -> None:
+    def __init__(self, run_dir: Path | None, *, from_byte: int = 0, detached: DetachedProcess | None = None) -> None:
         """Follow a run, of which the folder or the process must be known, from now on.
 
         A process that was started for a run may not train yet; once it does, its lock counts.
@@ -144,7 +144,7 @@ class AttachedRun:
         return not self._trains and self.detached is not None and self.detached.process.is_alive
 
 
-def start_detached(request: RunRequest) -> Detached:
+def start_detached(request: RunRequest) -> DetachedProcess:
     """Start a run in a process of its own, which continues when its starter has ended. Raises OSError."""
     log = new_log()
     config_file = log.with_suffix(_CONFIG)
@@ -157,13 +157,13 @@ def start_detached(request: RunRequest) -> Detached:
         raise
 
 
-def start_following(run_dir: Path, *, resumes: bool = False) -> Detached:
+def start_following(run_dir: Path, *, resumes: bool = False) -> DetachedProcess:
     """Follow a run on another machine in a process of its own; with `resumes`, resume it first. Raises OSError."""
     verb = "resume" if resumes else "attach"
     return _start_process([*_MODULE, "remote", verb, str(run_dir), "--json-lines"], new_log())
 
 
-def _start_process(arguments: Sequence[str], log: Path) -> Detached:
+def _start_process(arguments: Sequence[str], log: Path) -> DetachedProcess:
     events_file, inbox_file = log.with_suffix(_EVENTS), log.with_suffix(_INBOX)
     try:
         with events_file.open("wb") as events, log.open("wb") as errors:
@@ -172,7 +172,7 @@ def _start_process(arguments: Sequence[str], log: Path) -> Detached:
         for file in (events_file, log):
             remove_quietly(file)
         raise
-    return Detached(Holder.of(process), log)
+    return DetachedProcess(Holder.of(process), log)
 
 
 def launch_detached(request: RunRequest) -> AttachedRun:

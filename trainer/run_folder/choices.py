@@ -21,7 +21,7 @@ from typing import Literal
 
 from modules.data.pair_noise import CHOSEN, REJECTED, is_seed, noise_file
 from modules.system.atomic import atomic_folder, write_bytes, write_text
-from modules.system.problem import cut
+from modules.system.problem import shorten
 from modules.system.regular_files import read_json_object, read_regular
 
 Verdict = Literal["chosen", "tie", "skip"]
@@ -145,7 +145,7 @@ def wrong_answer(request: Request) -> str:
         given = read_regular(request.folder / ANSWER_FILE, _MAX_BYTES).decode(errors="replace")
     except OSError:
         return ""
-    return cut(given.strip() or "(empty)", max_chars=80) if answer_of(request) is None else ""
+    return shorten(given.strip() or "(empty)", max_chars=80) if answer_of(request) is None else ""
 
 
 def keep_pair(run_dir: Path, request: Request, given: Answer) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from modules.config.codec import decode, encode
 from modules.config.records import record_at
 from modules.config.schema import Config
-from modules.system.problem import count, cut, shown
+from modules.system.problem import count, quote, shorten
 from trainer.run_folder.recipe import ConceptImages, Recipe
 
 Topic = Literal["version", "machine", "model", "images", "setting", "choice", "pace"]
@@ -82,7 +82,7 @@ def version_differences(before: Recipe, versions: Mapping[str, str]) -> Iterator
 
 def version_text(name: str, version: str) -> str:
     """Return a version as messages show it: a commit by its first digits."""
-    return version[:12] if "commit" in name else cut(version, max_chars=60)
+    return version[:12] if "commit" in name else shorten(version, max_chars=60)
 
 
 def _machine_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
@@ -149,7 +149,7 @@ def setting_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
             yield Difference("setting", f"{_label(configs[1], path)} is {values[0]} (was {values[1]})", path)
 
 
-def listed(found: Iterable[Difference], most: int = _MOST_NAMED) -> str:
+def list_differences(found: Iterable[Difference], most: int = _MOST_NAMED) -> str:
     """Return differences as one part of a sentence, the rest counted."""
     texts = [difference.text for difference in found]
     more = f"; and {len(texts) - most:,} more" if len(texts) > most else ""
@@ -159,7 +159,7 @@ def listed(found: Iterable[Difference], most: int = _MOST_NAMED) -> str:
 def names_of(names: Sequence[str], most: int = _MOST_NAMED) -> str:
     """Return names, the first of them if there are many."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return f"{', '.join(cut(name, max_chars=80) for name in names[:most])}{more}"
+    return f"{', '.join(shorten(name, max_chars=80) for name in names[:most])}{more}"
 
 
 def _of_images(was: ConceptImages, now: ConceptImages) -> Iterator[str]:
@@ -238,7 +238,7 @@ def _text(value: Any) -> str:
     return (
         "not set"
         if value is None
-        else shown(value)
+        else quote(value)
         if not isinstance(value, str)
-        else cut(value or "empty", max_chars=60)
+        else shorten(value or "empty", max_chars=60)
     )

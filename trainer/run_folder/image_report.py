@@ -150,7 +150,7 @@ def _verdict(mean: float, slope: float, by_mean: float, by_slope: float, *, limi
 
 
 def _normal_limit(number: int) -> float:
-    """Return the distance that the farthest of some images rarely exceeds, if it is that of two normal values.
+    """Return the distance that the farthest of some images rarely exceeds, if it is the distance of two normal values.
 
     Half the square of such a distance is exponentially distributed, so the limit grows with the number: the chance that
     any image of a set exceeds it stays `_FALSE_ALARMS`.

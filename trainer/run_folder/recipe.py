@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from modules.settings.edit import reason_of
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
-from modules.system.problem import cut, shown
+from modules.system.problem import quote, shorten
 from modules.system.regular_files import FileTooLargeError, read_regular
 
 RECIPE_FILE = "recipe.json"
@@ -163,7 +163,7 @@ def _require_version(file: Path, text: bytes) -> None:
         )
     if number != VERSION:
         raise DarkroomError(
-            f"{file} is a recipe of version {shown(number)}; this program reads version {VERSION}.",
+            f"{file} is a recipe of version {quote(number)}; this program reads version {VERSION}.",
             advice="Use the version of Darkroom that wrote it: the recipe names it.",
         )
 
@@ -171,13 +171,13 @@ def _require_version(file: Path, text: bytes) -> None:
 def _first_error(error: ValidationError) -> str:
     """Return the first error of a recipe as half a sentence."""
     found = error.errors(include_url=False)[0]
-    place = cut(".".join(map(str, found["loc"])), max_chars=100)
+    place = shorten(".".join(map(str, found["loc"])), max_chars=100)
     if found["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"it has an unknown entry {shown(place)}"
+        return f"it has an unknown entry {quote(place)}"
     if found["type"] in ("missing", "missing_argument"):
-        return f"it has no entry {shown(place)}"
+        return f"it has no entry {quote(place)}"
     reason = reason_of(found)
-    return f"{place or 'its content'} is {shown(found.get('input'))}, but {reason}"
+    return f"{place or 'its content'} is {quote(found.get('input'))}, but {reason}"
 
 
 def _reason(error: Exception) -> str:

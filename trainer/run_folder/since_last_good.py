@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modules.system.problem import format_size
 from trainer.machine_events import PaceMeasured
-from trainer.run_folder.differences import Difference, Topic, differences, listed, setting_differences
+from trainer.run_folder.differences import Difference, Topic, differences, list_differences, setting_differences
 from trainer.run_folder.recipe import Machine, Recipe, known_recipe
 from trainer.run_folder.records import RunRecord, raw_settings, read_record, run_dirs
 from trainer.run_folder.run_dir import age_of
@@ -66,7 +66,7 @@ class SinceLastGood:
                 "versions, device, models and images are the same."
             )
         likely = f" Likely the cause: {ordered[0].text}." if len(ordered) > 1 else ""
-        return f"Changed since the last finished run, {self.good.name}: {listed(ordered)}.{likely}"
+        return f"Changed since the last finished run, {self.good.name}: {list_differences(ordered)}.{likely}"
 
 
 def _is_outside_of_steps(difference: Difference) -> bool:

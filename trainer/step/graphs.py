@@ -25,7 +25,7 @@ from modules.system.devices import Device
 from modules.system.file_errors import plain_reason
 from trainer.methods.protocol import StepBatch, StepContext, StepLoss
 from trainer.step.precision import Precision
-from trainer.step.prediction_modes import references_left
+from trainer.step.prediction_modes import check_references_left
 
 T = TypeVar("T")
 
@@ -237,7 +237,7 @@ def recorded_loss(
         return None
 
     def loss_of(inputs: Any) -> torch.Tensor:
-        with precision.of_steps(), references_left():
+        with precision.of_steps(), check_references_left():
             loss: torch.Tensor = method.loss_of(inputs, context)
         return loss
 

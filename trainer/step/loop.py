@@ -24,7 +24,7 @@ from trainer.step.graphs import StepGraphs, recorded_loss
 from trainer.step.outcome import PendingOutcome
 from trainer.step.pauses import Pauses
 from trainer.step.precision import Precision
-from trainer.step.prediction_modes import references_left
+from trainer.step.prediction_modes import check_references_left
 from trainer.step.step_batches import step_batches
 from trainer.step.stepper import Stepper
 
@@ -153,7 +153,7 @@ def add_micro_batch(
         if graphs is not None and (recorded := recorded_loss(graphs, batch, method, context, precision)) is not None:
             stepper.add(recorded)
             return recorded
-        with precision.of_steps(), references_left():
+        with precision.of_steps(), check_references_left():
             step_loss = method.loss(batch, context)
         stepper.begin(batch.step)
         stepper.backward(step_loss)

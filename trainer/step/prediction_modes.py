@@ -52,7 +52,7 @@ def prior_mode(
 
 
 @contextlib.contextmanager
-def references_left() -> Iterator[None]:
+def check_references_left() -> Iterator[None]:
     """Check that what runs in this context leaves every reference; after an exception they are left without a check.
 
     Entered inside of the run's autocast, which must end after the autocast of a reference.

@@ -40,7 +40,7 @@ class Download:
         """Whether all of it still has the content that its run wrote. A large file is read once."""
         return all(_is_unchanged(file, *_stamp(file.path)) for file in self.written)
 
-    def zipped(self) -> Iterator[bytes]:
+    def zip_chunks(self) -> Iterator[bytes]:
         """Yield a folder as a zip file without compression: weights cannot be compressed."""
         pipe = _Pipe()
         with zipfile.ZipFile(cast("IO[bytes]", pipe), "w", zipfile.ZIP_STORED) as archive:
@@ -49,8 +49,8 @@ class Download:
                 with archive.open(info, "w", force_zip64=True) as entry, file.path.open("rb") as content:
                     while chunk := content.read(_CHUNK_BYTES):
                         entry.write(chunk)
-                        yield pipe.taken()
-        yield pipe.taken()
+                        yield pipe.take()
+        yield pipe.take()
 
 
 def downloads_of(run_dir: Path) -> dict[str, Download]:
@@ -85,7 +85,7 @@ class _Pipe(io.RawIOBase):
         self._written += content
         return len(content)
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         """Return the bytes written since the last call."""
         content = bytes(self._written)
         self._written.clear()

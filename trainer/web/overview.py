@@ -27,7 +27,7 @@ def overview_of(runs: Runs, queue: QueueFile) -> Shown:
 
 
 def startable() -> list[Preset]:
-    """Return the saved configs: the user's presets, and those of the demo."""
+    """Return the saved configs: the user's presets, and the demo's."""
     presets = list_presets()
     return [p for p in presets if not p.is_built_in] + [p for p in presets if p.is_demo]
 

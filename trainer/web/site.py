@@ -62,7 +62,7 @@ class Site:
             Route("/api/runs/{run}/files/{file}", _file(self._download)),
             Mount("/", StaticFiles(directory=_PAGE, html=True)),
         ]
-        errors = {DarkroomError: _refuse, OSError: _report, HTTPException: _not_found}
+        errors = {DarkroomError: _refuse, OSError: _report, HTTPException: _answer_not_found}
         return Guard(Starlette(routes=routes, exception_handlers=errors), self._access)
 
     # -- showing
@@ -105,7 +105,7 @@ class Site:
             raise HTTPException(409, f"{file.path.name} was changed since the run wrote it, so it is not sent.")
         if file.path.is_dir():
             named = f"attachment; filename*=utf-8''{quote(file.name)}"
-            zipped = file.zipped()
+            zipped = file.zip_chunks()
             return StreamingResponse(zipped, media_type="application/zip", headers={"content-disposition": named})
         return FileResponse(file.path, media_type="application/octet-stream", filename=file.name)
 
@@ -218,6 +218,6 @@ async def _report(_request: Request, error: Exception) -> Response:
     return JSONResponse(_said(" ".join(describe_file_error(error))), 500)
 
 
-async def _not_found(_request: Request, error: Exception) -> Response:
+async def _answer_not_found(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse(_said(error.detail), error.status_code)

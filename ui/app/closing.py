@@ -26,9 +26,9 @@ from ui.widgets.panel import call_later
 
 if TYPE_CHECKING:
     from trainer.launch import RunRequest
-    from trainer.run_folder.attached import Detached
+    from trainer.run_folder.attached import DetachedProcess
 
-StartDetached = Callable[["RunRequest"], "Detached"]
+StartDetached = Callable[["RunRequest"], "DetachedProcess"]
 StartQueue = Callable[[], tuple[Holder, Path]]
 
 _STOP = "Stop writes a backup from which the run can resume."
@@ -36,7 +36,7 @@ _LEFT = "A run that is kept training is shown again by the next window."
 _LEFT_QUEUE = "A queue that is kept running also trains its other items; the next window shows it again."
 
 
-def start_detached(request: RunRequest) -> Detached:
+def start_detached(request: RunRequest) -> DetachedProcess:
     """Start a run in a process of its own, which outlives the window. Raises OSError."""
     from trainer.run_folder import attached
 
@@ -182,7 +182,7 @@ class Closing:
         self._leave(run_dir, detached)
         self._save()
 
-    def _leave(self, run_dir: str, detached: Detached) -> None:
+    def _leave(self, run_dir: str, detached: DetachedProcess) -> None:
         process = detached.process
         left = LeftProcess(process.pid, process.started, str(detached.log), run_dir)
         self._context.preferences.change(left_run=left)
@@ -250,10 +250,10 @@ class _RunSoFar:
     state: RunState
     num_bytes: int
     config: Config | None
-    detached: Detached | None = None
+    detached: DetachedProcess | None = None
 
 
-def _read_so_far(run_dir: Path, detached: Detached | None = None) -> _RunSoFar:
+def _read_so_far(run_dir: Path, detached: DetachedProcess | None = None) -> _RunSoFar:
     from trainer.run_folder.destination import asked_destination
     from trainer.run_folder.records import config_of
     from ui.loop.past_runs import read_state_so_far

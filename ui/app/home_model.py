@@ -145,7 +145,7 @@ def machine_rows(machine: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def why_no_gpu(machine: Machine) -> str:
-    """Return why a GPU is not used; empty with one, and where there is none."""
+    """Return why the GPU is not used; empty if it is used, or if there is no GPU."""
     return "" if machine.gpu is not None or machine.why_no_gpu == "No GPU was found." else machine.why_no_gpu
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from modules.system.problem import Severity, cut
+from modules.system.problem import Severity, shorten
 from modules.system.remedies import REMEDIES
 from ui.forms.context import Context
 from ui.forms.findings import SEVERITIES, Finding, count_of_severity
@@ -73,7 +73,7 @@ class FindingsBar(Panel):
             self._build()
         for button in self.list.winfo_children():
             button.destroy()
-        self.title.set_text(cut(findings.title, max_chars=_MAX_TITLE_CHARS))
+        self.title.set_text(shorten(findings.title, max_chars=_MAX_TITLE_CHARS))
         self._show_kinds()
         self.list.configure(state="normal")
         self.list.delete("1.0", "end")

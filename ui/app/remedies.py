@@ -80,7 +80,7 @@ def _train_as_found(context: Context) -> None:
         else:
             context.notify("The base model is not known to be of another family.")
 
-    find = load_factory("trainer.preflight.model:family_found")
+    find = load_factory("trainer.preflight.model:other_family_of_files")
     context.pump.background.run(partial(find, config), change)
 
 
@@ -91,7 +91,7 @@ def _use_variant(context: Context) -> None:
         else:
             context.notify("The variant of the base model is not known.")
 
-    find = load_factory("trainer.preflight.model:variant_found")
+    find = load_factory("trainer.preflight.model:variant_of_files")
     context.pump.background.run(partial(find, context.form.config), change)
 
 

@@ -10,7 +10,7 @@ from modules.config.compare import differing_paths
 from modules.config.records import record_at, top_records
 from modules.config.schema import Config
 from modules.settings.field import FieldRecord
-from modules.system.problem import Problem, count, cut
+from modules.system.problem import Problem, count, shorten
 from ui.forms.findings import locate
 from ui.forms.model import Document
 from ui.forms.records import name_of, nearest_field, value_at
@@ -79,7 +79,7 @@ def value_text(config: Config, path: str) -> str:
 def _text_of(record: FieldRecord, value: Any) -> str:
     if value is None and not record.optional:
         return "–"
-    return cut(" ".join(display(record, value).split()), max_chars=_MAX_CHARS)
+    return shorten(" ".join(display(record, value).split()), max_chars=_MAX_CHARS)
 
 
 def _field_of(config: Config, reference: Config, path: str) -> str:

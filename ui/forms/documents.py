@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.config.codec import Loaded, export_file, lists_to_confirm, save_file
+from modules.config.codec import LoadedConfig, export_file, lists_to_confirm, save_file
 from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any, load_any_text
 from modules.config.list_files import LISTS
 from modules.config.presets import BUILT_IN_DIR, DEMO, Preset, import_presets, list_presets, save_preset
@@ -139,7 +139,7 @@ class Documents:
         self._notify("Loaded the pasted config.")
         return True
 
-    def open_config(self, loaded: Loaded, name: str) -> None:
+    def open_config(self, loaded: LoadedConfig, name: str) -> None:
         """Load a config that was made from the current one, as a new document with a report. It can be undone."""
         self._load(loaded, Source(name))
         self._notify(f"Loaded {name}. Ctrl+Z undoes it.")
@@ -299,14 +299,14 @@ class Documents:
         error = DarkroomError(f"{path.name} is a built-in preset.", advice="Choose another name or another folder.")
         self._show_failure("Built-in presets cannot be overwritten", error)
 
-    def _is_refused(self, loaded: Loaded, name: str) -> bool:
+    def _is_refused(self, loaded: LoadedConfig, name: str) -> bool:
         """Return whether loading found no config; if so, report it and keep the current one."""
         is_refused = any(p.severity == "error" and not p.path for p in loaded.problems)
         if is_refused:
             self._findings.show(f"{name} could not be loaded", loaded.problems, self._form.config)
         return is_refused
 
-    def _load(self, loaded: Loaded, source: Source, kept: Sequence[str] = ()) -> None:
+    def _load(self, loaded: LoadedConfig, source: Source, kept: Sequence[str] = ()) -> None:
         """Load a config in place of the current one, of which the values at some paths are kept, as unsaved changes.
 
         If there were other unsaved changes, say so and offer to undo it.

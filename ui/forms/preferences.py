@@ -15,7 +15,7 @@ from ui.loop.signal import Signal
 from ui.widgets.files.places import with_recent
 
 if TYPE_CHECKING:
-    from trainer.run_folder.attached import Detached
+    from trainer.run_folder.attached import DetachedProcess
 
 _MAX_RECENT = 8
 _MAX_WORKSPACES = 30
@@ -37,11 +37,11 @@ class LeftProcess:
         return Holder.of(self.pid).started == self.started
 
     @property
-    def detached(self) -> Detached:
+    def detached(self) -> DetachedProcess:
         """The process, with its files."""
-        from trainer.run_folder.attached import Detached
+        from trainer.run_folder.attached import DetachedProcess
 
-        return Detached(Holder.of(self.pid), Path(self.log))
+        return DetachedProcess(Holder.of(self.pid), Path(self.log))
 
     def find_run_dir(self) -> Path | None:
         """Return the folder of its run; None if it has none yet. For a background thread."""

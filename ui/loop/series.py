@@ -100,7 +100,7 @@ class Series:
             return float(values[num_cut]), float(values[len(values) - 1 - num_cut])
         return float(values.min()), float(values.max())
 
-    def drawn(self, low: float, high: float, num_columns: int) -> list[Point]:
+    def points_to_draw(self, low: float, high: float, num_columns: int) -> list[Point]:
         """Return the points to draw from step `low` to `high`: of many, the least and the greatest of each column.
 
         The points next to the range are included, so that the line reaches both edges.

@@ -79,19 +79,19 @@ class Shapes:
         """Return a rounded rectangle in the colour of a token, with a frame if `line_px` is not 0."""
         colour = self._theme.colour
         shape = (radius_px, colour(fill), colour(line or fill), line_px)
-        return self._drawn(width_px, height_px, colour(on), partial(_plate, *shape))
+        return self._photo(width_px, height_px, colour(on), partial(_plate, *shape))
 
     def switch(self, width_px: int, height_px: int, *, is_on: bool, on: str) -> ImageTk.PhotoImage:
         """Return a switch."""
         colour = self._theme.colour
         shape = (colour("accent" if is_on else "switch"), colour("switch_knob"), is_on)
-        return self._drawn(width_px, height_px, colour(on), partial(_switch, *shape))
+        return self._photo(width_px, height_px, colour(on), partial(_switch, *shape))
 
     def forget(self) -> None:
         """Forget all shapes, on the Tk thread and not on the garbage collector's."""
         self._photos.clear()
 
-    def _drawn(self, width_px: int, height_px: int, on: str, draw: partial[None]) -> ImageTk.PhotoImage:
+    def _photo(self, width_px: int, height_px: int, on: str, draw: partial[None]) -> ImageTk.PhotoImage:
         key = (width_px, height_px, on, draw.func, draw.args)
         if key not in self._photos:
             fine = Image.new("RGB", (width_px * _FINER, height_px * _FINER), on)

@@ -11,7 +11,7 @@ from ui.widgets.theme import Theme
 
 
 @runtime_checkable
-class Styled(Protocol):
+class ThemedWidget(Protocol):
     """A widget that updates its colours when the mode changes."""
 
     def apply_theme(self) -> None:
@@ -20,7 +20,7 @@ class Styled(Protocol):
 
 def restyle(widget: tk.Misc) -> None:
     """Apply the current mode to a widget and its children."""
-    if isinstance(widget, Styled):
+    if isinstance(widget, ThemedWidget):
         widget.apply_theme()
     for child in widget.winfo_children():
         restyle(child)

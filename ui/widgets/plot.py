@@ -193,7 +193,7 @@ class Plot(DrawnCanvas):
         (left, right), colour, style = self._sides(), self.theme.colour(line.token), STYLES[line.style]
         axis, width = self._x_axis, self.theme.px(style.width_px)
         # A thick line shows no more than its width.
-        points = line.series.drawn(axis.low, axis.high, (right - left) // max(1, width))
+        points = line.series.points_to_draw(axis.low, axis.high, (right - left) // max(1, width))
         if len(points) > 1 and width:
             share, span = axis.share, right - left
             coordinates = [

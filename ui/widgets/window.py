@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageTk
 
 from ui.widgets.ctk import ctk
 from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Styled
+from ui.widgets.panel import ThemedWidget
 from ui.widgets.theme import COLOURS, Mode, Theme
 
 _DESIGN_DPI = 96
@@ -78,7 +78,7 @@ def _switching_mode(root: tk.Tk, theme: Theme) -> Iterator[None]:
     hidden: list[tk.Misc] = []
 
     def switch(widget: tk.Misc) -> None:
-        if isinstance(widget, Styled):
+        if isinstance(widget, ThemedWidget):
             widget.apply_theme()
         if (callback := of_widgets.get(id(widget))) is not None:
             callback(theme.mode.capitalize())

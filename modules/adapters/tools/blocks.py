@@ -17,7 +17,7 @@ from modules.adapters.start import changes_weight
 from modules.adapters.tools.opening import content_of, require_linear
 from modules.adapters.tools.results import LoraResult
 from modules.families.kinds.conversion import Source
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_targets import AdapterTarget
 from modules.formats.adapter_types import adapter_type, depends_on_weight
@@ -106,7 +106,7 @@ def scale_blocks(source: Source, text: str) -> LoraResult:
     change depends on the model's weights (`depends_on_weight`) has a strength other than 0 or 1.
     """
     content = content_of(source)
-    targets = published(source.kind.model).adapter_targets(source.configs).all
+    targets = published_model(source.kind.model).adapter_targets(source.configs).all
     strengths = parse_strengths(text, targets)
     places = {(t.part, t.path): t for t in targets}
     layers: list[AdapterLayer] = []

@@ -24,7 +24,7 @@ from modules.adapters.tools.low_rank import (
 from modules.adapters.tools.opening import WeightedFile, content_of, left_over_notes, require_linear
 from modules.adapters.tools.results import LoraResult, Losses, OnLayer
 from modules.families.kinds.conversion import Source
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN
 from modules.formats.adapter_targets import AdapterTarget
@@ -53,7 +53,7 @@ def combine(
     without a choice of rank for one whose change has no small product.
     """
     _require_one_model(sources, files)
-    targets = published(sources[0].kind.model).adapter_targets(sources[0].configs).all
+    targets = published_model(sources[0].kind.model).adapter_targets(sources[0].configs).all
     places = {(target.part, target.path): target for target in targets}
     sums: dict[Place, _Sum] = {}
     notes: list[str] = []
@@ -176,7 +176,7 @@ def resize(source: Source, choice: RankChoice, on_layer: OnLayer) -> LoraResult:
     """
     content, where = content_of(source), source.path.name
     require_linear(where, content.layers, "resized")
-    places = {(t.part, t.path): t for t in published(source.kind.model).adapter_targets(source.configs).all}
+    places = {(t.part, t.path): t for t in published_model(source.kind.model).adapter_targets(source.configs).all}
     layers: list[AdapterLayer] = []
     reduced: dict[str, Reduction] = {}
     for done, layer in enumerate(content.layers):

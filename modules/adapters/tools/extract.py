@@ -7,7 +7,7 @@ import torch
 from modules.adapters.tools.low_rank import RankChoice, Reduction, reduce_matrix
 from modules.adapters.tools.results import LoraResult, Losses, OnLayer
 from modules.families.kinds.conversion import Source
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, published_model
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_targets import AdapterTarget
 from modules.system.errors import DarkroomError
@@ -64,7 +64,7 @@ def _targets(base: Source, tuned: Source, *, with_text_encoders: bool) -> list[A
         )
     spec = FAMILIES[base.kind.family]
     left_out = () if with_text_encoders else spec.names_of("text_encoder")
-    every = published(base.kind.model).adapter_targets(base.configs).all
+    every = published_model(base.kind.model).adapter_targets(base.configs).all
     return [t for t in every if t.part not in left_out and f"{t.path}.weight" in base.states.get(t.part, {})]
 
 

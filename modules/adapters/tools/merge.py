@@ -16,7 +16,7 @@ from modules.adapters.start import changes_weight
 from modules.adapters.tools.opening import WeightedFile, left_over_notes, names_of, read_for_model
 from modules.adapters.tools.results import tool_metadata
 from modules.families.kinds.conversion import Source
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.lazy_tensors import LazyTensor
 from modules.system.errors import DarkroomError
@@ -43,7 +43,7 @@ def merge_into_model(model: Source, files: Sequence[WeightedFile], *, dtype: tor
         raise model.kind.refusal(
             f"{model.path.name} is not a whole model.", "Choose a model file or a diffusers folder."
         )
-    targets = published(model.kind.model).adapter_targets(model.configs)
+    targets = published_model(model.kind.model).adapter_targets(model.configs)
     changes: dict[Place, list[_Change]] = {}
     sentences: list[str] = []
     for file in files:

@@ -19,7 +19,7 @@ from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.families.registry import FAMILIES, files_of
 from modules.families.spec import FamilySpec
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 UNKNOWN = "ai_toolkit"
 _JOBS = ("extension", "train")
@@ -64,7 +64,7 @@ def tree_of_ai_toolkit(raw: Args, notes: Notes) -> Tree:
     first, *others = [p for p in config["process"] if isinstance(p, dict)] or [{}]
     _require_training(raw.get("job"), first, others, notes)
     given = copy.deepcopy(first)
-    result = converted(given, str(config.get("name") or "lora"), notes)
+    result = convert(given, str(config.get("name") or "lora"), notes)
     rest = _rest(given)
     if rest:
         result["unknown"] = {UNKNOWN: rest}
@@ -74,7 +74,7 @@ def tree_of_ai_toolkit(raw: Args, notes: Notes) -> Tree:
     return result
 
 
-def converted(given: Args, name: str, notes: Notes) -> Tree:
+def convert(given: Args, name: str, notes: Notes) -> Tree:
     """Return our tree; every setting of a process that has a counterpart here is popped from `given`."""
     result: Tree = {"darkroom_version": NEWEST_DARKROOM}
     model, train = section(given, "model"), section(given, "train")
@@ -104,7 +104,7 @@ def _require_training(job: object, process: Args, others: list[Args], notes: Not
     kind = process.get("type")
     if job not in _JOBS or kind not in _PROCESSES:
         message = (
-            f"The job {shown(job)} with the process {shown(kind)} is not ai-toolkit's training of a model or a LoRA."
+            f"The job {quote(job)} with the process {quote(kind)} is not ai-toolkit's training of a model or a LoRA."
         )
         notes.append(Problem("", message, "warning", "Only the settings of such a training were read."))
     if others:
@@ -167,12 +167,12 @@ def _weight_dtypes(model: Args, family: FamilySpec, result: Tree, notes: Notes) 
 def _format_of(theirs: str, notes: Notes) -> str:
     name, _, recovery = theirs.partition("|")
     if recovery:
-        message = f"The accuracy recovery adapter {shown(recovery)} is not supported here."
+        message = f"The accuracy recovery adapter {quote(recovery)} is not supported here."
         notes.append(Problem("quantization.layers", message, "warning"))
     if name in _FORMATS:
         return _FORMATS[name]
     if name not in _FOUR_BITS:
-        message = f"The weight format {shown(name)} is not supported here; nfloat4 is used instead."
+        message = f"The weight format {quote(name)} is not supported here; nfloat4 is used instead."
         notes.append(Problem("quantization.layers", message, "warning"))
     return "nfloat4"
 
@@ -197,7 +197,7 @@ def _network(network: Args, family: FamilySpec, result: Tree, notes: Notes) -> N
     kind = str(network.pop("type", None) or "lora").lower()
     name = {"lora": "lora", "locon": "lora", "dora": "lora", "lokr": "lokr", "loha": "loha"}.get(kind)
     if name is None:
-        message = f"The network {shown(kind)} is not supported here; a LoRA is trained instead."
+        message = f"The network {quote(kind)} is not supported here; a LoRA is trained instead."
         notes.append(Problem("adapter.name", message, "warning"))
     put(result, "adapter.name", name or "lora")
     if kind == "dora":

@@ -13,7 +13,7 @@ from typing import Any
 from modules.config.imports.control_images import ai_toolkit_folders, ai_toolkit_samples, set_variant
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 _IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".avif", ".bmp"})
 _MAX_FILES = 200_000
@@ -87,7 +87,7 @@ def _concept(given: Args, shared_trigger: str, train: Args, result: Tree, notes:
     if extension in _EXTENSIONS:
         concept["caption_extension"] = extension
     else:
-        notes.append(Problem("concepts", f"Captions in {shown(extension)} files are not supported.", "warning"))
+        notes.append(Problem("concepts", f"Captions in {quote(extension)} files are not supported.", "warning"))
     if image := _image(given, result) | ai_toolkit_folders(given, notes):
         concept["image"] = image
     return concept

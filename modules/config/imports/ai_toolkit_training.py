@@ -12,7 +12,7 @@ from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.spec import FamilySpec
 from modules.objectives.losses import LOSSES
 from modules.optim.registry import OPTIMIZERS
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 _PRECISIONS = {
     **{"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16"},
@@ -143,7 +143,7 @@ def _noise_levels(train: Args, family: FamilySpec, result: Tree, notes: Notes) -
     ours = _DISTRIBUTIONS.get(kind)
     path = "training.noise.distribution"
     if ours is None:
-        message = f"timestep_type {shown(kind)} is not supported here; sigmoid is used instead."
+        message = f"timestep_type {quote(kind)} is not supported here; sigmoid is used instead."
         notes.append(Problem(path, message, "warning"))
         put(result, path, "logit_normal")
         return
@@ -179,7 +179,7 @@ def _loss(train: Args, result: Tree, notes: Notes) -> None:
         for name in LOSSES:
             put(result, f"training.loss.mix.{name}.strength", 1.0 if name == _LOSSES[kind] else 0.0)
     else:
-        message = f"The loss {shown(kind)} is not supported here; the squared error is used instead."
+        message = f"The loss {quote(kind)} is not supported here; the squared error is used instead."
         notes.append(Problem("training.loss.mix.mse.strength", message, "warning"))
     gamma = number_of(train.pop("min_snr_gamma", None))
     if gamma:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from modules.config.codec import Loaded, decode, load_file, load_text
+from modules.config.codec import LoadedConfig, decode, load_file, load_text
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem
@@ -24,7 +24,7 @@ _MAX_TOML_DOTS, _MAX_TOML_BYTES = 5_000, 4_000_000
 _KOHYA_KEYS = frozenset(_KOHYA_KEYS_NAMES.split())
 
 
-def load_any(path: Path, *, over: Config | None = None) -> Loaded:
+def load_any(path: Path, *, over: Config | None = None) -> LoadedConfig:
     """Read settings from a config of ours, of OneTrainer, of kohya (JSON or TOML) or of ai-toolkit (YAML or JSON), or
     from a LoRA file.
 
@@ -47,7 +47,7 @@ def load_any(path: Path, *, over: Config | None = None) -> Loaded:
     return _of_others(raw, path.name) or load_file(path, over=over)
 
 
-def load_any_text(text: str, *, name: str) -> Loaded:
+def load_any_text(text: str, *, name: str) -> LoadedConfig:
     """Read settings from text: a config of ours or of another program. Messages call the text `name`."""
     raw = json_object_in(text)
     if raw is None and text.lstrip("- \n").startswith("job:"):
@@ -60,7 +60,7 @@ def is_kohya(raw: dict[str, Any]) -> bool:
     return not {"darkroom_version", "__version"} & raw.keys() and len(_KOHYA_KEYS & raw.keys()) >= 2
 
 
-def _of_others(raw: dict[str, Any] | None, name: str) -> Loaded | None:
+def _of_others(raw: dict[str, Any] | None, name: str) -> LoadedConfig | None:
     """Read a config of kohya or of ai-toolkit; None for any other."""
     if raw is None:
         return None
@@ -69,41 +69,43 @@ def _of_others(raw: dict[str, Any] | None, name: str) -> Loaded | None:
     return _from_ai_toolkit(raw, name) if "job" in raw else None
 
 
-def _from_ai_toolkit(raw: dict[str, Any], name: str) -> Loaded | None:
+def _from_ai_toolkit(raw: dict[str, Any], name: str) -> LoadedConfig | None:
     from modules.config.imports.ai_toolkit import is_ai_toolkit, tree_of_ai_toolkit
 
     if not is_ai_toolkit(raw):
         return None
     notes = [Problem("", f"{name} is a config of ai-toolkit; settings with a counterpart here were converted.", "info")]
     loaded = decode(tree_of_ai_toolkit(raw, notes))
-    return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
+    return LoadedConfig(loaded.config, [*notes, *loaded.problems], was_migrated=True)
 
 
-def _load_yaml(path: Path) -> Loaded:
+def _load_yaml(path: Path) -> LoadedConfig:
     from modules.config.imports.yaml_text import MAX_BYTES
 
     try:
         return _from_yaml(read_regular(path, MAX_BYTES).decode("utf-8-sig"), str(path))
     except OSError as error:
-        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.")])
+        return LoadedConfig(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.")])
     except UnicodeDecodeError:
-        return Loaded(Config(), [Problem("", f"{path} is not a YAML file: it is not valid UTF-8.")])
+        return LoadedConfig(Config(), [Problem("", f"{path} is not a YAML file: it is not valid UTF-8.")])
 
 
-def _from_yaml(text: str, name: str) -> Loaded:
+def _from_yaml(text: str, name: str) -> LoadedConfig:
     from modules.config.imports.yaml_text import UnreadableYamlError, read_yaml
 
     try:
         raw = read_yaml(text)
     except UnreadableYamlError as error:
-        return Loaded(Config(), [Problem("", f"{name} {error}.")])
+        return LoadedConfig(Config(), [Problem("", f"{name} {error}.")])
     loaded = _from_ai_toolkit(raw, Path(name).name) if isinstance(raw, dict) and "job" in raw else None
     if loaded is None:
-        return Loaded(Config(), [Problem("", f"{name} contains no known settings: it is not a config of ai-toolkit.")])
+        return LoadedConfig(
+            Config(), [Problem("", f"{name} contains no known settings: it is not a config of ai-toolkit.")]
+        )
     return loaded
 
 
-def _load_toml(path: Path) -> Loaded:
+def _load_toml(path: Path) -> LoadedConfig:
     import tomllib
 
     from modules.config.imports.yaml_text import describe_toml_error
@@ -112,17 +114,21 @@ def _load_toml(path: Path) -> Loaded:
     try:
         text = read_regular(path, _MAX_TOML_BYTES).decode("utf-8-sig")
         if text.count(".") > _MAX_TOML_DOTS:
-            return Loaded(Config(), [Problem("", f"{path} was not read: it has more than {_MAX_TOML_DOTS:,} dots.")])
+            return LoadedConfig(
+                Config(), [Problem("", f"{path} was not read: it has more than {_MAX_TOML_DOTS:,} dots.")]
+            )
         raw = tomllib.loads(text)
     except OSError as error:
-        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.")])
+        return LoadedConfig(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.")])
     except UnicodeDecodeError:
-        return Loaded(Config(), [Problem("", f"{path} is not a TOML file: it is not valid UTF-8.")])
+        return LoadedConfig(Config(), [Problem("", f"{path} is not a TOML file: it is not valid UTF-8.")])
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        return Loaded(Config(), [Problem("", f"{path} is not a TOML file: {describe_toml_error(text, str(error))}.")])
+        return LoadedConfig(
+            Config(), [Problem("", f"{path} is not a TOML file: {describe_toml_error(text, str(error))}.")]
+        )
     flat = _without_sections(raw)
     if "datasets" not in flat and not is_kohya(flat):
-        return Loaded(Config(), [Problem("", f"{path} contains no known kohya settings.")])
+        return LoadedConfig(Config(), [Problem("", f"{path} contains no known kohya settings.")])
     return _from_kohya(flat, path.name)
 
 
@@ -140,9 +146,9 @@ def _without_sections(raw: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _from_kohya(raw: dict[str, Any], name: str) -> Loaded:
+def _from_kohya(raw: dict[str, Any], name: str) -> LoadedConfig:
     from modules.config.imports.kohya_settings import tree_of_kohya
 
     notes = [Problem("", f"{name} is a kohya config; settings with a counterpart here were converted.", "info")]
     loaded = decode(tree_of_kohya(raw, notes))
-    return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
+    return LoadedConfig(loaded.config, [*notes, *loaded.problems], was_migrated=True)

@@ -16,7 +16,7 @@ from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.config.sections.evaluation import REFERENCE_IMAGES
 from modules.data.image_settings import CONDITIONING_FOLDERS
 from modules.families.registry import FAMILIES, files_of
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 from modules.system.regular_files import json_object_in, read_regular
 
 _MAX_BYTES = 100_000_000
@@ -68,7 +68,7 @@ def musubi_sizes(given: Args, result: Tree, notes: Notes) -> None:
         for key in filter(None, (sized, kept)):
             put(result, "data.reference_size", "pipeline")
             if key == kept or sides_of(source[key]) != _SIZE_OF_PIPELINES:
-                message = f"{key} = {shown(source[key])} became the size of references in the model's pipeline."
+                message = f"{key} = {quote(source[key])} became the size of references in the model's pipeline."
                 notes.append(Problem("data.reference_size", message, "info"))
 
 
@@ -81,7 +81,7 @@ def concept_of_rows(file: str, notes: Notes) -> dict[str, Any] | None:
     rows = _rows(Path(file))
     images = [str(row["image_path"]) for row in rows if is_set(row.get("image_path"))]
     if not images:
-        message = f"{shown(file)} cannot be read or names no images (image_path). It became no concept."
+        message = f"{quote(file)} cannot be read or names no images (image_path). It became no concept."
         notes.append(Problem("concepts", message, "warning"))
         return None
     folder = Path(file).parent / _common_folder(images)

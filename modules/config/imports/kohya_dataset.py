@@ -10,7 +10,7 @@ from typing import Any
 from modules.config.imports.control_images import concept_of_rows, musubi_folders, musubi_sizes, set_variant
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first, sides_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 _OF_DATASETS = {"resolution": "resolution", "batch_size": "train_batch_size", "enable_bucket": "enable_bucket"}
 _REPEATED = re.compile(r"(\d+)_(.*)")  # 10_sks dog
@@ -89,7 +89,7 @@ def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
             continue
         subfolders = _repeated_folders(Path(str(folder)))
         if not subfolders:
-            message = f"{shown(folder)} has no sub-folders with repeats (10_name) or is missing; it became one concept."
+            message = f"{quote(folder)} has no sub-folders with repeats (10_name) or is missing; it became one concept."
             notes.append(Problem("concepts", message, "info"))
             subfolders = [(Path(str(folder)), 1, "")]
         concepts += [
@@ -267,5 +267,5 @@ def _extension(given: Args, notes: Notes) -> dict[str, Any]:
         return {}
     if extension in _EXTENSIONS:
         return {"caption_extension": extension}
-    notes.append(Problem("concepts", f"Captions in {shown(extension)} files are not supported.", "warning"))
+    notes.append(Problem("concepts", f"Captions in {quote(extension)} files are not supported.", "warning"))
     return {}

@@ -14,7 +14,7 @@ from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.families.registry import FAMILIES, files_of, published_models
 from modules.families.spec import FamilySpec
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 _MODULE = re.compile(r"networks\.[a-z]+_([a-z0-9][\w.-]*)")  # networks.lora_flux
 _NO_MODEL = ("fa", "diffusers")  # networks.lora_fa
@@ -156,7 +156,7 @@ def _noise_levels(given: Args, family: FamilySpec, result: Tree, notes: Notes) -
         elif ours == "heavy_tail":
             put(result, "training.noise.noising_weight", 1.29 if mode is None else mode)  # sd-scripts' default
     else:
-        message = f"timestep_sampling {shown(method)} is not supported here; uniform noise levels are used instead."
+        message = f"timestep_sampling {quote(method)} is not supported here; uniform noise levels are used instead."
         notes.append(Problem(path, message, "warning"))
         put(result, path, "uniform")
     if (training_shift := number_of(given.pop("training_shift", None))) is not None:

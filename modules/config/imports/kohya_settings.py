@@ -45,7 +45,7 @@ _NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
 def tree_of_kohya(args: Args, notes: Notes) -> Tree:
     """Return our tree for kohya's flat settings. Total: values that do not fit are reported and left out."""
     given = {key: value for key, value in args.items() if isinstance(key, str)}
-    result = converted(given, notes)
+    result = convert_arguments(given, notes)
     given.pop("save_model_as", None)
     rest = {key: v for key, v in given.items() if key not in _NOT_SETTINGS and is_set(v) and v not in (False, 0)}
     if rest:
@@ -55,7 +55,7 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
     return result
 
 
-def converted(given: Args, notes: Notes) -> Tree:
+def convert_arguments(given: Args, notes: Notes) -> Tree:
     """Return our tree; every setting that has a counterpart here is popped from `given`."""
     lift_of_datasets(given)
     result: Tree = {"darkroom_version": NEWEST_DARKROOM}

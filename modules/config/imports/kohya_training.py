@@ -12,7 +12,7 @@ from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.spec import FamilySpec
 from modules.objectives.losses import LOSSES, DeltaSettings
 from modules.optim.registry import OPTIMIZERS
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 _PRECISIONS = {"no": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -119,7 +119,7 @@ def _elementwise_loss(given: Args, result: Tree, notes: Notes) -> None:
     delta, scale = delta or 0.1, scale or 1.0  # sd-scripts' defaults
     spec = next((spec for spec in LOSSES.values() if spec.kohya_type == theirs), None)
     if spec is None:
-        message = f"The loss {shown(theirs)} is not supported here; the squared error is used instead."
+        message = f"The loss {quote(theirs)} is not supported here; the squared error is used instead."
         notes.append(Problem("training.loss.mix.mse.strength", message, "warning"))
         return
     for name in LOSSES:
@@ -238,7 +238,7 @@ def _ours(theirs: object, word: str, notes: Notes) -> str:
     ours = _NAMES.get(word)
     if ours is None or word in _SIMILAR:
         ours = ours or "adamw"
-        message = f"The optimizer {shown(theirs)} is not supported here; {OPTIMIZERS[ours].label} is used instead."
+        message = f"The optimizer {quote(theirs)} is not supported here; {OPTIMIZERS[ours].label} is used instead."
         notes.append(Problem(_PATH, message, "warning", "Check the learning rate: it may not be suitable for it."))
     return ours
 
@@ -282,7 +282,7 @@ def schedule(given: Args, result: Tree, notes: Notes) -> None:
         lines = (f"{name} = {value!r}" for name, value in arguments.items())
         settings = {"name": "custom", "class_name": own_class, "arguments": "\n".join(lines)}
     elif ours is None:
-        message = f"The schedule {shown(theirs)} is not supported here; constant is used instead."
+        message = f"The schedule {quote(theirs)} is not supported here; constant is used instead."
         notes.append(Problem("training.schedule", message, "warning"))
     own: dict[str, dict[str, Any]] = {
         "cosine_with_hard_restarts": {"cycles": cycles},

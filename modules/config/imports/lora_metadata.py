@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.config.codec import Loaded, decode
+from modules.config.codec import LoadedConfig, decode
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import Args, is_set
 from modules.config.schema import Config
@@ -28,7 +28,7 @@ _RESULTS = frozenset(_RESULTS_NAMES.split())
 _SETTINGS_AMONG_RESULTS = ("color_aug", "flip_aug", "random_crop", "shuffle_caption", "keep_tokens")
 
 
-def config_of_lora(path: Path) -> Loaded:
+def config_of_lora(path: Path) -> LoadedConfig:
     """Return a config with the settings a LoRA file was trained with, as far as its metadata contain them.
 
     Only the header is read. Never raises on content; a file without settings gives the defaults and an error.
@@ -36,22 +36,22 @@ def config_of_lora(path: Path) -> Loaded:
     try:
         metadata = read_header(path).metadata
     except UnreadableFileError as error:
-        return Loaded(Config(), [Problem("", f"{error.message} {error.advice}".strip())])
+        return LoadedConfig(Config(), [Problem("", f"{error.message} {error.advice}".strip())])
     for key, name in (("darkroom_config", "Darkroom"), ("ot_config", "OneTrainer")):
         if key in metadata:
             loaded = decode(_json(metadata[key]))
             note = Problem("", f"These settings were read from the metadata of {path.name}, written by {name}.", "info")
-            return Loaded(loaded.config, [note, *loaded.problems], loaded.was_migrated)
+            return LoadedConfig(loaded.config, [note, *loaded.problems], loaded.was_migrated)
     args = kohya_args(metadata)
     if not args:
         message = f"{path.name} contains no training settings in its metadata."
-        return Loaded(Config(), [Problem("", message, advice="Load a config, or choose a preset.")])
+        return LoadedConfig(Config(), [Problem("", message, advice="Load a config, or choose a preset.")])
     notes = [Problem("", f"These settings were read from the metadata of {path.name}; others may be missing.", "info")]
     tree = tree_of_kohya(args, notes)
     if not tree.get("concepts"):
         notes.append(Problem("concepts", "The file does not contain the training images or their folders.", "info"))
     loaded = decode(tree)
-    return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
+    return LoadedConfig(loaded.config, [*notes, *loaded.problems], was_migrated=True)
 
 
 def kohya_args(metadata: Mapping[str, str]) -> Args:

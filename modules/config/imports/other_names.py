@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from modules.config.imports.kohya_settings import converted
+from modules.config.imports.kohya_settings import convert_arguments
 from modules.config.migrations.chain import migrate
 from modules.config.migrations.onetrainer_keys import KEYS, NEWEST
 from modules.config.migrations.tree_moves import Tree
@@ -61,7 +61,7 @@ def _from_onetrainer(given: Tree) -> tuple[Tree, list[Problem]]:
 
 def _from_kohya(given: Tree) -> tuple[Tree, list[Problem]]:
     notes: list[Problem] = []
-    return converted({**_KOHYA_CONTEXT, **given}, notes), notes
+    return convert_arguments({**_KOHYA_CONTEXT, **given}, notes), notes
 
 
 def _paths_of(key: str, plain: Mapping[str, object], convert: Convert) -> Iterable[str]:
@@ -120,5 +120,5 @@ class _KeyRecorder(dict[str, Any]):
 
 def _kohya_keys() -> Iterator[str]:
     recorder = _KeyRecorder(_KOHYA_CONTEXT)
-    converted(recorder, [])
+    convert_arguments(recorder, [])
     return iter(recorder.looked_up)

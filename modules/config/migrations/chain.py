@@ -26,7 +26,7 @@ from modules.config.migrations.darkroom_steps import (
     without_debug_dump,
     without_removed,
 )
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 Tree = dict[str, Any]
 Step = Callable[[Tree, list[Problem]], Tree]
@@ -65,7 +65,7 @@ def migrate(raw: Tree, *, is_whole: bool = True) -> tuple[Tree, list[Problem], b
         from modules.config.migrations.onetrainer_11 import to_darkroom_1
         from modules.config.migrations.onetrainer_chain import to_onetrainer_11
 
-        ours = _upgraded(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes, is_whole=is_whole)
+        ours = _upgrade(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes, is_whole=is_whole)
         return with_choices(without_debug_dump(ours, notes)), notes, True
     is_stated = "darkroom_version" in tree
     version = _version(tree["darkroom_version"], NEWEST_DARKROOM) if is_stated else _UNSTATED
@@ -73,16 +73,16 @@ def migrate(raw: Tree, *, is_whole: bool = True) -> tuple[Tree, list[Problem], b
         notes.append(
             Problem(
                 "darkroom_version",
-                f"The file is from a newer Darkroom (version {shown(version)}); only known settings are loaded.",
+                f"The file is from a newer Darkroom (version {quote(version)}); only known settings are loaded.",
                 "warning",
             )
         )
-    tree = without_removed(_upgraded(with_cloud_set_aside(tree, notes), version, notes, is_whole=is_whole), notes)
+    tree = without_removed(_upgrade(with_cloud_set_aside(tree, notes), version, notes, is_whole=is_whole), notes)
     tree["darkroom_version"] = NEWEST_DARKROOM
     return tree, notes, is_stated and version < NEWEST_DARKROOM
 
 
-def _upgraded(tree: Tree, version: int, notes: list[Problem], *, is_whole: bool) -> Tree:
+def _upgrade(tree: Tree, version: int, notes: list[Problem], *, is_whole: bool) -> Tree:
     """Return one of our trees, of the given version, at the newest version."""
     for step in range(max(version, 1), NEWEST_DARKROOM):
         if is_whole or step not in _STATES_DEFAULTS:

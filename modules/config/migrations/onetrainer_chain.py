@@ -28,7 +28,7 @@ from modules.config.migrations.onetrainer_steps import (
 )
 from modules.config.migrations.tree_moves import Notes, Tree, number
 from modules.config.schema import Config
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 # Which program wrote a file, and in which version: inferred from its keys, never from its name.
 
@@ -157,7 +157,7 @@ _PROOFS: tuple[tuple[Callable[[Tree], bool], int, int], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Changed:
+class _ChangedDefault:
     """A default that changed: the version, OneTrainer's path and ours, the old and the new default, and the condition
     under which a missing key matters.
     """
@@ -189,16 +189,16 @@ def _lacks_prior_weighting(tree: Tree) -> bool:
 
 
 _CHANGES = (
-    _Changed(3, "loss_weight_fn", "training.loss.weighting", "P2", "CONSTANT", _lacks_prior_weighting),
-    _Changed(3, "loss_weight_strength", "training.loss.gamma", 1.0, 5.0, _lacks_prior_weighting),
-    _Changed(9, "huber_delta", "training.loss.huber_delta", 0.1, 1.0, _lacks_huber_delta),
+    _ChangedDefault(3, "loss_weight_fn", "training.loss.weighting", "P2", "CONSTANT", _lacks_prior_weighting),
+    _ChangedDefault(3, "loss_weight_strength", "training.loss.gamma", 1.0, 5.0, _lacks_prior_weighting),
+    _ChangedDefault(9, "huber_delta", "training.loss.huber_delta", 0.1, 1.0, _lacks_huber_delta),
     *(
-        _Changed(
+        _ChangedDefault(
             10, f"{name}.weight_dtype", f"parts.{name}.dtype", "FLOAT_32", "FLOAT_32", partial(_has_no_dtype, name)
         )
         for name in PARTS
     ),
-    _Changed(11, "cloud.create", "onetrainer.cloud.create", True, False, _lacks_cloud_create),
+    _ChangedDefault(11, "cloud.create", "onetrainer.cloud.create", True, False, _lacks_cloud_create),
 )
 
 
@@ -218,7 +218,7 @@ def with_old_defaults(tree: Tree, era: Era, notes: Notes) -> Tree:
     return result
 
 
-def _write_default(tree: Tree, change: _Changed) -> None:
+def _write_default(tree: Tree, change: _ChangedDefault) -> None:
     folder, _, key = change.path.rpartition(".")
     if folder:
         tree[folder] = {**tree[folder], key: change.before}
@@ -255,7 +255,7 @@ def _stated_version(tree: Tree, notes: list[Problem]) -> int | None:
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
     if given is not None:
-        message = f"{shown(given)} is not a valid OneTrainer config version; the version is inferred from the settings."
+        message = f"{quote(given)} is not a valid OneTrainer config version; the version is inferred from the settings."
         notes.append(Problem("", message, "warning"))
     return None
 
@@ -263,7 +263,7 @@ def _stated_version(tree: Tree, notes: list[Problem]) -> int | None:
 def _report_age(stated: int | None, era: Era, oldest: int, notes: list[Problem]) -> None:
     """Report the version of a file, and whether it has settings of an older version."""
     if stated is not None and stated > NEWEST:
-        message = f"The file is from a newer OneTrainer (version {shown(stated)}); only known settings are loaded."
+        message = f"The file is from a newer OneTrainer (version {quote(stated)}); only known settings are loaded."
         notes.append(Problem("", message, "warning"))
         return
     if stated is None:

@@ -14,7 +14,7 @@ from modules.config.usage import adapter_form
 from modules.optim.registry import optimizer_spec
 from modules.settings.layer_filter import EXAMPLES, invalid_entry
 from modules.system.errors import DarkroomError
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 
 def layer_names(config: Config) -> Iterator[Problem]:
@@ -36,7 +36,7 @@ def layer_names(config: Config) -> Iterator[Problem]:
         entry, reason = invalid
         yield Problem(
             path,
-            f"{shown(entry)} is not a valid regular expression: {reason}.",
+            f"{quote(entry)} is not a valid regular expression: {reason}.",
             advice="Correct it, or switch off regular expressions.",
         )
 

@@ -16,7 +16,7 @@ from modules.config.usage import (
 )
 from modules.objectives.registry import METHODS
 from modules.optim.registry import optimizer_spec
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 _NOT_IN_PLACEHOLDERS = re.compile(r"[\s()\[\]{}|,.\\/:]")
 
@@ -36,10 +36,10 @@ def embeddings(config: Config) -> Iterator[Problem]:
     for index, word in enumerate(words):
         match = _NOT_IN_PLACEHOLDERS.search(word.placeholder)
         if match and word.placeholder.strip():  # an empty one is reported with the captions
-            what = "a space" if match[0].isspace() else shown(match[0])
+            what = "a space" if match[0].isspace() else quote(match[0])
             yield Problem(
                 f"embeddings.words.{index}.placeholder",
-                f"The placeholder {shown(word.placeholder)} contains {what}: it must be a single word, which captions "
+                f"The placeholder {quote(word.placeholder)} contains {what}: it must be a single word, which captions "
                 "and other programs can divide from the others.",
                 advice="Use letters, digits and - _ < >, as in <my-word>.",
             )

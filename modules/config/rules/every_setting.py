@@ -15,7 +15,7 @@ from modules.families.registry import family_labels
 from modules.settings.edit import get_path, live_records, present_records
 from modules.settings.field import FieldRecord
 from modules.system.paths import reason_if_no_name
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 # Where imports keep the model type of another program's file that no family here has.
 _MODEL_TYPES = (("onetrainer", "model_type"), ("ai_toolkit", "model", "unsupported"), ("kohya", "model_type"))
@@ -23,7 +23,7 @@ _MODEL_TYPES = (("onetrainer", "model_type"), ("ai_toolkit", "model", "unsupport
 
 def unsupported_settings(config: Config) -> Iterator[Problem]:
     """Yield problems for unsupported settings and choices, and for the model types of other families."""
-    yield from unsupported(config)
+    yield from settings_not_yet_supported(config)
     for steps in _MODEL_TYPES:
         model_type: object = config.unknown
         for step in steps:
@@ -68,7 +68,7 @@ def file_names(config: Config) -> Iterator[Problem]:
     if prefix and (reason := reason_if_no_name(prefix)):
         yield Problem(
             "backup.save_prefix",
-            f"The prefix of saved files, {shown(prefix)}, is not valid in a file name: {reason}.",
+            f"The prefix of saved files, {quote(prefix)}, is not valid in a file name: {reason}.",
             advice="Use letters, digits, spaces and . _ - only, or leave it empty. Saves are in the run's own folder.",
         )
 
@@ -76,7 +76,7 @@ def file_names(config: Config) -> Iterator[Problem]:
 # Settings that the engine does not support yet: reported before a run, never silently ignored.
 
 
-def unsupported(config: Config) -> Iterator[Problem]:
+def settings_not_yet_supported(config: Config) -> Iterator[Problem]:
     """Yield an error for each unsupported setting that would change the training, and a warning for each that merely
     has no effect.
     """
@@ -124,7 +124,7 @@ def _plain(record: FieldRecord, value: object) -> str:
         case None | "" | ():
             return record.setting.empty_means or "empty"
         case str():
-            return record.choices.get(value, shown(value))
+            return record.choices.get(value, quote(value))
         case tuple():
             return f"a list of {len(value)}"
         case float():

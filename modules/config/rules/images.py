@@ -11,7 +11,7 @@ from modules.data.decode import colour_of
 from modules.data.image_settings import STRENGTH_OF, is_random
 from modules.settings.every import Moment
 from modules.settings.shared_types import sides_of
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 # Sizes, concepts and sample prompts, without reading any folder.
 
@@ -74,7 +74,7 @@ def concepts(config: Config) -> Iterator[Problem]:
         if concept.enabled and colour_of(concept.background) is None:
             yield Problem(
                 f"concepts.{index}.background",
-                f"{shown(concept.background)} is not a colour.",
+                f"{quote(concept.background)} is not a colour.",
                 advice="Enter a name such as white, or a hexadecimal value such as #808080.",
             )
         if concept.enabled and concept.dataset_kind == "training" and concept.zero_field:

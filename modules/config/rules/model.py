@@ -67,7 +67,7 @@ def scaled_float8_file(config: Config) -> Iterator[Problem]:
     elif not files_of(config.family.name).has_denoiser_alone:
         yield Problem(
             "output.dtype",
-            f"Float8 with scales is for single files with a transformer alone; those of {label} contain all parts.",
+            f"Float8 with scales is for single files with a transformer alone; files of {label} contain all parts.",
             advice="Choose float8 or float16.",
         )
     elif config.output.model_format != "single_file":

@@ -113,7 +113,7 @@ def noise_process(config: Config) -> Iterator[Problem]:
         for field, sentence in loss_mix_of(config.training.loss.mix).refusals(process).items():
             yield Problem(f"{_SECTION}mix.{field}", sentence, advice=OTHER_SCHEDULE)
     if config.training.noise.generalized_offset and process.flow is not None and method.adds_noise(settings):
-        sentence = process.undefined("Generalized offset noise")
+        sentence = process.undefined_message("Generalized offset noise")
         yield Problem("training.noise.generalized_offset", sentence, advice="Switch it off.")
     yield from _samplers(config)
 

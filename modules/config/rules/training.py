@@ -10,7 +10,7 @@ from modules.config.sections.quantization import quantized_layers
 from modules.config.usage import trained_embeddings, trained_parts
 from modules.families.registry import files_of
 from modules.settings.layer_filter import EXAMPLES, invalid_entry
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 # The training target, the length of the run, and low-precision weight updates.
 
@@ -181,7 +181,7 @@ def quantized_layer_names(config: Config) -> Iterator[Problem]:
     elif invalid := invalid_entry(layers):
         yield Problem(
             "quantization.custom_layers",
-            f"{shown(invalid[0])} is not a valid regular expression: {invalid[1]}.",
+            f"{quote(invalid[0])} is not a valid regular expression: {invalid[1]}.",
             advice="Correct it, or switch off regular expressions.",
         )
 

@@ -160,7 +160,7 @@ class Noise(Section):
         bool,
         advanced_setting(
             "Dynamic shift",
-            "Also multiplies the shift by the square root of the pixels of an image over those of the model's own "
+            "Also multiplies the shift by the square root of the pixels of an image over the pixels of the model's own "
             "resolution: larger images are trained with more noise, smaller ones with less. Models with a rule of "
             "their own use that.",
             group="Timesteps",

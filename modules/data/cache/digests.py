@@ -49,7 +49,7 @@ class DigestIndex:
         known = None if verify else self._index.find(path, size_bytes=size_bytes, mtime_ns=mtime_ns)
         return self._read(path, size_bytes, mtime_ns) if known is None else known
 
-    def known(self, files: Sequence[StatedFile]) -> list[str | None]:
+    def known_digests(self, files: Sequence[StatedFile]) -> list[str | None]:
         """Return the digests of files that have not changed since they were read; None for the others."""
         return self._index.find_all(files)
 
@@ -64,7 +64,9 @@ class DigestIndex:
         with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-digest") as pool:
             try:
                 for some in _batches(files, _ASKED_AT_ONCE):
-                    for file, known in zip(some, [None] * len(some) if verify else self.known(some), strict=True):
+                    for file, known in zip(
+                        some, [None] * len(some) if verify else self.known_digests(some), strict=True
+                    ):
                         if known is None:
                             waiting.append(pool.submit(self._read, file.path, file.size_bytes, file.mtime_ns))
                         else:

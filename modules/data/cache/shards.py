@@ -169,7 +169,7 @@ class _Segment:
         return cls(_comparable(keys_NK), np.full(count, number, np.int32), rows, np.diff(shard.starts_M))
 
     @classmethod
-    def merged(cls, segments: Sequence[_Segment]) -> _Segment:
+    def merge(cls, segments: Sequence[_Segment]) -> _Segment:
         """Return the entries of several segments; of equal keys the first one is found."""
         columns = [np.concatenate([getattr(s, name) for s in segments]) for name in cls.__slots__]
         order = np.argsort(columns[0], kind="stable")
@@ -237,7 +237,7 @@ class ShardIndex:
             new = [p for p in sorted(self.folder.glob("*.safetensors")) if p.name not in self._known]
             added = [segment for path in new if (segment := self._segment_of(path)) is not None]
             segments = (*self._segments, *added)
-            self._segments = segments if len(segments) <= _MOST_UNMERGED else (_Segment.merged(segments),)
+            self._segments = segments if len(segments) <= _MOST_UNMERGED else (_Segment.merge(segments),)
             return bool(added)
 
     def forget(self, key: str) -> None:

@@ -11,7 +11,7 @@ from modules.data.captions.sources import read_text
 from modules.data.captions.tags import CAPITALIZATIONS, SpecialTags
 from modules.system.paths import from_root
 from modules.system.patterns import fault_of_pattern
-from modules.system.problem import shown
+from modules.system.problem import quote
 
 if TYPE_CHECKING:
     from modules.data.captions.settings import CaptionChanges
@@ -50,11 +50,11 @@ def faults_of(text: CaptionChanges) -> Iterator[tuple[str, str]]:
     known = ", ".join(CAPITALIZATIONS)
     for mode in modes_of(text) if text.randomize_capitalization else ():
         if mode not in CAPITALIZATIONS:
-            yield "capitalization_modes", f"{shown(mode)} is not a capitalization mode. Choose from {known}."
+            yield "capitalization_modes", f"{quote(mode)} is not a capitalization mode. Choose from {known}."
     for line in filter(None, map(str.strip, text.replacements.splitlines())):
         old, arrow, _ = line.partition(ARROW)
         if not (arrow and old.strip()):
-            yield "replacements", f"The line {shown(line)} is not a replacement. Write: old {ARROW} new."
+            yield "replacements", f"The line {quote(line)} is not a replacement. Write: old {ARROW} new."
     yield from _faults_of_special_tags(text)
 
 
@@ -69,7 +69,7 @@ def _faults_of_special_tags(text: CaptionChanges) -> Iterator[tuple[str, str]]:
         return
     for tag in tags if text.special_tags_regex else ():
         if fault := fault_of_pattern(tag):
-            yield "special_tags", f"{shown(tag)} is not a valid regular expression: {fault}."
+            yield "special_tags", f"{quote(tag)} is not a valid regular expression: {fault}."
 
 
 def replacements_of(lines: str) -> tuple[tuple[str, str], ...]:

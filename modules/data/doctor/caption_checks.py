@@ -10,7 +10,7 @@ from pathlib import Path
 from modules.data.captions.tags import split_tags
 from modules.data.doctor.finding import CheckSpec, Examination, ExaminedConcept, ExaminedImage, Finding
 from modules.data.scan import fault_of_caption
-from modules.system.problem import cut
+from modules.system.problem import shorten
 
 USUAL_LIMIT_CHUNKS = 3  # of other trainers and of many programs
 CONSTANT_SHARE = 0.95  # of the images of a concept
@@ -57,7 +57,7 @@ def _duplicate(examined: Examination) -> Iterator[Finding]:
                 fix = "Check that no caption was copied to a wrong image; describe what differs between the images."
             yield Finding(
                 tuple(files),
-                f"Several images have the same caption: {cut(' / '.join(captions), max_chars=_MAX_CHARS)}",
+                f"Several images have the same caption: {shorten(' / '.join(captions), max_chars=_MAX_CHARS)}",
                 len(files),
                 "images",
                 fix,
@@ -68,7 +68,7 @@ def _duplicate(examined: Examination) -> Iterator[Finding]:
 def _duplicate_prompt(captions: tuple[str, ...], files: Sequence[Path]) -> Finding:
     return Finding(
         tuple(files),
-        f"Several prompts are the same: {cut(' / '.join(captions), max_chars=_MAX_CHARS)}",
+        f"Several prompts are the same: {shorten(' / '.join(captions), max_chars=_MAX_CHARS)}",
         len(files),
         "prompts",
         "Keep one of them; to use prompts more often, raise the repeats instead.",
@@ -161,7 +161,7 @@ def _long(examined: Examination) -> Iterator[Finding]:
         yield Finding(
             caption.files,
             f"The caption is longer than {caption.chunk_tokens} tokens. {reader}: "
-            f"{cut(caption.beyond, max_chars=_MAX_CHARS)}",
+            f"{shorten(caption.beyond, max_chars=_MAX_CHARS)}",
             caption.num_tokens,
             "tokens",
             "Put the important words first, or shorten it.",
@@ -170,7 +170,7 @@ def _long(examined: Examination) -> Iterator[Finding]:
 
 
 def _quote(tag: str) -> str:
-    return f'"{cut(tag, max_chars=_MAX_CHARS)}"'
+    return f'"{shorten(tag, max_chars=_MAX_CHARS)}"'
 
 
 def _upper(text: str) -> str:

@@ -45,14 +45,14 @@ MIN_TRANSPARENT = 0.01  # of the image
 def _unreadable(examined: Examination) -> Iterator[Finding]:
     for image in examined.images:
         if image.broken:
-            yield _broken(image.path, f"The image is damaged: {image.broken}.")
+            yield _unreadable_image(image.path, f"The image is damaged: {image.broken}.")
         if image.broken_rejected and image.example.image.rejected is not None:
             path = image.example.image.rejected.path
-            yield _broken(path, f"The rejected image of a pair is damaged: {image.broken_rejected}.")
+            yield _unreadable_image(path, f"The rejected image of a pair is damaged: {image.broken_rejected}.")
     yield from map(_report_skipped, examined.skipped)
 
 
-def _broken(path: Path, reason: str) -> Finding:
+def _unreadable_image(path: Path, reason: str) -> Finding:
     fix = "Repair the file, copy it again, or remove it."
     return Finding((path,), reason, 0, "images read", fix, "error")
 
@@ -63,7 +63,7 @@ def _report_skipped(file: SkippedFile) -> Finding:
         fix = "Nothing, if it is not meant to be trained; else rename it."
         return Finding((file.path,), reason, 0, "images read", fix, "info")
     if file.path.suffix.lower() in SUFFIXES and not file.is_image:
-        return _broken(file.path, reason)
+        return _unreadable_image(file.path, reason)
     return Finding((file.path,), reason, 0, "images read", "Correct the cause, or remove the file.")
 
 

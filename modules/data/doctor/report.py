@@ -10,7 +10,7 @@ from typing import Any
 
 from modules.data.doctor import caption_checks, dataset_checks, pixel_checks
 from modules.data.doctor.finding import SEVERITIES, CheckSpec, Examination, Finding, printable, short_name
-from modules.system.problem import count, cut
+from modules.system.problem import count, shorten
 
 CHECKS: Mapping[str, CheckSpec] = {
     spec.name: spec
@@ -121,10 +121,10 @@ def _rows(findings: Sequence[Finding]) -> Iterator[str]:
         label = finding.severity.upper() if finding.severity != "info" else "NOTE"
         yield f"  {label:8}{_shorten_middle(name):{_NAME_CHARS}}  {figure_of(finding)}"
         if finding.reason != before or common[finding.reason] == 1:
-            yield f"          {cut(printable(finding.reason), max_chars=_REASON_CHARS)}"
+            yield f"          {shorten(printable(finding.reason), max_chars=_REASON_CHARS)}"
         if more > 0:
             others = ", ".join(short_name(p) for p in finding.files[1:_OTHERS_SHOWN])
-            yield f"          also: {cut(others, max_chars=_REASON_CHARS)}"
+            yield f"          also: {shorten(others, max_chars=_REASON_CHARS)}"
         before = finding.reason
 
 

@@ -182,7 +182,9 @@ def _shift(draw: random.Random, scaled_px: int, window_px: float, degrees: float
     return draw.randint(-reach_px, reach_px)
 
 
-def mask_cut(size: Size, mask: Box, bucket: Size, *, padding: tuple[float, float, float, float], degrees: float) -> Box:
+def cut_to_mask(
+    size: Size, mask: Box, bucket: Size, *, padding: tuple[float, float, float, float], degrees: float
+) -> Box:
     """Return the part of an image that contains its mask's box, for a crop of the bucket's aspect ratio.
 
     `padding` is a share of the mask's width or height at its left, top, right and bottom. The part is widened to the

@@ -21,8 +21,8 @@ from modules.data.transforms.geometry import (
     MASK_ROTATION_DEGREES,
     Box,
     Geometry,
+    cut_to_mask,
     jitter,
-    mask_cut,
     rotated_fit,
 )
 from modules.system.seeds import derive_seed
@@ -174,7 +174,7 @@ def draw_recipe(
         generator = _generator(seed, "mask crop")
         degrees += generator.uniform(-MASK_ROTATION_DEGREES, MASK_ROTATION_DEGREES)
         left, top, right, bottom = (generator.uniform(*MASK_PADDING) for _ in range(4))
-        cut = mask_cut(size, mask_box, resize_crop.bucket, padding=(left, top, right, bottom), degrees=degrees)
+        cut = cut_to_mask(size, mask_box, resize_crop.bucket, padding=(left, top, right, bottom), degrees=degrees)
     if cut is not None or degrees:
         resize_crop = rotated_fit(cut.size if cut else size, resize_crop.bucket, degrees)
     if settings.crop_jitter and cut is None:  # the mask crop has a random place already

@@ -65,7 +65,7 @@ def draw_timesteps(
 def _uniforms_of(stratification: Stratification, position: BatchPosition, run_seed: int) -> torch.Tensor:
     """Return the uniform numbers of a micro-batch, float64 of shape (B,)."""
     counters, rows = (position.step, position.micro_batch), position.rows
-    num_drawn = rows.drawn(position.num_samples)
+    num_drawn = rows.num_drawn(position.num_samples)
     if stratification == "off":
         generator = generator_for(run_seed, "timesteps", *counters)
         uniforms_B = torch.rand(num_drawn, dtype=torch.float64, generator=generator)

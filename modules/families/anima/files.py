@@ -14,7 +14,7 @@ from typing import Any
 
 from modules.families.anima.spec import CONDITIONER
 from modules.families.parts.single_file.record import InnerPart, PartLayout, Shapes, SingleFile
-from modules.families.parts.single_file.slots import Slot, limited
+from modules.families.parts.single_file.slots import Slot, limit_layers
 from modules.families.parts.single_file.transformer_file import files_of_one_model, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_forms import Layout
@@ -133,7 +133,7 @@ def _conditioner_slots(config: Config) -> Iterator[Slot]:
 
 def conditioner_layout(config: Config) -> PartLayout:
     """Return the layout of a text conditioner in the transformer's file."""
-    return PartLayout(CONDITIONER, f"{PREFIX}{ADAPTER}", tuple(limited(_conditioner_slots(config))))
+    return PartLayout(CONDITIONER, f"{PREFIX}{ADAPTER}", tuple(limit_layers(_conditioner_slots(config))))
 
 
 def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
@@ -212,7 +212,7 @@ MODEL = PublishedModel(
     architecture="anima",
     kohya_version="anima",
     implementation="https://huggingface.co/circlestone-labs/Anima",
-    adapter_targets=lambda configs: AdapterTargets.of(limited(_layers(configs))),
+    adapter_targets=lambda configs: AdapterTargets.of(limit_layers(_layers(configs))),
     configs=Path(__file__).parent / "configs" / "anima",
     repository="circlestone-labs/Anima-Base-v1.0-Diffusers",
     pipelines={"": "AnimaModularPipeline"},

@@ -121,7 +121,7 @@ class Anima(FlowModel[TokenConditioning]):
         output = self._forward("transformer")(
             hidden_states=noisy_BCHW.to(dtype).unsqueeze(2),
             timestep=self.process.time_input(timesteps_B),
-            encoder_hidden_states=padded(text.states_BLD.to(dtype), least),
+            encoder_hidden_states=pad_states(text.states_BLD.to(dtype), least),
             attention_mask=text_mask(text.lengths, least, noisy_BCHW.device),
             padding_mask=noisy_BCHW.new_zeros(1, 1, height, width, dtype=dtype),
             return_dict=False,
@@ -137,7 +137,7 @@ class Anima(FlowModel[TokenConditioning]):
         return self.tokenizers.t5.count(prompt)
 
 
-def padded(states_BLD: torch.Tensor, least: int) -> torch.Tensor:
+def pad_states(states_BLD: torch.Tensor, least: int) -> torch.Tensor:
     """Return text states padded with zeros to a least length, to which the transformer attends."""
     return torch.nn.functional.pad(states_BLD, (0, 0, 0, max(0, least - states_BLD.shape[1])))
 

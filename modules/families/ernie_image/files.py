@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer
-from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
@@ -40,7 +40,7 @@ def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     yield LinearLayer.same("time_embedding.linear_1", (width, width))
     yield LinearLayer.same("time_embedding.linear_2", (width, width))
     yield LinearLayer.same("adaLN_modulation.1", (6 * width, width))
-    for block in limited(_blocks(config)):
+    for block in limit_layers(_blocks(config)):
         for name in ("to_q", "to_k", "to_v", "to_out.0"):
             yield LinearLayer.same(f"{block}.self_attention.{name}", (width, width))
         for name, shape in (("gate_proj", (inner, width)), ("up_proj", (inner, width)), ("linear_fc2", (width, inner))):

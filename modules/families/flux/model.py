@@ -24,7 +24,7 @@ from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import FlowModel, flow_facts
-from modules.families.parts.token_rows import add_words, extended
+from modules.families.parts.token_rows import add_words, extend_embedding
 from modules.families.protocol import LoadRequest
 
 
@@ -138,7 +138,7 @@ class Flux(FlowModel[FluxConditioning]):
         Of CLIP the model reads only the state of the whole prompt, so such rows of CLIP change nothing.
         """
         words = self.clip_tokenizer.words if part == _CLIP else self.t5.tokenizer.words
-        extended(self.modules[part]).add_outputs(words[placeholder], rows_ND)
+        extend_embedding(self.modules[part]).add_outputs(words[placeholder], rows_ND)
 
 
 def load(request: LoadRequest[FluxSettings]) -> Flux:

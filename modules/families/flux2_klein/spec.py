@@ -44,7 +44,7 @@ FLUX2_KLEIN = FamilySpec(
     distilled=DistilledSpec(
         ("klein-4b", "klein-9b", "klein_4b", "klein_9b"),
         "Train on FLUX.2 klein base, and use the result with klein; both have the same layers. Training klein itself "
-        "gives gray or collapsed images, since its four steps are not those of a flow. klein is sampled in 4 steps "
+        "gives gray or collapsed images, since its four steps do not follow a flow. klein is sampled in 4 steps "
         "with a guidance of 1.",
         index_key="is_distilled",
         undone_words=("base",),

@@ -97,7 +97,7 @@ _NAMING_ROWS: Mapping[str, Row] = {
     "OneTrainer, lora_transformer_": {**_ROW, "diffusers": _NOT_KOHYA},
     "ComfyUI, original names": {
         **_ROW,
-        "diffusers": {"": ALL, "outside": none("maps only the names of blocks from those of the published checkpoint")},
+        "diffusers": {"": ALL, "outside": none("maps only the published checkpoint's names of blocks")},
     },
     "SimpleTuner": {**_ROW, "diffusers": refuses("raises an error: it does not know these names")},
     "PEFT, denoiser without its prefix": {**_ROW, "diffusers": none("needs the prefix transformer.")},

@@ -103,5 +103,7 @@ FLUX3 = FamilySpec(
     adapter_form="diffusers",
     released="2026-10",
     is_for_research=True,  # and for other uses that are not commercial
-    references=ReferenceSizes(16),  # those of several; a single one may have four times as many pixels in the pipeline
+    references=ReferenceSizes(
+        16
+    ),  # of several references; a single one may have four times as many pixels in the pipeline
 )

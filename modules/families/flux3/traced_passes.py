@@ -18,7 +18,7 @@ def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, Trace
     """Return the forward pass of a `Flux3Transformer2DModel`, for prompts that are padded to the same length."""
     norms: Iterable[Any] = (module for module in transformer.modules() if isinstance(module, nn.RMSNorm))
     for norm in norms:
-        norm.forward = partial(_normalized, norm)
+        norm.forward = partial(_normalize, norm)
     config, patch = transformer.config, spec.latents.packed
 
     def inputs(size: PassSize) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, Trace
     return {"forward": TracedPass(transformer, inputs, frozenset({"encoder_hidden_states"}))}
 
 
-def _normalized(norm: Any, states: torch.Tensor) -> torch.Tensor:
+def _normalize(norm: Any, states: torch.Tensor) -> torch.Tensor:
     """Return the output of a norm of queries or keys, whose weights and states are in float32, whatever the others."""
     normed: torch.Tensor = nn.functional.rms_norm(states, tuple(norm.normalized_shape), norm.weight.float(), norm.eps)
     return normed

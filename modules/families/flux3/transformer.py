@@ -68,14 +68,14 @@ class Flux3Transformer2DModel(flux3.Flux3Transformer2DModel):  # type: ignore[mi
     ) -> Any:
         """Return the velocity (B, T, C) of latents for a text (B, L, C) and references (B, R, C) at times in [0, 1].
 
-        The positions (T, 4), (L, 4) and (R, 4) are those of all samples. The mask (B, L) is true for the tokens of a
-        sample's own text and padding. Text and references are modulated as at time 0, and all tokens of a sample alike,
-        so that the modulations are computed once for each sample.
+        The positions (T, 4), (L, 4) and (R, 4) are the same for all samples. The mask (B, L) is true for the tokens of
+        a sample's own text and padding. Text and references are modulated as at time 0, and all tokens of a sample
+        alike, so that the modulations are computed once for each sample.
         """
         dtype = hidden_states.dtype
-        time_B1D = self._embedded(timestep, dtype)
+        time_B1D = self._embed_times(timestep, dtype)
         streams = {"image": Stream(hidden_states, functional.silu(time_B1D), self.pos_embed(img_ids))}
-        of_clean = functional.silu(self._embedded(timestep.new_zeros(1), dtype))
+        of_clean = functional.silu(self._embed_times(timestep.new_zeros(1), dtype))
         if image_cond_hidden_states is not None:
             streams["image_cond"] = Stream(image_cond_hidden_states, of_clean, self.pos_embed(image_cond_ids))
         text_rotary: Rotary = self.pos_embed(txt_ids)
@@ -106,7 +106,7 @@ class Flux3Transformer2DModel(flux3.Flux3Transformer2DModel):  # type: ignore[mi
             tokens = block(tokens, modulation, stream.rotary)
         return tokens, self.single_stream_modulations[name](stream.time)
 
-    def _embedded(self, times_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _embed_times(self, times_B: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return the embedding (B, 1, D) of times in [0, 1]."""
         sinusoids = self.time_proj(times_B.to(dtype) * 1000)
         embedded: torch.Tensor = self.timestep_embedder(sinusoids.to(dtype))[:, None]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
@@ -44,7 +44,7 @@ def linear_layers(config: Config) -> Iterator[tuple[str, tuple[int, int], bool]]
         yield f"{path}.linear_2", (width, width), True
     yield "x_embedder.proj", (width, patch * int(config["in_channels"])), True
     of_t5, of_llama = (int(channels) for channels in config["caption_channels"])
-    blocks = list(limited(_blocks(config)))
+    blocks = list(limit_layers(_blocks(config)))
     for index in range(len(blocks) + 1):
         columns = of_llama if index < len(blocks) else of_t5
         yield f"caption_projection.{index}.linear", (width, columns), False

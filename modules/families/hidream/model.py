@@ -36,7 +36,7 @@ _START, _END = "<|begin_of_text|>", "<|eot_id|>"
 
 @dataclass(frozen=True, eq=False)
 class HiDreamConditioning(EncoderStates):
-    """T5's states (B, L, D), those of Llama's layers (B, layers, L, D), and the pooled states (B, E) of the CLIPs."""
+    """The states of T5 (B, L, D) and of Llama's layers (B, layers, L, D), and the pooled states (B, E) of the CLIPs."""
 
     encoders: ClassVar[tuple[str, ...]] = ENCODERS
 

@@ -49,16 +49,16 @@ class RoutedFeedForward(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Return the sum of the chosen experts, by their weights, and of the shared ones for states (B, S, C)."""
-        routed_NC: torch.Tensor = self._routed(states.flatten(0, -2))
+        routed_NC: torch.Tensor = self._route(states.flatten(0, -2))
         result: torch.Tensor = routed_NC.to(states.dtype).view_as(states) + self.shared_experts(states)
         return result
 
     # How many tokens an expert has changes from step to step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _routed(self, tokens_NC: torch.Tensor) -> torch.Tensor:
+    def _route(self, tokens_NC: torch.Tensor) -> torch.Tensor:
         weights_NK, chosen_NK = self.gate(tokens_NC)
         num_chosen = chosen_NK.shape[-1]
-        order = chosen_NK.flatten().argsort(stable=True)  # of all choices: those of the first expert come first
+        order = chosen_NK.flatten().argsort(stable=True)  # of all choices: the first expert's come first
         rows = tokens_NC[order // num_chosen].split(self._counts(chosen_NK))
         outputs = torch.cat([expert(own) for expert, own in zip(self.experts, rows, strict=True)])
         outputs_NKC = outputs.to(tokens_NC.dtype)[order.argsort()].unflatten(0, (-1, num_chosen))
@@ -95,8 +95,8 @@ class HiDreamImageTransformer2DModel(hidream.HiDreamImageTransformer2DModel):  #
     ) -> Any:
         """Return the output (B, C, H, W) for latents at times in [0, 1000].
 
-        The text is T5's states (B, L, C), those of all layers of Llama (layers, B, L, C), and the pooled states of both
-        CLIPs (B, C). Each block reads one of Llama's layers.
+        The text is T5's states (B, L, C), the states of all layers of Llama (layers, B, L, C), and the pooled states of
+        both CLIPs (B, C). Each block reads one of Llama's layers.
         """
         side, (rows, columns) = self.config.patch_size, hidden_states.shape[-2:]
         grid = (rows // side, columns // side)
@@ -123,7 +123,7 @@ class HiDreamImageTransformer2DModel(hidream.HiDreamImageTransformer2DModel):  #
         temb: torch.Tensor,
         rotary: torch.Tensor,
     ) -> torch.Tensor:
-        """Return the states of the image's tokens after all blocks; each gets its layer of Llama beside the text."""
+        """Return the states of the image's tokens after all blocks; each block reads its layer of Llama, too."""
         num_image, num_text = image.shape[1], text.shape[1]
         num_double = len(self.double_stream_blocks)
         of_blocks = {"temb": temb, "image_rotary_emb": rotary}

@@ -4,7 +4,7 @@ The published checkpoint has the projections of queries, keys and values in one 
 the first layer of the MLP. sd-scripts names layers as the checkpoint does, behind `lora_unet_`; ComfyUI knows them by
 names of its own, `diffusion_model.double_blocks.0.img_mlp.0`, which diffusion-pipe writes, too. diffusers' own names
 have the prefix `transformer.`.
-Source: diffusers' scripts/convert_hunyuan_image_to_diffusers.py; ComfyUI's names are those of its model.
+Source: diffusers' scripts/convert_hunyuan_image_to_diffusers.py; ComfyUI's names are in its model code.
 """
 
 from __future__ import annotations

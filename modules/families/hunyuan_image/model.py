@@ -1,6 +1,6 @@
 """HunyuanImage 2.1: loading it from a diffusers folder, a Hugging Face repository, or files of its parts; running it.
 
-Its conditioning is Qwen2.5-VL's states of a prompt's tokens, without those of the template before it, and ByT5's states
+Its conditioning is Qwen2.5-VL's states of a prompt's tokens, without the template before it, and ByT5's states
 of the text in its quotes; a prompt without quotes has none. No state depends on padding, and the transformer attends to
 the states of both encoders alike, wherever they are in the sequence (`HunyuanImagePipeline`, 0.42).
 """
@@ -44,7 +44,7 @@ _GLYPHS = "glyphs"
 
 @dataclass(frozen=True, eq=False)
 class HunyuanImageConditioning:
-    """The states of B prompts, and those of the text in their quotes, each of different lengths."""
+    """The states of B prompts, and of the text in their quotes, each of different lengths."""
 
     text: TokenConditioning
     glyphs: TokenConditioning
@@ -61,10 +61,10 @@ class HunyuanImageConditioning:
         return type(self)(self.text.select(indices), self.glyphs.select(indices))
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the tensors by name, for a cache entry: those of quoted text only if there is any."""
+        """Return the tensors by name, for a cache entry; tensors of quoted text only if there is any."""
         if not any(self.glyphs.lengths):
             return self.text.tensors()
-        return {**self.text.tensors(), **{_named(n): tensor for n, tensor in self.glyphs.tensors().items()}}
+        return {**self.text.tensors(), **{_glyph_name(n): tensor for n, tensor in self.glyphs.tensors().items()}}
 
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
         """Return it with the empty prompt's states for the encoders, Qwen2.5-VL (0) and ByT5 (1), of each prompt."""
@@ -75,7 +75,7 @@ class HunyuanImageConditioning:
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
         """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
         text = TokenConditioning.from_tensors(tensors)
-        named = {name: tensors[_named(name)] for name in ("states", "lengths") if _named(name) in tensors}
+        named = {name: tensors[_glyph_name(name)] for name in ("states", "lengths") if _glyph_name(name) in tensors}
         if named:
             return cls(text, TokenConditioning.from_tensors(named))
         return cls(text, TokenConditioning(text.states_BLD.new_zeros(len(text), 0, 0), (0,) * len(text)))
@@ -89,7 +89,7 @@ class HunyuanImageConditioning:
         return cls(TokenConditioning.join([part.text for part in parts]), TokenConditioning.of(aligned))
 
 
-def _named(name: str) -> str:
+def _glyph_name(name: str) -> str:
     return f"{_GLYPHS}_{name}"
 
 

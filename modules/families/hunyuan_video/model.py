@@ -1,6 +1,6 @@
 """HunyuanVideo: loading it from a diffusers folder or a Hugging Face repository, and running its parts on images.
 
-Its conditioning is the language model's states of a prompt's tokens, without those of the template before it, and
+Its conditioning is the language model's states of a prompt's tokens, without the template before it, and
 CLIP's state of the prompt. No state of a prompt depends on padding: the refiner of the text and the transformer mask
 it, and the language model attends to what is before a token (`HunyuanVideoPipeline`, 0.42).
 """

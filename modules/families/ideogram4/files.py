@@ -1,6 +1,6 @@
 """The files of Ideogram 4: folders, the names of layers in LoRA files, and files of one of the transformers.
 
-The published checkpoints, ComfyUI's and those of ai-toolkit have the queries, keys and values of a block in one matrix;
+The published checkpoints, ComfyUI's and ai-toolkit's have the queries, keys and values of a block in one matrix;
 all other names are diffusers' (`_convert_non_diffusers_ideogram4_lora_to_diffusers`). Both transformers have the same
 names.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
-from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import PublishedModel
 from modules.formats.program_table import (
@@ -58,11 +58,11 @@ def _blocks(config: Config) -> Iterator[str]:
 
 
 def _slots(config: Config) -> Iterator[Slot]:
-    for layer in limited(transformer_layers(config)):
+    for layer in limit_layers(transformer_layers(config)):
         yield from layer_slots([layer], has_bias=".attention." not in layer.path and ".feed_forward." not in layer.path)
     for name in ("llm_cond_norm", "embed_image_indicator"):
         yield from module_slots(name, name, bias=False)
-    for block in limited(_blocks(config)):
+    for block in limit_layers(_blocks(config)):
         for norm in _NORMS:
             yield from module_slots(f"{block}.{norm}", f"{block}.{norm}", bias=False)
 

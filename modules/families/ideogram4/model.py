@@ -111,7 +111,7 @@ def to_latents(tokens_BTC: torch.Tensor, height: int, width: int) -> torch.Tenso
 
 
 def positions(num_text: int, latents_BCHW: torch.Tensor) -> torch.Tensor:
-    """Return the positions (1, L + T, 3) of text tokens and of those of an image, on the device of its latents."""
+    """Return the positions (1, L + T, 3) of text tokens and of an image's tokens, on the device of its latents."""
     device = latents_BCHW.device
     text_L3 = torch.arange(num_text, device=device)[:, None].expand(-1, 3)
     rows, columns = (torch.arange(side // _SIDE, device=device) for side in latents_BCHW.shape[-2:])

@@ -42,7 +42,7 @@ class Ideogram4Settings(FamilySettings):
     ] = None
 
     def tokens_read(self, most: int, denoiser: Mapping[str, Any]) -> int:
-        """Return the tokens that are read of a prompt, without those of the template."""
+        """Return the number of tokens that are read of a prompt, without the template's."""
         return most - (MAX_TOKENS - self.most_tokens)
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from modules.families.kinds.lora_model import targets_of
 from modules.families.parts.single_file.models import CONFIGS_KEY
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.adapter_damage import damage_in, damage_of_alpha, mismatch_in
 from modules.formats.adapter_forms import Naming
 from modules.formats.adapter_names import BUNDLED_EMBEDDING, DOWN, OUTPUT_SUFFIX, dora_axis, layer_and_factor
@@ -84,7 +84,7 @@ class _Layer:
 
 def read_contents(header: CheckpointHeader, model: str) -> AdapterContents:
     """Return an adapter file for a published model as the rows of the table distinguish files."""
-    record = published(model)
+    record = published_model(model)
     layers = _layers(header)
     targets = targets_of(record, header.metadata)
     alphas = read_scalars(header, [f"{layer.name}.{ALPHA}" for layer in layers if ALPHA in layer.shapes])

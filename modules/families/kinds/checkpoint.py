@@ -9,7 +9,7 @@ from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.parts.single_file.models import configs_of_file, layouts, missing_names, original_names
 from modules.families.parts.single_file.record import PartLayout
 from modules.families.parts.single_file.sizes import has_published_size
-from modules.families.registry import FAMILIES, all_files, published
+from modules.families.registry import FAMILIES, all_files, published_model
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import CHECKPOINTS, PROGRAMS
 from modules.system.errors import DarkroomError
@@ -23,7 +23,7 @@ def checkpoint_kind(header: CheckpointHeader) -> FileKind | None:
 def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
     if header is None:
         return ()
-    model = published(kind.model)
+    model = published_model(kind.model)
     programs = model.programs
     try:
         parts = layouts(kind.model, configs_of_file(kind.model, header.shapes, header.metadata))
@@ -59,7 +59,7 @@ def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str,
 def _incomplete(model: str, program: str, lacks: Mapping[str, int], advice: str) -> Loads:
     if not lacks:
         return loads_whole(program, True)
-    labels = FAMILIES[published(model).family].part_labels
+    labels = FAMILIES[published_model(model).family].part_labels
     missing = ", ".join(f"{count} weights of the {labels[part]}" for part, count in lacks.items())
     return loads_whole(program, False, f"missing: {missing}{'' if program == 'diffusers' else advice}")
 

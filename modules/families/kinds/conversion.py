@@ -29,7 +29,7 @@ from modules.families.parts.single_file.checkpoint import open_checkpoint, part_
 from modules.families.parts.single_file.models import CONFIGS_KEY, layouts
 from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.write import States, needs_companions, write_checkpoint
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, published_model
 from modules.formats.adapter_file import AdapterFile
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.safetensors_io import CONVERTED, OnWritten
@@ -80,7 +80,7 @@ def notes_of_folder(source: Source, form: Form) -> tuple[str, ...]:
     left_out = sorted(source.states.keys() - layouts(source.kind.model, source.configs).keys())
     if form != "single" or not left_out:
         return ()
-    labels = FAMILIES[published(source.kind.model).family].part_labels
+    labels = FAMILIES[published_model(source.kind.model).family].part_labels
     parts = ", ".join(labels.get(part, part) for part in left_out)
     return (f"A single file of this model has its denoiser alone. Left out: {parts}.",)
 
@@ -156,7 +156,7 @@ _FIRST = "conv_in.weight"
 def as_inpainting(source: Source) -> Source:
     """Return an opened base model as an inpainting model. Raises DarkroomError for any other file."""
     kind = source.kind
-    supported = kind.is_model and _VARIANT in published(kind.model).pipelines
+    supported = kind.is_model and _VARIANT in published_model(kind.model).pipelines
     if not supported or _VARIANT not in FAMILIES[kind.family].variants:
         raise DarkroomError(
             f"{source.path.name} cannot become an inpainting model. {kind.sentence}",

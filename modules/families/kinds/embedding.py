@@ -8,7 +8,7 @@ from dataclasses import replace
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.published import ALL_PROGRAMS
-from modules.families.registry import family_of, label_of, published, published_models
+from modules.families.registry import family_of, label_of, published_model, published_models
 from modules.formats.adapter_names import EMB_PARAMS, EMP_PARAMS, OUTPUT_SUFFIX
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import PROGRAMS
@@ -87,7 +87,7 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     if not kind.model:
         width = kind.facts.get("width", "")
         return tuple(loads_whole(p, None, f"unknown for vectors of width {width}") for p in ALL_PROGRAMS)
-    model = published(kind.model)
+    model = published_model(kind.model)
     answers = _several(header, model.embedding_tensors) if len(model.embedding_tensors) > 1 else _one(header)
     if model.programs != ALL_PROGRAMS:  # a newer model: measured with diffusers alone
         answers |= {p: loads_whole(p, None, _UNMEASURED) for p in answers if p != "diffusers"}

@@ -50,13 +50,13 @@ class FileKind:
         """Whether it is the denoiser of a model of a known family, without the other parts."""
         return self.kind == "part" and bool(self.model)
 
-    def explained(self, why: str) -> str:
+    def explain(self, why: str) -> str:
         """Return why a file cannot be used, and what it is; for an unreadable file only what is wrong with it."""
         return self.sentence if self.kind == "broken" else f"{why} {self.sentence}"
 
     def refusal(self, why: str, advice: str) -> DarkroomError:
         """Return the error for a file that cannot be used; an unreadable file's sentence contains its own advice."""
-        return DarkroomError(self.explained(why), advice="" if self.kind == "broken" else advice)
+        return DarkroomError(self.explain(why), advice="" if self.kind == "broken" else advice)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as data."""

@@ -12,7 +12,7 @@ from typing import Any
 from modules.families.kinds.file_kind import WITHOUT, FileKind, Prediction
 from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts
-from modules.families.registry import FAMILIES, files_of, published
+from modules.families.registry import FAMILIES, files_of, published_model
 from modules.families.spec import PartSpec
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.headers import UnreadableFileError, over_limit, read_header
@@ -62,7 +62,7 @@ def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: Family
     if spec.process.flow is not None:
         prediction = "flow"
     denoiser["cross_attention_dim"] = _whole(denoiser.get("cross_attention_dim"))
-    model = published(files.folder_model(FolderFacts(index, denoiser, prediction)))
+    model = published_model(files.folder_model(FolderFacts(index, denoiser, prediction)))
     variant = files.pipelines[pipeline] or files.variants.get(_whole(denoiser.get("in_channels")), "")
     zero_snr = bool(scheduler.get("rescale_betas_zero_snr", False))
     facts = {"layout": "diffusers", "pipeline": pipeline}
@@ -131,7 +131,7 @@ def _sentence(label: str, variant: str, prediction: Prediction, zero_snr: bool, 
 
 
 def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
-    programs = published(kind.model).programs if kind.model else ALL_PROGRAMS
+    programs = published_model(kind.model).programs if kind.model else ALL_PROGRAMS
     missing = kind.facts.get("missing", "")
     note = f"missing: {missing}" if missing else ""
     rest = (loads_whole(p, False, "needs a single file: convert the folder") for p in programs if p != "diffusers")

@@ -15,7 +15,7 @@ from modules.families.kinds.file_kind import FileKind, Prediction
 from modules.families.kinds.lora_model import LoraModel, model_of_lora, targets_of
 from modules.families.kinds.record import FileKindSpec, Loads
 from modules.families.published import ALL_PROGRAMS
-from modules.families.registry import family_of, label_of, published
+from modules.families.registry import family_of, label_of, published_model
 from modules.formats.adapter_damage import damage_in_file
 from modules.formats.adapter_forms import FORMS, Naming, form_of
 from modules.formats.adapter_names import BUNDLED_EMBEDDING, layer_and_factor, layers_in
@@ -35,7 +35,7 @@ def adapter_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Load
     """Return, for each program that supports the adapter's model, how much of a file it loads."""
     if header is None:
         return ()
-    programs = published(kind.model).programs if kind.model else ALL_PROGRAMS
+    programs = published_model(kind.model).programs if kind.model else ALL_PROGRAMS
     if len(header.shapes) > _MOST_TENSORS:
         return tuple(Loads(program, "unknown", "more tensors than an adapter has") for program in programs)
     if not kind.model:
@@ -200,7 +200,7 @@ def _is_model(header: CheckpointHeader) -> bool:
 
 def _names(layers: Mapping[str, Shapes], model: str, metadata: Mapping[str, str]) -> str:
     """Return the layout of the names of the denoiser's layers."""
-    targets = targets_of(published(model), metadata) if model else None
+    targets = targets_of(published_model(model), metadata) if model else None
     layouts = {layout_of(layer, t) for layer, s in layers.items() if targets and (t := targets.find(layer, s))}
     if {"original", "diffusers"} <= layouts:
         return "mixed"

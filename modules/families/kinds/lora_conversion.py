@@ -17,7 +17,7 @@ from modules.families.kinds.record import Form
 from modules.families.parts.lora_names import comfy_naming, kohya_naming, peft_name
 from modules.families.parts.single_file.models import configs_of_file
 from modules.families.published import PublishedModel
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, published_model
 from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter_tensors
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, LORA_FACTORS, MID, second_copies
@@ -54,7 +54,7 @@ def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
     tensors, metadata = read_adapter_tensors(path)
     try:
         configs = configs_of_file(kind.model, {}, metadata)
-        targets = published(kind.model).adapter_targets(configs)
+        targets = published_model(kind.model).adapter_targets(configs)
     except INVALID_CONFIGS as error:
         raise DarkroomError(
             f"The model configs in the metadata of {path.name} are not valid: {plain_reason(error)}.",
@@ -88,13 +88,13 @@ def write_lora(
         name_of = naming(source.kind.model, source.configs)
         copies = _copies(source)
         others = {name: tensor for name, tensor in adapter.extra_tensors.items() if name not in copies}
-        joined, settings = join(layers, published(source.kind.model).adapter_targets(source.configs).matrices)
+        joined, settings = join(layers, published_model(source.kind.model).adapter_targets(source.configs).matrices)
         named = to_kohya(joined, name_of)
         tensors = {**others, **(with_letters(named) if form == "comfyui" else named)}
     else:
         layers = _held_by_peft(source)
         tensors, settings = to_peft(layers, peft_name)
-    metadata = convert_metadata(source.metadata or {}, layers, published(source.kind.model), form)
+    metadata = convert_metadata(source.metadata or {}, layers, published_model(source.kind.model), form)
     write_safetensors(out, tensors, metadata | settings, dtype=dtype, on_written=on_written, advice=CONVERTED)
     return [out]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from modules.families.parts.single_file.models import CONFIGS_KEY, configs_of_file
 from modules.families.published import PublishedModel
-from modules.families.registry import FAMILIES, files_of, published, published_models
+from modules.families.registry import FAMILIES, files_of, published_model, published_models
 from modules.formats.adapter_names import DOWN
 from modules.formats.adapter_targets import AdapterTargets, Name, fits, name_of
 from modules.formats.adapter_types import Shapes
@@ -152,7 +152,7 @@ def _structure(configs: Mapping[str, Mapping[str, Any]], denoiser: str) -> tuple
 
 @cache
 def _shipped_targets(model: str) -> AdapterTargets:
-    record = published(model)
+    record = published_model(model)
     return record.adapter_targets(record.shipped_configs())
 
 

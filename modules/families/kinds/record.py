@@ -61,7 +61,7 @@ def loads_whole(program: str, complete: bool | None, note: str = "", *, version:
     return Loads(program, words[complete], note, version)
 
 
-def nobody_known(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
+def no_known_programs(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:
     """Return nothing: which programs load such a file is unknown."""
     return ()
 
@@ -86,5 +86,5 @@ class FileKindSpec:
     opener: str = ""
     writer: str = ""
     notes: str = ""
-    loads: Callable[[CheckpointHeader | None, FileKind], tuple[Loads, ...]] = nobody_known
+    loads: Callable[[CheckpointHeader | None, FileKind], tuple[Loads, ...]] = no_known_programs
     kept_as: ModelType | None = None

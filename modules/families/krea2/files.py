@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_forms import Layout
@@ -152,7 +152,7 @@ def _targets(configs: Configs) -> AdapterTargets:
         paths: dict[Layout, str] = {"diffusers": path, "original": original}
         return AdapterTarget("transformer", path, shape, paths, "lora_unet_", "original")
 
-    layers = limited(transformer_layers(configs["transformer"]))
+    layers = limit_layers(transformer_layers(configs["transformer"]))
     return AdapterTargets.of(target(layer.path, layer.original, layer.shape) for layer in layers)
 
 

@@ -57,7 +57,7 @@ def read_layers(num_layers: int, num_read: int, given: Sequence[int] | None = No
 class Krea2(ChatModel[TokenConditioning]):
     """A transformer, the language model of a Qwen3-VL, a VAE; implements `ModelFamily`.
 
-    The states of a prompt are (L, K D), those of K layers of the text encoder one after the other.
+    The states of a prompt are (L, K D): the states of K layers of the text encoder, one after the other.
     """
 
     def predict(

@@ -20,7 +20,7 @@ def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, Trace
     Its attention repeats each head of keys and values for the queries that share it, which is in the recording.
     """
     for norm in (module for module in transformer.modules() if isinstance(module, Krea2RMSNorm)):
-        norm.forward = partial(_normalized, norm)
+        norm.forward = partial(_normalize, norm)
     config, patch = transformer.config, spec.latents.packed
 
     def inputs(size: PassSize) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, Trace
     return {"forward": TracedPass(transformer, inputs, frozenset({"encoder_hidden_states"}))}
 
 
-def _normalized(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+def _normalize(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     """Return the output of a `Krea2RMSNorm`, whose weights stay in float32, whatever dtype the other weights have."""
     weight = norm.weight.float() + 1.0
     normalized: torch.Tensor = torch.nn.functional.rms_norm(hidden_states.float(), (norm.dim,), weight, norm.eps)

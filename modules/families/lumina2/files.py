@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from
-from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNMEASURED, Row, none, refuses
@@ -34,7 +34,7 @@ def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     yield LinearLayer(f"{_TIME_AND_TEXT}.timestep_embedder.linear_1", "t_embedder.mlp.0", (time, _EMBEDDED))
     yield LinearLayer(f"{_TIME_AND_TEXT}.timestep_embedder.linear_2", "t_embedder.mlp.2", (time, time))
     yield LinearLayer(f"{_TIME_AND_TEXT}.caption_embedder.1", "cap_embedder.1", (width, int(config["cap_feat_dim"])))
-    for block in limited(_blocks(config)):
+    for block in limit_layers(_blocks(config)):
         yield from _block(block, config)
         if _is_modulated(block):
             yield LinearLayer(f"{block}.norm1.linear", f"{block}.adaLN_modulation.1", (4 * width, time))
@@ -71,7 +71,7 @@ def _slots(config: Config) -> Iterator[Slot]:
     yield from layer_slots((layer for layer in layers if not _has_bias(layer)), has_bias=False)
     yield from layer_slots(layer for layer in layers if _has_bias(layer))
     yield Slot(f"{_TIME_AND_TEXT}.caption_embedder.0.weight", "cap_embedder.0.weight")
-    for block in limited(_blocks(config)):
+    for block in limit_layers(_blocks(config)):
         first = "norm1.norm" if _is_modulated(block) else "norm1"
         for ours, theirs in {first: "attention_norm1", **_NORMS}.items():
             yield from module_slots(f"{block}.{ours}", f"{block}.{theirs}", bias=False)

@@ -60,7 +60,7 @@ class Positions(nn.Module):
             images.append(torch.cat(axes, dim=-1).flatten(0, 1))
         both = [torch.cat(pair) for pair in zip(texts, images, strict=True)]
         patches = hidden_states.view(batch, channels, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
-        padded = (_padded(texts, attention_mask.shape[1]), torch.stack(images), _padded(both, max(map(len, both))))
+        padded = (_pad_rows(texts, attention_mask.shape[1]), torch.stack(images), _pad_rows(both, max(map(len, both))))
         return patches.flatten(3).flatten(1, 2), *padded, lengths, [len(one) for one in both]
 
     def _made_on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -73,7 +73,7 @@ class Positions(nn.Module):
         return tuple(tables)
 
 
-def _padded(rows: Sequence[torch.Tensor], length: int) -> torch.Tensor:
+def _pad_rows(rows: Sequence[torch.Tensor], length: int) -> torch.Tensor:
     return torch.stack([nn.functional.pad(row, (0, 0, 0, length - len(row))) for row in rows])
 
 

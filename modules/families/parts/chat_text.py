@@ -69,11 +69,11 @@ class StepPadding(Padding):
 class ChatReader:
     """A frozen language model with its tokenizer, and how a family reads prompts with it.
 
-    A prompt in its template is read up to `max_tokens`, and its first `dropped` tokens, those of the template, are left
-    out of the states. `layers` are the hidden states of each token, one after the other: 0 is the embedding, n the
+    A prompt in its template is read up to `max_tokens`, and its first `dropped` tokens, which are the template's, are
+    left out of the states. `layers` are the hidden states of each token, one after the other: 0 is the embedding, n the
     output of layer n, and -1 the last one after the norm, or with `is_before_norm` before it. If they alternate, the
     first values of all layers are followed by the second ones. Without `padding` no token is padding. `keeps_end`: of a
-    prompt that is too long the end is not read, but that of the template is.
+    prompt that is too long the end is not read, but the end of the template is.
     """
 
     encoder: Any
@@ -129,11 +129,11 @@ class ChatReader:
         if self.padding is not None:
             length = self.padding.length(len(ids), self.max_tokens)
             of_tokens = {
-                "attention_mask": self._padded([1] * len(ids), 0, length),
+                "attention_mask": self._pad([1] * len(ids), 0, length),
                 "position_ids": self.padding.positions(len(ids), length),
             }
             masked = {name: tensor_on([row], device, torch.long) for name, row in of_tokens.items() if row is not None}
-            ids = self._padded(ids, self.padding.pad_id, length)
+            ids = self._pad(ids, self.padding.pad_id, length)
         ids_1L = tensor_on([ids], device, torch.long)
         output = forward(input_ids=ids_1L, **masked, output_hidden_states=True, use_cache=False)
         states = [output.hidden_states[layer][0, self.dropped :] for layer in self.layers]
@@ -142,6 +142,6 @@ class ChatReader:
             return alternating
         return torch.cat(states, dim=-1) if len(states) > 1 else states[0]
 
-    def _padded(self, values: list[int], value: int, length: int) -> list[int]:
+    def _pad(self, values: list[int], value: int, length: int) -> list[int]:
         filler = [value] * (length - len(values))
         return [*filler, *values] if self.padding is not None and self.padding.is_left else [*values, *filler]

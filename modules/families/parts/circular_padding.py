@@ -72,7 +72,7 @@ def pad_as(own: nn.Module, layer: nn.Module) -> None:
         layer.register_forward_pre_hook(padding)
 
 
-def padded(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def pad_input(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return the input of a layer as the layer pads it circularly; x itself if it does not."""
     for padding in _paddings(layer):
         (x,) = padding(layer, (x,))

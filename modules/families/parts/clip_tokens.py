@@ -142,7 +142,7 @@ def load_clip_tokenizer(folder: Path | None, *, usual_pad: str = END_TOKEN) -> C
     if folder is not None and not folder.is_dir():
         folder = None
     try:
-        tokenizer = _built(*(_read(folder) if folder is not None else (None, None)))
+        tokenizer = _build_tokenizer(*(_read(folder) if folder is not None else (None, None)))
     except ValueError as error:
         raise DarkroomError(
             f"The tokenizer in {folder} is damaged: {error}.", advice="Download the model again."
@@ -157,7 +157,7 @@ def load_clip_tokenizer(folder: Path | None, *, usual_pad: str = END_TOKEN) -> C
 # Building a tokenizer takes a tenth of a second, and each check of a config and each loaded model needs one or two.
 # The key is the text of its files, so a changed file is read again; callers do not modify the returned tokenizer.
 @lru_cache(maxsize=4)
-def _built(vocabulary_json: str | None, merges_text: str | None) -> Tokenizer:
+def _build_tokenizer(vocabulary_json: str | None, merges_text: str | None) -> Tokenizer:
     """Return the tokenizer for the contents of a vocabulary and a merges file, or the bundled one."""
     if vocabulary_json is None or merges_text is None:
         return build_clip_tokenizer()

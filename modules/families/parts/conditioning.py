@@ -42,7 +42,7 @@ class TextConditioning:
     def join(cls, parts: Sequence[Self], empty: Self) -> Self:
         """Join conditionings into one; shorter ones are padded with whole chunks of the empty prompt's states."""
         longest = max(p.states_BLD.shape[1] for p in parts)
-        return cls(torch.cat([_lengthened(p.states_BLD, longest, empty.states_BLD) for p in parts]))
+        return cls(torch.cat([_append_chunks(p.states_BLD, longest, empty.states_BLD) for p in parts]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ def replaced_rows(rows_BX: torch.Tensor, other_1X: torch.Tensor, is_replaced: Se
     return torch.cat([other_1X if r else row[None] for row, r in zip(rows_BX, is_replaced, strict=True)])
 
 
-def _lengthened(states_BLD: torch.Tensor, length: int, empty_1LD: torch.Tensor) -> torch.Tensor:
+def _append_chunks(states_BLD: torch.Tensor, length: int, empty_1LD: torch.Tensor) -> torch.Tensor:
     missing_chunks = (length - states_BLD.shape[1]) // empty_1LD.shape[1]
     if missing_chunks == 0:
         return states_BLD

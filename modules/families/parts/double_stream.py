@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Self
 
-from modules.families.parts.single_file.slots import Slot, limited
+from modules.families.parts.single_file.slots import Slot, limit_layers
 from modules.families.published import Configs
 from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
@@ -163,7 +163,7 @@ def double_stream_targets(
 
     targets: list[AdapterTarget] = []
     matrices: list[AdapterTarget] = []
-    for original, group in groupby(limited(layers), key=lambda layer: layer.original):
+    for original, group in groupby(limit_layers(layers), key=lambda layer: layer.original):
         members = list(group)
         if len(members) == 1 and not members[0].swapped:
             [layer] = members

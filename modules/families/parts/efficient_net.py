@@ -1,7 +1,8 @@
 """EfficientNetV2-S without its classifier (Tan and Le 2021, table 4), which encodes images (`effnet_autoencoder`).
 
-Its tensors have the names of the published checkpoint, which are those of torchvision's `efficientnet_v2_s().features`.
-diffusers and transformers have no such class. It only runs in eval mode, so the blocks have no stochastic depth.
+Its tensors have the names of the published checkpoint, which are the names in torchvision's
+`efficientnet_v2_s().features`. diffusers and transformers have no such class. It only runs in eval mode, so the blocks
+have no stochastic depth.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def stages_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Stage, ...]:
 
 
 def own_stages(stages: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
-    """Return the stages in a config, each as the values of a `Stage`; those of EfficientNetV2-S if there are none."""
+    """Return the stages in a config, each as the values of a `Stage`; EfficientNetV2-S's if it has none."""
     return tuple(Stage(bool(is_fused), *rest) for is_fused, *rest in stages) or STAGES
 
 

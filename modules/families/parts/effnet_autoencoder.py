@@ -38,7 +38,7 @@ _SEED = 0
 class EffNetAutoencoder(ModelMixin, ConfigMixin, ABC):  # type: ignore[misc]  # diffusers has no types
     """The parts that encode images and decode latents; none of them is trained.
 
-    Latents are the encoder's output plus `shift`, divided by `scale`. `num_steps` of its config are those of decoding.
+    Latents are the encoder's output plus `shift`, divided by `scale`. `num_steps` in its config is for decoding.
     """
 
     scale: ClassVar[float] = 1.0

@@ -14,7 +14,7 @@ from modules.families.parts.effnet_autoencoder import EffNetAutoencoder
 from modules.families.parts.files import ModelFiles, locate_for
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.protocol import LoadRequest
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.families.settings import FamilySettings
 from modules.formats.diffusers_folder import read_part
 from modules.formats.repository import MissingModelError
@@ -59,7 +59,7 @@ def autoencoder_of(
     file is missing, or has the weights of something else.
     """
     if "vae" in request.without_weights:
-        module = empty_part(source.kind, published(source.family).shipped_configs()["vae"])
+        module = empty_part(source.kind, published_model(source.family).shipped_configs()["vae"])
     else:
         module = _read(source, request, base, dtype)
     return module.eval().requires_grad_(False)
@@ -79,7 +79,7 @@ def _read(source: AutoencoderSource, request: LoadRequest[FamilySettings], base:
         module = empty_part(source.kind, {name: _config(part) for name, part in parts.items()} | own)
         module.effnet.load_state_dict({n: _cast(tensor, dtype) for n, tensor in tensors.items()}, assign=True)
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
-        label = published(source.family).label
+        label = published_model(source.family).label
         raise DarkroomError(
             f"The EfficientNet encoder does not have the weights of {label}'s.",
             advice=f"Choose the published file of {label}, or reset its field.",

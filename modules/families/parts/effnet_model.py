@@ -19,7 +19,7 @@ from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cosine_cumulative_alphas
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.text_model import Text, TextModel
-from modules.families.parts.token_rows import add_words, extended
+from modules.families.parts.token_rows import add_words, extend_embedding
 
 _TEXT = "text_encoder"
 
@@ -89,7 +89,7 @@ class EffNetModel(TextModel[DDPMProcess, Text], ABC, Generic[Text]):
 
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace CLIP's states at the places of an embedding by rows (N, D)."""
-        extended(self.tower.encoder).add_outputs(self.tower.tokenizer.words[placeholder], rows_ND)
+        extend_embedding(self.tower.encoder).add_outputs(self.tower.tokenizer.words[placeholder], rows_ND)
 
 
 def cosine_process(scheduler: Mapping[str, Any]) -> DDPMProcess:

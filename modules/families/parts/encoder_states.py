@@ -1,7 +1,7 @@
 """The conditioning of families with several text encoders: the states of each of them, apart from each other.
 
-So a cache entry has none of the zeros between and behind them, and each encoder's can be replaced by those of the empty
-prompt.
+So a cache entry has none of the zeros between and behind them, and each encoder's states can be replaced by the ones of
+the empty prompt.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class EncoderStates:
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
         """Return it with the empty prompt's states for the encoders of each prompt, by their index."""
 
-        def replaced(of: Tensors, of_empty: Tensors) -> dict[str, torch.Tensor]:
+        def replace_padding(of: Tensors, of_empty: Tensors) -> dict[str, torch.Tensor]:
             return {
                 name: replaced_rows(rows, of_empty[name], [self.encoders.index(name) in e for e in empty_for])
                 for name, rows in of.items()
             }
 
-        return type(self)(replaced(self.states, empty.states), replaced(self.pooled, empty.pooled))
+        return type(self)(replace_padding(self.states, empty.states), replace_padding(self.pooled, empty.pooled))
 
     @classmethod
     def from_tensors(cls, tensors: Tensors) -> Self:

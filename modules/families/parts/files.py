@@ -80,7 +80,7 @@ def read_folder(
         names = {} if part.model.inside is None else part.model.inside.names
         if name not in read_later or keeps_some_in_float32(kind):
             return read_part(folder, name, kind, dtype, names=names)
-        # In another dtype than that of the files, all weights would be in memory before the first one is quantized.
+        # In another dtype than the files', all weights would be in memory before the first one is quantized.
         module = read_part(folder, name, kind, stored_dtype(folder / name) or dtype, names=names)
         _cast(module, dtype, read_later[name])
         return module
@@ -134,7 +134,7 @@ def require_known_denoiser(files: ModelFiles, spec: FamilySpec) -> None:
 def locate_for(
     request: LoadRequest[FamilySettings], name: str, parts: Sequence[str], files: Sequence[str] = ()
 ) -> Path:
-    """Return the folder of a model as a request allows to get it; arguments and errors are those of `locate`."""
+    """Return the folder of a model as a request allows to get it; it has the arguments and errors of `locate`."""
     return locate(
         name,
         parts=parts,

@@ -22,7 +22,7 @@ from modules.families.parts.single_file.models import layouts
 from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.write import CheckpointTraits, States, file_state, require_keys
 from modules.families.published import PublishedModel
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, published_model
 from modules.families.spec import PartSpec
 from modules.formats.diffusers_folder import read_json
 from modules.formats.lazy_tensors import LazyTensor
@@ -42,7 +42,7 @@ def parts_in(traits: CheckpointTraits, lacking: Collection[str] = ()) -> tuple[s
 
     `lacking` are the optional parts that this one lacks.
     """
-    record = published(traits.model)
+    record = published_model(traits.model)
     parts = tuple(p.name for p in FAMILIES[record.family].in_base_model.parts)
     shipped = record.shipped_configs()
     return tuple(p for p in parts if (p in shipped or not shipped) and p not in lacking)
@@ -53,7 +53,7 @@ def folder_states(folder: Path, traits: CheckpointTraits, parts: Sequence[str]) 
 
     Raises DarkroomError where a part has no safetensors file, or a broken one.
     """
-    classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].of_variant(traits.variant).parts}
+    classes = {p.name: p.model for p in FAMILIES[published_model(traits.model).family].of_variant(traits.variant).parts}
     return {part: file_state(classes[part], _part_tensors(folder / part)) for part in parts}
 
 
@@ -61,9 +61,9 @@ def folder_configs(folder: Path, traits: CheckpointTraits, parts: Sequence[str])
     """Return the configs of some parts of a folder's model and of its scheduler. Raises DarkroomError where one is
     missing.
     """
-    classes = {p.name: p.model for p in FAMILIES[published(traits.model).family].of_variant(traits.variant).parts}
+    classes = {p.name: p.model for p in FAMILIES[published_model(traits.model).family].of_variant(traits.variant).parts}
     configs = {part: dict(classes[part].own_config(read_json(folder, part, "config.json"))) for part in parts}
-    return {**configs, "scheduler": scheduler_of(folder, published(traits.model))}
+    return {**configs, "scheduler": scheduler_of(folder, published_model(traits.model))}
 
 
 def write_folder(
@@ -87,7 +87,7 @@ def write_folder(
     Raises DarkroomError where a tensor is missing, unknown or not finite (`advice` is for the last); an existing folder
     is left unchanged then.
     """
-    record = published(traits.model)
+    record = published_model(traits.model)
     known = layouts(traits.model, configs)
     spec = FAMILIES[record.family].of_variant(traits.variant).in_base_model
     wanted = (p for p in spec.parts if p.name in {**known, **states})

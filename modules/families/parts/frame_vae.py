@@ -116,7 +116,7 @@ _IN_RESNET = {
 
 
 def vae_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
-    """Return the slots of an `AutoencoderKLQwenImage` of this config in the original layout, which is that of Wan 2.1.
+    """Return the slots of an `AutoencoderKLQwenImage` of this config in the original layout, which is Wan 2.1's.
 
     Source: diffusers' `convert_wan_vae_to_diffusers`.
     """

@@ -45,13 +45,13 @@ class InstructedModel(ChatModel[TokenConditioning], ABC):
 
     plain: ChatReader
 
-    def as_read(self, prompt: str) -> str:
+    def normalize_prompt(self, prompt: str) -> str:
         """Return a prompt as it is read."""
         return prompt
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
         """Return the states of prompts. None depends on the others, so `padded_like` changes nothing."""
-        return self.read([(self.reader if self.as_read(prompt) else self.plain, prompt) for prompt in prompts])
+        return self.read([(self.reader if self.normalize_prompt(prompt) else self.plain, prompt) for prompt in prompts])
 
     def encode_guided(self, negative: str, prompt: str) -> TokenConditioning:
         """Return the states of a negative prompt, without the instruction, and of a prompt."""
@@ -60,4 +60,6 @@ class InstructedModel(ChatModel[TokenConditioning], ABC):
     def read(self, read_by: Sequence[tuple[ChatReader, str]]) -> TokenConditioning:
         """Return the states of prompts, each read by its reader."""
         forward = self._forward("text_encoder")
-        return TokenConditioning.of([reader.encode(forward, [self.as_read(prompt)])[0] for reader, prompt in read_by])
+        return TokenConditioning.of(
+            [reader.encode(forward, [self.normalize_prompt(prompt)])[0] for reader, prompt in read_by]
+        )

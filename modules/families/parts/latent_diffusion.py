@@ -19,7 +19,7 @@ from modules.families.parts.diffusion_settings import LatentDiffusionSettings
 from modules.families.parts.files import ModelFiles
 from modules.families.parts.latent_model import LatentModel
 from modules.families.parts.noise_process import process_of, scheduler_with
-from modules.families.parts.token_rows import add_words, extended
+from modules.families.parts.token_rows import add_words, extend_embedding
 from modules.families.spec import FamilySpec, LoraNaming
 
 
@@ -89,7 +89,7 @@ class LatentDiffusion(LatentModel[DDPMProcess]):
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
         tower = self.towers[part]
-        extended(tower.encoder).add_outputs(tower.tokenizer.words[placeholder], rows_ND)
+        extend_embedding(tower.encoder).add_outputs(tower.tokenizer.words[placeholder], rows_ND)
 
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start and end."""

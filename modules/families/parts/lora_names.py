@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from modules.families.parts.single_file.sizes import configs_to_bring
-from modules.families.parts.single_file.slots import limited
+from modules.families.parts.single_file.slots import limit_layers
 from modules.families.parts.unet_clip_file.clip import TEXT_PREFIX
 from modules.families.parts.unet_clip_file.unet import unet_layers
 from modules.families.published import Configs, TargetsOf
-from modules.families.registry import FAMILIES, files_of, published
+from modules.families.registry import FAMILIES, files_of, published_model
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets, name_of
 
@@ -70,7 +70,7 @@ def clip_targets(part: str, config: Config, prefix: str, *, has_projection: bool
 
 def with_clip_g_alone(targets: AdapterTargets) -> AdapterTargets:
     """Return the layers of a model whose only text encoder is OpenCLIP's bigG: ComfyUI's names of it, clip_g, are
-    those of the second one in other models.
+    the names of the second one in other models.
     """
     part_of_clip_g, _ = name_of("text_encoders.clip_g.")
     of_text = {path: found for (part, path), found in targets.by_name.items() if part == "text_encoder"}
@@ -80,7 +80,7 @@ def with_clip_g_alone(targets: AdapterTargets) -> AdapterTargets:
 
 def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
     """Return a function from part and diffusers path to the layer's name in kohya files of this model."""
-    targets = published(model).adapter_targets(configs)
+    targets = published_model(model).adapter_targets(configs)
     names = {(t.part, t.path): t.kohya_name for t in (*targets.all, *targets.matrices)}
     return lambda part, path: names[part, file_path(part, path)]
 
@@ -92,7 +92,7 @@ def comfy_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
     their place. A layer that is a piece of a matrix there has SimpleTuner's name, which ComfyUI reads as these rows of
     the matrix.
     """
-    record = published(model)
+    record = published_model(model)
     targets, denoiser = record.adapter_targets(configs), FAMILIES[record.family].denoiser.name
 
     pieces = {(piece.part, piece.path) for matrix in targets.matrices for piece in matrix.pieces}
@@ -129,7 +129,7 @@ def naming_of(
     `version` overrides the published model's kohya version; `by_inputs` is a variant that its weights do not show.
     Kohya's names depend on the UNet's config, since the original layout numbers its blocks consecutively.
     """
-    record = published(model)
+    record = published_model(model)
     configs = {name: _config(module) for name, module in parts.items()}
     denoiser = FAMILIES[record.family].denoiser
     variant = files_of(record.family).variants.get(denoiser.model.channels_in(configs[denoiser.name]), by_inputs)
@@ -165,7 +165,7 @@ def text_shapes(config: Config, *, has_projection: bool) -> dict[str, Shape]:
     """
     width, inner = int(config["hidden_size"]), int(config["intermediate_size"])
     shapes: dict[str, Shape] = {}
-    for index in limited(range(int(config["num_hidden_layers"]))):
+    for index in limit_layers(range(int(config["num_hidden_layers"]))):
         layer = f"{TEXT_PREFIX}encoder.layers.{index}"
         shapes |= {f"{layer}.self_attn.{name}": (width, width) for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
         shapes |= {f"{layer}.mlp.fc1": (inner, width), f"{layer}.mlp.fc2": (width, inner)}
@@ -178,7 +178,7 @@ def text_shapes(config: Config, *, has_projection: bool) -> dict[str, Shape]:
 
 def unet_shapes(config: Config) -> dict[str, Shape]:
     """Return the shape of the weight of every layer of a `UNet2DConditionModel` of this config, by path."""
-    blocks = dict(limited(_blocks(config)))
+    blocks = dict(limit_layers(_blocks(config)))
     return {layer.path: _shape(layer.path, blocks, config) for layer in unet_layers(config)}
 
 

@@ -213,7 +213,7 @@ def t5_prompts(max_tokens: int, *, encoder: str = "", **embedding_tensors: str) 
 def chat_prompts(most_tokens: int, width_key: str, *, states_read: int = 1) -> TextSpec:
     """Return how families read prompts as messages of a chat, with the text encoder of `chat_parts`.
 
-    `most_tokens` are read of a prompt, without those of its template; longer prompts are truncated. `width_key` is the
+    `most_tokens` are read of a prompt, without its template's; longer prompts are truncated. `width_key` is the
     key in the transformer's config that holds the width of the text, `states_read` as in `TextSpec`.
     """
     return TextSpec(

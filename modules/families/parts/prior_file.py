@@ -1,4 +1,4 @@
-"""How files contain a prior (`effnet_model`): diffusers' names, and those of the published files.
+"""How files contain a prior (`effnet_model`): diffusers' names, and the names in the published files.
 
 They differ in the attention: queries, keys and values are one matrix there (PyTorch's `MultiheadAttention`).
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from modules.families.parts.single_file.detect import DENOISER_PREFIX, prefixed_names
 from modules.families.parts.single_file.record import DenoiserFile, PartLayout
-from modules.families.parts.single_file.slots import Slot, fused_slots, limited
+from modules.families.parts.single_file.slots import Slot, fused_slots, limit_layers
 from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget
 
@@ -30,7 +30,7 @@ class PriorLayers:
     """The layers of a family's priors, as functions of a config.
 
     `others` yields all but the attention's projections, each with the shape of its weight; `attention` the path of each
-    attention with its width; `residual` the paths of the residual blocks. `kohya_layout` is that of the names in
+    attention with its width; `residual` the paths of the residual blocks. `kohya_layout` is the layout of the names in
     kohya's form.
     """
 
@@ -41,7 +41,7 @@ class PriorLayers:
 
     def layout(self, config: Config) -> PartLayout:
         """Return the original layout of a prior. Raises ValueError for more layers than any model has."""
-        return PartLayout(_PART, DENOISER_PREFIX, tuple(limited(self._slots(config))))
+        return PartLayout(_PART, DENOISER_PREFIX, tuple(limit_layers(self._slots(config))))
 
     def targets(self, config: Config) -> Iterator[AdapterTarget]:
         """Yield the layers that adapter files can change.
@@ -49,10 +49,10 @@ class PriorLayers:
         The projections have names of their own in the original layout, too: ComfyUI divides the matrix. Raises
         ValueError for more layers than any model has.
         """
-        for path, shape in limited(self.others(config)):
+        for path, shape in limit_layers(self.others(config)):
             if not path.endswith(".depthwise"):  # no adapter is for convolutions within groups
                 yield self._target(path, _original(path), shape)
-        for path, width in limited(self.attention(config)):
+        for path, width in limit_layers(self.attention(config)):
             for name in _QKV:
                 yield self._target(f"{path}.{name}", f"{path}.attn.{name}", (width, width))
 

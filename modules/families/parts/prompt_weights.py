@@ -36,7 +36,7 @@ def weighted_texts(prompt: str) -> list[WeightedText]:
             _close(pieces, opened.pop()[1], _STEP if token == ")" else 1 / _STEP)
         else:
             pieces.append([token[1:] if token[0] == "\\" and len(token) > 1 else token, 1.0])
-    return _merged(pieces)
+    return _merge(pieces)
 
 
 def without_weights(prompt: str) -> str:
@@ -50,7 +50,7 @@ def _close(pieces: list[list[str | float]], start: int, factor: float) -> None:
         piece[1] = float(piece[1]) * factor
 
 
-def _merged(pieces: list[list[str | float]]) -> list[WeightedText]:
+def _merge(pieces: list[list[str | float]]) -> list[WeightedText]:
     merged: list[WeightedText] = []
     for text, weight in pieces:
         if merged and merged[-1].weight == weight:

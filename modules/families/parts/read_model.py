@@ -25,7 +25,7 @@ from modules.families.parts.single_file.checkpoint import (
 from modules.families.parts.single_file.denoiser_file import config_in_file, parts_inside
 from modules.families.parts.single_file.models import configs_of_model
 from modules.families.protocol import NONE_LATER, LayersReadLater, LoadRequest, never_packed, read_with_part
-from modules.families.registry import files_of, published
+from modules.families.registry import files_of, published_model
 from modules.families.separate_parts import advice_for, config_next_to, lack_of
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec
@@ -178,7 +178,7 @@ def _configs_of_model(checkpoint: Checkpoint) -> Mapping[str, Mapping[str, Any]]
 
 def _tokenizers(request: LoadRequest[FamilySettings], spec: FamilySpec, kind: FileKind) -> dict[str, Path]:
     """Return the tokenizers' folders of the published model that a file is of, from its repository."""
-    folder = locate_for(request, published(kind.model).repository, [])
+    folder = locate_for(request, published_model(kind.model).repository, [])
     return {encoder: folder / tokenizer for encoder, tokenizer in spec.tokenizers.items()}
 
 
@@ -194,7 +194,7 @@ def _with_published_parts(
     """
     if not lacking:
         return files
-    configs = published(kind.model).shipped_configs()
+    configs = published_model(kind.model).shipped_configs()
     configs |= {p.name: own for p in spec.parts if p.published_in and (own := config_next_to(lacking.get(p.name, "")))}
     added = {
         p.name: empty_part(load_factory(p.model_class), p.model.own_config(configs[p.name]))
@@ -234,11 +234,11 @@ def _with_part(
     dtype = _dtypes_to_read(request, spec).get(part.name, torch.float32)
     scheduler, record = files.scheduler, files_of(spec.name).denoiser_file
     if part.role == "denoiser" and record is not None and record.config_marks:
-        settings = dict(record.marked(read_checkpoint_header(path).shapes, settings))
+        settings = dict(record.with_marks(read_checkpoint_header(path).shapes, settings))
     if part.role == "denoiser" and request.may_be_distilled:
         own = dict(config_in_file(spec.name, read_checkpoint_header(path).weights, settings))
         if own != settings:
-            settings, scheduler = own, published(identify(path).model).shipped_configs()["scheduler"]
+            settings, scheduler = own, published_model(identify(path).model).shipped_configs()["scheduler"]
     if part.role == "vae":
         module = load_vae_file(vae_weights_at(path), part.model, settings, dtype)
     else:

@@ -13,7 +13,7 @@ from modules.memory.trace import TracedPass
 
 
 def seeing_passes(encoder: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
-    """Return the forward pass of the language model of a `Qwen2_5_VLModel`, and that of its vision encoder.
+    """Return the forward passes of the language model and of the vision encoder of a `Qwen2_5_VLModel`.
 
     The latter sees the largest image of the family's captions, as one window.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.single_file.slots import Slot, limited
+from modules.families.parts.single_file.slots import Slot, limit_layers
 from modules.formats.adapter_targets import AdapterTarget
 
 _SHARED = "encoder.embed_tokens.weight"  # `shared.weight`
@@ -29,7 +29,7 @@ def t5_targets(part: str, config: Mapping[str, Any], prefix: str) -> Iterator[Ad
 
     Raises ValueError where the config describes more layers than any model has.
     """
-    for path, shape in limited(t5_shapes(config)):
+    for path, shape in limit_layers(t5_shapes(config)):
         yield AdapterTarget(part, path, shape, {"text": path}, prefix, "text")
 
 
@@ -51,7 +51,7 @@ def t5_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]
 def t5_slots(config: Mapping[str, Any]) -> Iterator[Slot]:
     """Yield the slots of a T5 encoder in single files, which have transformers' own names."""
     names = ["shared.weight", "encoder.final_layer_norm.weight"]
-    names += [f"{path}.weight" for path, _ in limited(t5_shapes(config))]
+    names += [f"{path}.weight" for path, _ in limit_layers(t5_shapes(config))]
     names.append("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight")
     names += [
         f"encoder.block.{n}.layer.{k}.layer_norm.weight" for n in range(int(config["num_layers"])) for k in (0, 1)

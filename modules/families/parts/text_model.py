@@ -19,7 +19,7 @@ from modules.families.parts.files import ModelFiles
 from modules.families.parts.latent_model import LatentModel, Process
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.t5_text import T5Tower
-from modules.families.parts.token_rows import extended
+from modules.families.parts.token_rows import extend_embedding
 from modules.families.spec import FamilySpec, LoraNaming
 
 
@@ -180,4 +180,4 @@ class T5Model(TextModel[Process, TokenConditioning], ABC, Generic[Process]):
 
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace T5's states at the places of an embedding by rows (N, D)."""
-        extended(self.t5.encoder).add_outputs(self.t5.tokenizer.words[placeholder], rows_ND)
+        extend_embedding(self.t5.encoder).add_outputs(self.t5.tokenizer.words[placeholder], rows_ND)

@@ -71,7 +71,7 @@ class ExtendedEmbedding(nn.Embedding):
             destination.pop(prefix + name, None)
 
 
-def extended(encoder: Any) -> ExtendedEmbedding:
+def extend_embedding(encoder: Any) -> ExtendedEmbedding:
     """Return a text encoder's token embedding, which from now on can have new rows."""
     embedding = encoder.get_input_embeddings()
     if not isinstance(embedding, ExtendedEmbedding):
@@ -111,5 +111,5 @@ def add_words(encoders: Mapping[str, Any], rows: Mapping[str, Mapping[str, nn.Pa
     ids: dict[str, dict[str, Any]] = {}
     for placeholder, of_encoders in rows.items():
         for name, rows_ND in of_encoders.items():
-            ids.setdefault(name, {})[placeholder] = extended(encoders[name]).add(rows_ND)
+            ids.setdefault(name, {})[placeholder] = extend_embedding(encoders[name]).add(rows_ND)
     return ids

@@ -87,10 +87,10 @@ def cast_norms(module: Any) -> None:
     """
     for norm in module.modules():
         if isinstance(norm, RMSNorm) and norm.weight is not None and norm.bias is None:
-            norm.forward = partial(_normalized, norm)
+            norm.forward = partial(_normalize, norm)
 
 
-def _normalized(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+def _normalize(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     variance = hidden_states.to(torch.float32).pow(2).mean(-1, keepdim=True)
     scaled = hidden_states * torch.rsqrt(variance + norm.eps)
     product: torch.Tensor = scaled.to(norm.weight.dtype) * norm.weight

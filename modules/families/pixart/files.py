@@ -3,9 +3,9 @@
 diffusers' names have the prefix `transformer.`; ComfyUI also reads the names of the published checkpoints. diffusers'
 pipelines of PixArt load no LoRA: PEFT puts one into their transformer.
 
-The published checkpoints have the projections of queries, keys and values in one matrix, those of a prompt's keys and
-values in another. They have two tensors more: the positions, which are computed, and the embedding of a missing prompt,
-which sampling never uses (the authors' `convert_pixart_to_diffusers`).
+The published checkpoints have the projections of queries, keys and values in one matrix, the projections of a prompt's
+keys and values in another. They have two tensors more: the positions, which are computed, and the embedding of a
+missing prompt, which sampling never uses (the authors' `convert_pixart_to_diffusers`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.parts.single_file.record import PartLayout, Shapes
-from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
@@ -44,7 +44,7 @@ def linear_layers(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, i
     yield "txt_in", (width, int(config["joint_attention_dim"]))
     yield "time_text_embed.timestep_embedder.linear_1", (width, _EMBEDDED_TIME)
     yield "time_text_embed.timestep_embedder.linear_2", (width, width)
-    for block in limited(_blocks(config)):
+    for block in limit_layers(_blocks(config)):
         for name in _ATTENTION:
             yield f"{block}.attn.{name}", (width, width)
         for stream in ("img", "txt"):
@@ -93,7 +93,7 @@ TRANSFORMER_FILE = replace(_PLAIN_FILE, layout=_layout, config_marks={ZERO_TIME_
 
 
 def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
-    return {**configs, "transformer": TRANSFORMER_FILE.marked(shapes, configs["transformer"])}
+    return {**configs, "transformer": TRANSFORMER_FILE.with_marks(shapes, configs["transformer"])}
 
 
 # What makes a model different from the published one.

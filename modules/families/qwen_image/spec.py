@@ -2,7 +2,7 @@
 
 The text part of a Qwen2.5-VL reads the prompts, and the VAE is one of videos (`parts/frame_vae.py`). Qwen-Image and
 Qwen-Image-2512 differ in their weights alone. Qwen-Image-Edit edits one reference image, 2509 and 2511 up to
-three: their tokens are behind those of the image, and the whole Qwen2.5-VL sees them with the prompt. 2511 modulates
+three: their tokens are behind the image's, and the whole Qwen2.5-VL sees them with the prompt. 2511 modulates
 them as at the time 0 (`zero_cond_t` in the transformer's config).
 """
 
@@ -32,7 +32,7 @@ _BLOCK = r"^transformer_blocks\.\d+\."
 PACKED = 2
 """The side of the square of latents that is one token of the transformer."""
 MAX_TOKENS = 512
-"""The tokens of a prompt that the transformer reads (`QwenImagePipeline`), with those of the template behind it."""
+"""The tokens of a prompt that the transformer reads (`QwenImagePipeline`), including the template's behind it."""
 _TEMPLATE_TOKENS = 5
 ONE_REFERENCE = "edit_one"
 """The variant of the first Qwen-Image-Edit."""

@@ -18,7 +18,7 @@ def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, Trace
     """Return the forward pass of a `QwenImageTransformer2DModel`, for prompts of equal lengths."""
     cast_norms(transformer)
     positions = transformer.pos_embed
-    # It keeps those of each size, so that the pass at the first size would have other operations.
+    # It keeps the positions of each size, so that the pass at the first size would have other operations.
     positions._compute_video_freqs = partial(type(positions)._compute_video_freqs.__wrapped__, positions)
     config, patch = transformer.config, spec.latents.packed
 

@@ -46,8 +46,8 @@ class AttnProcessor:
             layer(hidden_states).unflatten(-1, (-1, attn.norm_q.weight.shape[0]))
             for layer in (attn.to_q, attn.to_k, attn.to_v)
         )
-        query = _rotated(attn.norm_q(query).to(value.dtype), *rotary_emb)
-        key = _rotated(attn.norm_k(key).to(value.dtype), *rotary_emb)
+        query = _rotate(attn.norm_q(query).to(value.dtype), *rotary_emb)
+        key = _rotate(attn.norm_k(key).to(value.dtype), *rotary_emb)
         text = dispatch_attention_fn(
             *(states[:, :length] for states in (query, key, value)), is_causal=True, backend=self._attention_backend
         )
@@ -143,7 +143,7 @@ def _rotary(
     return angles_BS1D.cos(), angles_BS1D.sin()
 
 
-def _rotated(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def _rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Return states (B, S, heads, D), each pair of whose channels is turned by its angle."""
     first, second = states.float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1)

@@ -3,9 +3,9 @@
 diffusers' names have the prefix `transformer.`, and its pipeline loads them. ComfyUI does not have the model; nodes of
 others read its published checkpoints.
 
-These checkpoints have the projections of queries, keys and values in one matrix, those of a prompt's keys and values in
-another. They also have positions, which only models of 2048 px and more use and which are computed, the embedding of a
-missing prompt, and a layer that predicted the loss (diffusers' `convert_sana_to_diffusers`).
+These checkpoints have the projections of queries, keys and values in one matrix, the projections of a prompt's keys and
+values in another. They also have positions, which only models of 2048 px and more use and which are computed, the
+embedding of a missing prompt, and a layer that predicted the loss (diffusers' `convert_sana_to_diffusers`).
 """
 
 from __future__ import annotations

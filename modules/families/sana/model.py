@@ -55,11 +55,11 @@ class LowerCaseTokenizer(ChatTokenizer):
 
     def count(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without the instruction."""
-        return super().count(as_read(prompt))
+        return super().count(normalize_prompt(prompt))
 
     def beyond(self, prompt: str, num_tokens: int) -> str:
         """Return the rest of a prompt after its first tokens."""
-        return super().beyond(as_read(prompt), num_tokens)
+        return super().beyond(normalize_prompt(prompt), num_tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class InstructedReader(ChatReader):
         return torch.cat([states_LD[:1], states_LD[self.begin :]])
 
 
-def as_read(prompt: str) -> str:
+def normalize_prompt(prompt: str) -> str:
     """Return a prompt as it is read: in lower case, without blanks at its ends."""
     return prompt.lower().strip()
 
@@ -92,7 +92,7 @@ def plain_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
     return ChatReader(encoder, tokenizer, ChatTemplate(START, ""), MAX_TOKENS, layers=(-1,))
 
 
-def instructed(reader: ChatReader) -> InstructedReader:
+def instruct(reader: ChatReader) -> InstructedReader:
     """Return how prompts are read, from how others are.
 
     The pipeline cuts the states where the instruction ends by itself. Its last token is a blank, which belongs to the
@@ -108,9 +108,9 @@ def instructed(reader: ChatReader) -> InstructedReader:
 class Sana(InstructedModel):
     """A transformer, a Gemma 2, an autoencoder; implements `ModelFamily`."""
 
-    def as_read(self, prompt: str) -> str:
+    def normalize_prompt(self, prompt: str) -> str:
         """Return a prompt in lower case, without blanks at its ends."""
-        return as_read(prompt)
+        return normalize_prompt(prompt)
 
     def predict(
         self,
@@ -150,7 +150,7 @@ def load(request: LoadRequest[SanaSettings]) -> Sana:
         scheduler=files.scheduler,
         folder=files.folder,
         lora_naming=naming_of("sana", files.parts, prediction="flow"),
-        reader=instructed(plain),
+        reader=instruct(plain),
         plain=plain,
     )
 

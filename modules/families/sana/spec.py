@@ -15,7 +15,7 @@ from modules.families.spec import FamilySpec, LatentSpec
 from modules.settings.layer_filter import LayerFilter
 
 MAX_TOKENS = 300
-"""The states of a prompt that the transformer reads, with that of the start token (`SanaPipeline`)."""
+"""The number of states of a prompt that the transformer reads, including the start token's (`SanaPipeline`)."""
 
 
 class SanaSettings(FamilySettings):

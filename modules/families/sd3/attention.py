@@ -29,10 +29,10 @@ class JointProcessor:
     ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return the attention of an image's states (B, tokens, channels), and of a text's, to both."""
         image = (attn.to_q, attn.to_k, attn.to_v, attn.norm_q, attn.norm_k)
-        projected = _projected(attn, hidden_states, *image)
+        projected = _project(attn, hidden_states, *image)
         if encoder_hidden_states is not None:
             text = (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj, attn.norm_added_q, attn.norm_added_k)
-            of_text = _projected(attn, encoder_hidden_states, *text)
+            of_text = _project(attn, encoder_hidden_states, *text)
             projected = tuple(torch.cat(pair, dim=2) for pair in zip(projected, of_text, strict=True))
         query, key, value = projected
         states = self.kernel(query, key, value).transpose(1, 2).flatten(2).to(query.dtype)
@@ -44,7 +44,7 @@ class JointProcessor:
         return image_states, text_states if attn.context_pre_only else attn.to_add_out(text_states)
 
 
-def _projected(
+def _project(
     attn: Any, states: torch.Tensor, to_q: nn.Module, to_k: nn.Module, to_v: nn.Module, norm_q: Any, norm_k: Any
 ) -> tuple[torch.Tensor, ...]:
     """Return the queries, keys and values (B, heads, tokens, channels) of states."""

@@ -176,7 +176,7 @@ def _original_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
-    """Return the configs without those of the text encoders that the file lacks."""
+    """Return the configs without the ones of text encoders that the file lacks."""
     return {n: c for n, c in configs.items() if n not in _PREFIXES or any(s.startswith(_PREFIXES[n]) for s in shapes)}
 
 
@@ -315,7 +315,7 @@ def _checkpoint(header: CheckpointHeader) -> FileKind | None:
     return checkpoint_kind(header, model)
 
 
-def _named(repository: str) -> str:
+def _variant_in_name(repository: str) -> str:
     name = repository.lower()
     if "large" in name:
         return _LARGE_35.name
@@ -329,5 +329,5 @@ FILES = FamilyFiles(
     checkpoint=_checkpoint,
     denoiser_file=TRANSFORMER_FILE,
     lora_words=(("3.5-large", _LARGE_35.name), ("sd3", _MEDIUM_35.name)),
-    repository_model=_named,
+    repository_model=_variant_in_name,
 )

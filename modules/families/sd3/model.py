@@ -20,7 +20,7 @@ from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import FlowModel, flow_facts
-from modules.families.parts.token_rows import add_words, extended
+from modules.families.parts.token_rows import add_words, extend_embedding
 from modules.families.protocol import LoadRequest
 from modules.families.sd3.files import published_name
 from modules.families.sd3.spec import SD3, Sd3Settings, unread_queries
@@ -41,7 +41,7 @@ class Sd3Conditioning(EncoderStates):
     def joint(self, width: int, pooled_width: int, t5_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the transformer's inputs: states (B, 77 + t5_tokens, width), and pooled states (B, pooled_width).
 
-        The states are those of both CLIPs side by side, with zeros behind them, and then T5's. Zeros stand for an
+        The states are both CLIPs' side by side, with zeros behind them, and then T5's. Zeros stand for an
         encoder that the model lacks; the states and the pooled states of a CLIP have the same width.
         """
         like = next(iter(self.states.values()))
@@ -157,7 +157,7 @@ class StableDiffusion3(FlowModel[Sd3Conditioning]):
 
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
-        extended(self.modules[part]).add_outputs(self._tower(part).tokenizer.words[placeholder], rows_ND)
+        extend_embedding(self.modules[part]).add_outputs(self._tower(part).tokenizer.words[placeholder], rows_ND)
 
     def _tower(self, part: str) -> TextTower | T5Tower:
         if part in self.clips:

@@ -37,7 +37,7 @@ class StableCascade(EffNetModel[PooledConditioning]):
     text_class = PooledConditioning
 
     def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: all but the autoencoder's and that of an image."""
+        """Return whether a denoising loss reaches a layer: all but the autoencoder's, and the layer for an image."""
         return super().reaches(part, name) and not name.startswith(OF_IMAGES)
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> PooledConditioning:
@@ -123,8 +123,8 @@ class StableCascadeAutoencoder(EffNetAutoencoder):
         latent_channels: int = 16,
         num_steps: int = 10,
     ) -> None:
-        """`decoder` and `vqgan` are the configs of the two; `stages`, each as the values of a `Stage`, are those of an
-        encoder that is not EfficientNetV2-S. Decoding takes `num_steps`.
+        """`decoder` and `vqgan` are the configs of the two; `stages`, each as the values of a `Stage`, are the stages
+        of an encoder that is not EfficientNetV2-S. Decoding takes `num_steps`.
         """
         super().__init__()
         self.effnet = EffNetEncoder(own_stages(stages), width, latent_channels)

@@ -184,7 +184,7 @@ class WuerstchenAutoencoder(EffNetAutoencoder):
         num_steps: int = 12,
     ) -> None:
         """`decoder`, `vqgan` and `text_encoder` are the configs of the three; `stages`, each as the values of a
-        `Stage`, are those of an encoder that is not EfficientNetV2-S. Decoding takes `num_steps`.
+        `Stage`, are the stages of an encoder that is not EfficientNetV2-S. Decoding takes `num_steps`.
         """
         super().__init__()
         self.effnet = EffNetEncoder(own_stages(stages), width, latent_channels, is_scaled=True)

@@ -4,9 +4,9 @@ Adapter files name the layers as diffusers does, behind `lora_unet_`, `transform
 `diffusion_model.`: the published checkpoint has separate projections of queries, keys and values, too. Files that
 were made with ComfyUI's checkpoint have its names, with these projections in one matrix; they are read alone.
 
-A file of the transformer has diffusers' names or those of ComfyUI's checkpoints: with the projections of queries, keys
-and values in one matrix, other names of the norms of queries and keys, of the output projection and of the layers at
-both ends, and the prefix `model.diffusion_model.` or none (diffusers'
+A file of the transformer has diffusers' names or the names of ComfyUI's checkpoints: with the projections of queries,
+keys and values in one matrix, other names of the norms of queries and keys, of the output projection and of the layers
+at both ends, and the prefix `model.diffusion_model.` or none (diffusers'
 `convert_z_image_transformer_checkpoint_to_diffusers`).
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.families.parts.single_file.slots import Slot, fused_slots, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, fused_slots, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_forms import Layout
@@ -116,7 +116,7 @@ def _layers(configs: Configs) -> Iterator[tuple[str, tuple[int, int]]]:
     width, refiners = int(config["dim"]), int(config["n_refiner_layers"])
     inner, time = int(width / 3 * 8), min(width, _EMBEDDED_TIME)
     counts = {"layers": int(config["n_layers"]), "noise_refiner": refiners, "context_refiner": refiners}
-    for block in limited(f"{group}.{index}" for group, count in counts.items() for index in range(count)):
+    for block in limit_layers(f"{group}.{index}" for group, count in counts.items() for index in range(count)):
         for name in ("to_q", "to_k", "to_v", "to_out.0"):
             yield f"{block}.attention.{name}", (width, width)
         for name, shape in (("w1", (inner, width)), ("w2", (width, inner)), ("w3", (inner, width))):

@@ -46,8 +46,9 @@ class AlignProp(Section):
         Literal["sampled", "own"],
         Setting(
             "Clean images",
-            "The images that are noised for the trained step: sampled by the model itself, or those of your concepts, "
-            "which samples nothing and is as fast as denoising. Published: fewer than 1,500 photographs will do.",
+            "The images that are noised for the trained step: sampled by the model itself, or the images of your "
+            "concepts, which samples nothing and is as fast as denoising. Published: fewer than 1,500 photographs will "
+            "do.",
             choice_labels={"sampled": "Sampled by the model", "own": "Your images"},
             applies_when=_DIRECT,
         ),

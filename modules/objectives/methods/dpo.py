@@ -68,7 +68,7 @@ class Dpo(Section):
         advanced_setting(
             "SFT weight",
             "The weight of the denoising loss on the chosen images, which is added. It keeps the quality of the chosen "
-            "images from falling together with that of the rejected ones.",
+            "images from falling together with the rejected images' probability.",
             applies_when=_WITH_REFERENCE,
         ),
     ] = 0.0

@@ -127,7 +127,7 @@ class OnlineDpo(Section):
         advanced_setting(
             "SFT weight",
             "The weight of the denoising loss on the chosen images, which is added. It keeps their quality from "
-            "falling together with that of the rejected ones.",
+            "falling together with the rejected images' probability.",
             applies_when=_OF_IMAGES,
         ),
     ] = 0.0

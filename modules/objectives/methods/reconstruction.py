@@ -69,7 +69,7 @@ class Reconstruction(Section):
         str,
         advanced_setting(
             "LPIPS file",
-            "The weights of VGG16's features in the perceptual distance: those of LPIPS for VGG16, version 0.1.",
+            "The weights of VGG16's features in the perceptual distance: the weights of LPIPS for VGG16, version 0.1.",
             path_kind="file",
             empty_means="the published ones",
             applies_when=_PERCEPTUAL,

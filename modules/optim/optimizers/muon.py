@@ -13,7 +13,7 @@ from modules.optim.terms.arguments import by_name
 from modules.optim.terms.muon import hidden_entries
 from modules.settings.field import Section, When, advanced_setting
 from modules.system.patterns import fault_of_pattern
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 _HAS_ADAM = When("muon_with_aux_adam", (True,))
 _of_adam = partial(advanced_setting, empty_means="the library's default")
@@ -157,7 +157,7 @@ def filter_problems(settings: Muon | AdvancedMuon) -> Iterator[Problem]:
         return
     for entry in hidden_entries(settings):
         if fault := fault_of_pattern(entry):
-            message = f"{shown(entry)} is not a valid regular expression: {fault}."
+            message = f"{quote(entry)} is not a valid regular expression: {fault}."
             yield Problem("muon_hidden_layers", message, "error", "Correct it, or switch regular expressions off.")
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from modules.optim.schedule_spec import Position, ScheduleSettings, ScheduleSpec
 from modules.optim.schedules.expression import ExpressionError, evaluate
 from modules.settings.field import Setting
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 # Each function takes the step, counted from 0, and the learning rate that is set, then the arguments of torch's
 # constructor. It returns the learning rate that torch's class sets there, when it is stepped once per optimizer step.
@@ -222,7 +222,7 @@ def _class_of(class_name: str) -> str:
     module, _, name = class_name.strip().rpartition(".")
     if name in TORCH_SCHEDULES and module in ("", _MODULE):
         return name
-    what = "no class is given" if not class_name.strip() else f"the class {shown(class_name)} is not supported"
+    what = "no class is given" if not class_name.strip() else f"the class {quote(class_name)} is not supported"
     raise ValueError(
         f"{what}: supported are the classes of {_MODULE} that depend on the step alone, {', '.join(TORCH_SCHEDULES)}"
     )
@@ -247,7 +247,7 @@ def _arguments(text: str, placeholders: tuple[tuple[str, float], ...]) -> dict[s
     for line in filter(None, map(str.strip, text.splitlines())):
         name, equals, value = (part.strip() for part in line.partition("="))
         if not equals or not name.isidentifier():
-            raise ValueError(f"the argument {shown(line)} should be name = value")
+            raise ValueError(f"the argument {quote(line)} should be name = value")
         arguments[name] = _value(name, value, dict(placeholders))
     return arguments
 
@@ -266,7 +266,7 @@ def _value(name: str, text: str, placeholders: Mapping[str, float]) -> Any:
     try:
         number = evaluate(text, placeholders)
     except ExpressionError as error:
-        raise ValueError(f"the value {shown(text.strip())} of {name} cannot be used: {error}") from error
+        raise ValueError(f"the value {quote(text.strip())} of {name} cannot be used: {error}") from error
     return int(number) if number.is_integer() else number
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from modules.optim.schedule_spec import Position, ScheduleSettings, ScheduleSpec
 from modules.settings.field import Setting
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 _MAX_POINTS = 200
 _MAX_FACTOR = 1000.0
@@ -49,9 +49,9 @@ def _parse_points(text: str) -> tuple[tuple[float, float], ...]:
         try:
             point = float(progress), float(factor)
         except ValueError as error:
-            raise ValueError(f"{shown(entry)} should be two numbers, progress:factor") from error
+            raise ValueError(f"{quote(entry)} should be two numbers, progress:factor") from error
         if not 0 <= point[0] <= 1 or not 0 <= point[1] <= _MAX_FACTOR:
-            raise ValueError(f"{shown(entry)} should have a progress from 0 to 1 and a factor from 0 to 1,000")
+            raise ValueError(f"{quote(entry)} should have a progress from 0 to 1 and a factor from 0 to 1,000")
         points.append(point)
     if not points:
         raise ValueError("there are no points")

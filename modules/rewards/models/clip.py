@@ -49,7 +49,7 @@ class ClipImageEncoder:
         self._device = context.device
         self._fit: Fit = fit
         self._tokenizer = load_clip_tokenizer(None)
-        self._encode_image = context.checkpointed(self.model.vision_model, CLIPEncoderLayer)
+        self._encode_image = context.with_checkpointing(self.model.vision_model, CLIPEncoderLayer)
 
     @property
     def width(self) -> int:

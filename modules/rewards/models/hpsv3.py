@@ -170,8 +170,8 @@ class HumanPreference:
         self._tokenizer = tokenizer
         self._reward_id, self._padding = tokenizer.id_of(_REWARD_TOKEN), tokenizer.id_of("<|endoftext|>")
         self._device = context.device
-        self._encode_image = context.checkpointed(model.visual, Qwen2VLVisionBlock)
-        self._read = context.checkpointed(model.language_model, Qwen2VLDecoderLayer)
+        self._encode_image = context.with_checkpointing(model.visual, Qwen2VLVisionBlock)
+        self._read = context.with_checkpointing(model.language_model, Qwen2VLDecoderLayer)
 
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the scores (B,)."""

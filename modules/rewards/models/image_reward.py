@@ -151,8 +151,8 @@ class ImageReward:
         self.vision, self.text, self.head = encoders
         self._tokenizer = tokenizer
         self._device = context.device
-        self._encode_image = context.checkpointed(self.vision, BlipEncoderLayer)
-        self._encode_text = context.checkpointed(self.text, BlipTextLayer)
+        self._encode_image = context.with_checkpointing(self.vision, BlipEncoderLayer)
+        self._encode_text = context.with_checkpointing(self.text, BlipTextLayer)
 
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the scores (B,). Captions are truncated to 35 tokens."""

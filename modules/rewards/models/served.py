@@ -26,7 +26,7 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServerReward:
     """Scores images with a client of a server, without a gradient."""
 
     client: Client
@@ -45,4 +45,4 @@ class Served:
 def make_served(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward. Raises DarkroomError where the settings are not valid, or the address is not approved."""
     require_approval(parse_address(scorer.address), context.approved_hashes)
-    return Served(load_factory(REWARDS[scorer.kind].client)(scorer, context.patience, context.vision_model_key))
+    return ServerReward(load_factory(REWARDS[scorer.kind].client)(scorer, context.patience, context.vision_model_key))

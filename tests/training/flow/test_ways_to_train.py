@@ -14,7 +14,7 @@ from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.repository import index_file
 from tests.builders.configs import laid_over
 from tests.builders.editing_models import EDITING_MODELS, with_references
@@ -36,7 +36,7 @@ def test_a_fine_tune_is_a_folder_that_loads_again(config: Config, model: Path, t
     index_of_it = index_file(saved)
     assert index_of_it is not None
     index = json.loads(index_of_it.read_text())
-    processors = published(identify(saved).model).index
+    processors = published_model(identify(saved).model).index
     for tokenizer in (folder.name for folder in model.glob("*tokenizer*")):
         settings = json.loads((saved / tokenizer / "tokenizer_config.json").read_text())
         assert index[tokenizer][:2] == processors.get(tokenizer, ["transformers", settings["tokenizer_class"]])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES, published
+from modules.families.registry import FAMILIES, published_model
 from modules.system.factories import load_factory
 from tests.unit.test_kinds import write_header
 from trainer.preflight.part_files import fitting_files
@@ -16,7 +16,7 @@ from trainer.preflight.part_files import fitting_files
 
 def part_file(path: Path, model: str, name: str) -> Path:
     """Write the header of a part of a published model, under diffusers' or transformers' names."""
-    record = published(model)
+    record = published_model(model)
     part = next(p for p in FAMILIES[record.family].parts if p.name == name)
     kind: Any = load_factory(part.model_class)
     config = record.shipped_configs()[name]

@@ -11,7 +11,7 @@ from modules.config.usage import with_kind
 from modules.families.kinds.record import ModelType
 from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT
-from modules.model_finder.finder import FoundModel, ModelSearch, ranked
+from modules.model_finder.finder import FoundModel, ModelSearch, rank_models
 from modules.model_finder.programs import BASE_MODELS
 from modules.settings.edit import set_path
 from modules.system.errors import DarkroomError
@@ -155,7 +155,7 @@ class FoundModels:
 
     def _rank(self) -> None:
         found = list(self._search.found)
-        self.models = ranked([m for m in found if not m.is_part], self._form.config.family.name)
+        self.models = rank_models([m for m in found if not m.is_part], self._form.config.family.name)
         parts = sorted((m for m in found if m.is_part), key=lambda m: -m.size_bytes)
         self.part_files = [m.path for m in parts]
         self.changed()

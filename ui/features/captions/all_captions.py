@@ -12,7 +12,7 @@ from typing import Literal
 from modules.data.captions.caption_file import parse_caption_file
 from modules.system.problem import count
 from ui.features.captions.image_set import ImageSet, Source, read_images
-from ui.features.captions.replacing import Change, Outcome, Written, apply, undo
+from ui.features.captions.replacing import Change, Outcome, WrittenFile, apply, undo
 from ui.loop.background import Background
 from ui.loop.signal import Signal
 
@@ -23,7 +23,7 @@ CHOICES: Mapping[Choice, str] = {
     "without": "Without these words",
     "empty": "Without a caption",
 }
-Undo = tuple[Written, ...]
+Undo = tuple[WrittenFile, ...]
 _MAX_AT_ONCE = 200  # files that are written while the window waits
 
 
@@ -85,7 +85,7 @@ class AllCaptions:
     def list(self, choice: Choice, words: str) -> None:
         """List the images of a choice: those whose captions or names have all the words, or do not."""
         self.choice, self.words = choice, words
-        self.images = tuple(listed(self.set, choice, words))
+        self.images = tuple(list_images(self.set, choice, words))
         self.changed()
 
     @property
@@ -178,7 +178,7 @@ class AllCaptions:
         self.changed()
 
 
-def listed(images: ImageSet, choice: Choice, words: str) -> Sequence[Path]:
+def list_images(images: ImageSet, choice: Choice, words: str) -> Sequence[Path]:
     """Return the images of a choice. The words are looked for in captions, without regard to capitals."""
     terms = words.lower().split()
     if choice == "empty":

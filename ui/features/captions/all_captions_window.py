@@ -47,7 +47,7 @@ class AllCaptionsWindow(Window):
         self._build(chosen)
         self._unsubscribe = (
             self.model.changed.subscribe(self._soon),
-            self.model.written.subscribe(self._written),
+            self.model.written.subscribe(self._after_write),
         )
         self.model.open(sources[chosen])
         self.appear(*_SIZE)
@@ -141,7 +141,7 @@ class AllCaptionsWindow(Window):
         choice, words = self.choice.get(), self.words.get()
         self.model.list(cast(Choice, "with" if choice == "all" and words.strip() else choice), words)
 
-    def _written(self) -> None:
+    def _after_write(self) -> None:
         """Let the pages count again once nothing was written for a moment."""
         key = (self, "counts")
         self._context.pump.redraw_soon(key, self._context.captions_changed, quiet_seconds=_COUNT_SECONDS)

@@ -89,7 +89,7 @@ class CaptionRows(Panel):
         """Show the captions as they are now; the one that is being typed stays."""
         for cell in self.cells:
             if cell.image is not None and not cell.is_edited:
-                cell.set_text(self._shown(cell.image))
+                cell.set_text(self._caption_text(cell.image))
         self.draw_soon()
 
     def commit(self) -> None:
@@ -146,7 +146,7 @@ class CaptionRows(Panel):
             cell.image = self.images[number] if number < len(self.images) else None
             if cell.image is not None:
                 cell.name.set_text(cell.image.name)
-                cell.set_text(self._shown(cell.image))
+                cell.set_text(self._caption_text(cell.image))
         self._place()
         total = max(1, len(self.images))
         self.bar.set(self.first / total, min(1.0, (self.first + len(self.cells)) / total))
@@ -209,9 +209,9 @@ class CaptionRows(Panel):
     def _commit(self, cell: _Cell) -> None:
         if cell.image is not None and cell.is_edited:
             cell.text = cell.variable.get()
-            self._edit(cell.image, cell.text + self._text_of(cell.image)[len(self._shown(cell.image)) :])
+            self._edit(cell.image, cell.text + self._text_of(cell.image)[len(self._caption_text(cell.image)) :])
 
-    def _shown(self, image: Path) -> str:
+    def _caption_text(self, image: Path) -> str:
         """Return the caption of an image without the line ends at its end, which stay."""
         return self._text_of(image).rstrip("\n")
 
@@ -219,5 +219,5 @@ class CaptionRows(Panel):
         """Take back what was typed; without that, the key closes the window."""
         if cell.image is None or not cell.is_edited:
             return None
-        cell.set_text(self._shown(cell.image))
+        cell.set_text(self._caption_text(cell.image))
         return "break"

@@ -12,7 +12,7 @@ from modules.data.captions.caption_file import parse_caption_file
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from ui.features.captions.image_set import ImageSet
-from ui.features.captions.replacing import Change, Outcome, Search, Written, apply, changes, undo
+from ui.features.captions.replacing import Change, Outcome, Search, WrittenFile, apply, changes, undo
 from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.widgets.controls import Button, Switch
@@ -57,7 +57,7 @@ class ReplaceWindow(Window):
     ) -> None:
         super().__init__(master, context.theme, "Find and replace in captions")
         self.changes: tuple[Change, ...] = ()
-        self.last: tuple[Written, ...] = ()
+        self.last: tuple[WrittenFile, ...] = ()
         """The files of the last replacement, to undo it."""
         self._context, self._session, self._written = context, session, written
         self._job: Job | None = None

@@ -59,7 +59,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFile:
     """A file that was changed: its content before and after; None if there was no file."""
 
     path: Path
@@ -71,7 +71,7 @@ class Written:
 class Outcome:
     """The files that were written, and those that were not, each with the reason."""
 
-    written: tuple[Written, ...]
+    written: tuple[WrittenFile, ...]
     left: tuple[tuple[Path, str], ...] = ()
 
 
@@ -103,13 +103,13 @@ def apply(changes: Sequence[Change]) -> Outcome:
                 continue
             after = with_text(file, change.after)
             write_bytes(Path(os.path.realpath(change.path)), after)
-            written.append(Written(change.path, file.content, after))
+            written.append(WrittenFile(change.path, file.content, after))
         except OSError as error:
             skipped.append((change.path, error.strerror or str(error)))
     return Outcome(tuple(written), tuple(skipped))
 
 
-def undo(written: Sequence[Written]) -> Outcome:
+def undo(written: Sequence[WrittenFile]) -> Outcome:
     """Restore the files that `apply` wrote. One that was changed since is left alone."""
     restored, skipped = [], []
     for item in written:
@@ -121,7 +121,7 @@ def undo(written: Sequence[Written]) -> Outcome:
                 item.path.unlink()
             else:
                 write_bytes(Path(os.path.realpath(item.path)), item.before)
-            restored.append(Written(item.path, item.after, item.before))
+            restored.append(WrittenFile(item.path, item.after, item.before))
         except OSError as error:
             skipped.append((item.path, error.strerror or str(error)))
     return Outcome(tuple(restored), tuple(skipped))

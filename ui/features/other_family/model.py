@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from modules.config.codec import Loaded
+from modules.config.codec import LoadedConfig
 from modules.config.other_family import CarriedOver, start_of, train_on
 from modules.config.presets import Preset, families_for_card, list_presets, preset_for, readable_configs
 from modules.config.schema import Config
@@ -129,7 +129,7 @@ class Moving:
         if self.result is None:
             return False
         name = f"{self._form.source.name.lstrip('#')} on {FAMILIES[self.family].label}"
-        documents.open_config(Loaded(self.result.config, list(self.result.notes)), name)
+        documents.open_config(LoadedConfig(self.result.config, list(self.result.notes)), name)
         return True
 
     def close(self) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from modules.config.presets import (
+    DeletedPreset,
     Preset,
-    Trashed,
     delete_preset,
     describe_preset,
     duplicate_preset,
@@ -67,7 +67,7 @@ class Presets(Window):
         self.visible: list[PresetRow] = []
         self._all: list[PresetRow] = []
         self._context = context
-        self._trashed: list[list[Trashed]] = []  # of each deletion
+        self._trashed: list[list[DeletedPreset]] = []  # of each deletion
         self._path_to_select = context.form.source.path
         px = context.theme.px
         self.find = TextVar(master=self)
@@ -149,7 +149,7 @@ class Presets(Window):
         """Move the selected own presets to the trash folder."""
         presets = [r.preset for r in self._selected_rows() if not r.preset.is_built_in]
 
-        trashed: list[Trashed] = []
+        trashed: list[DeletedPreset] = []
         if presets:
             them = "it" if len(presets) == 1 else "them"
             self._do(

@@ -299,7 +299,7 @@ class QueuePage:
         control = self._queue
         selection = {item.number for item in self.selected_items}
         self._items = control.queue.items
-        known = self._differences.known(self._items)
+        known = self._differences.known_differences(self._items)
         if None in known and self._comparison is None:
             compare = partial(self._differences.compare, self._items)
             self._comparison = self._context.pump.lasting.run(compare, self._keep_differences)
@@ -370,7 +370,7 @@ class QueuePage:
         """
         if self._facts_of[0] is not item:
             self._facts_of = (item, "\n".join(detail_lines(item)))
-        difference = self._differences.known(self._items)[self._items.index(item)]
+        difference = self._differences.known_differences(self._items)[self._items.index(item)]
         return item.message, difference or Difference(), self._facts_of[1]
 
     def _item_to_skip(self) -> Item | None:

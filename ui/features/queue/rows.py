@@ -78,7 +78,7 @@ class Differences:
     def __init__(self) -> None:
         self._known: dict[int, tuple[object, Difference]] = {}
 
-    def known(self, items: Sequence[Item]) -> list[Difference | None]:
+    def known_differences(self, items: Sequence[Item]) -> list[Difference | None]:
         """Return the difference of each item; None for those that have changed since they were last compared."""
         found = (self._known.get(item.number, (None, None)) for _, _, item in _pairs(items))
         keys = (_key(*pair) for pair in _pairs(items))
@@ -87,7 +87,7 @@ class Differences:
 
     def compare(self, items: Sequence[Item]) -> None:
         """Compare the items of which the difference is not known: for a background thread."""
-        for pair, difference in zip(_pairs(items), self.known(items)[1:], strict=True):
+        for pair, difference in zip(_pairs(items), self.known_differences(items)[1:], strict=True):
             if difference is None:
                 self._known[pair[2].number] = (_key(*pair), _difference(*pair))
 

@@ -9,7 +9,13 @@ from functools import partial
 
 from modules.config.schema import Config
 from modules.system.problem import count
-from trainer.run_folder.differences import MACHINE_LABELS, file_differences, image_differences, listed, version_text
+from trainer.run_folder.differences import (
+    MACHINE_LABELS,
+    file_differences,
+    image_differences,
+    list_differences,
+    version_text,
+)
 from trainer.run_folder.recipe import Recipe, known_recipe
 from trainer.run_folder.records import RunRecord, config_of
 from ui.features.runs.model import memory_text, row_of, start_text, step_text
@@ -115,11 +121,11 @@ def _facts_of(recipe: Recipe) -> dict[str, str]:
 
 
 def _model_text(first: Recipe, recipe: Recipe) -> str:
-    return listed(file_differences(first, recipe)) or _SAME
+    return list_differences(file_differences(first, recipe)) or _SAME
 
 
 def _image_text(first: Recipe, recipe: Recipe) -> str:
-    return listed(image_differences(first.concepts, recipe.concepts)) or _SAME
+    return list_differences(image_differences(first.concepts, recipe.concepts)) or _SAME
 
 
 def setting_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]]]:

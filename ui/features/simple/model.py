@@ -14,7 +14,7 @@ from modules.config.schema import Config
 from modules.config.usage import reads_references
 from modules.data.concept import Concept
 from modules.data.subjects import Amount, LengthChoice, is_too_long, is_too_short, length_choices
-from modules.system.problem import about, count, cut, format_size, with_article
+from modules.system.problem import about, count, format_size, shorten, with_article
 from ui.features.simple.here import (
     Here,
     describe_machine,
@@ -288,14 +288,16 @@ def _describe_samples(progress: Progress) -> str:
     prompts = _prompts(progress)
     if not prompts:
         return "Add a prompt with the words of your captions: its images show how the run is going."
-    named = [cut(" ".join(p.split()), max_chars=_MAX_CAPTION_CHARS) or "(no prompt)" for p in prompts[:_MAX_PROMPTS]]
+    named = [
+        shorten(" ".join(p.split()), max_chars=_MAX_CAPTION_CHARS) or "(no prompt)" for p in prompts[:_MAX_PROMPTS]
+    ]
     more = f", and {len(prompts) - len(named):,} more" if len(prompts) > len(named) else ""
     off = " Samples are off." if progress.config.sampling.every.is_never else ""
     return f"{'; '.join(named)}{more}.{off}"
 
 
 def _prompt_choices(progress: Progress) -> tuple[Choice, ...]:
-    text = cut(" ".join(progress.caption.split()), max_chars=_MAX_CAPTION_CHARS)
+    text = shorten(" ".join(progress.caption.split()), max_chars=_MAX_CAPTION_CHARS)
     return (Choice("Use a caption", f"The first one: {text}", "prompt"),) if text else ()
 
 
@@ -362,7 +364,7 @@ FIELDS = tuple(path for step in STEPS for path in step.fields)
 
 
 def has_field(config: Config, path: str) -> bool:
-    """Return whether the page has the field at a path; those of an adapter under other headings are not there."""
+    """Return whether the page has the field at a path; fields of an adapter under other headings are left out."""
     records = [record for record in top_records(type(config)).values() if record.path in FIELDS]
     inner = (inline_records(config, record) if record.kind == "section" else (record,) for record in records)
     return path in FIELDS or any(f"{path}.".startswith(f"{shown.path}.") for shown in chain.from_iterable(inner))

@@ -32,7 +32,7 @@ class Enter:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class DialogAnswer:
     """The dialog is answered. `replaces` is set if a file of that name exists and must be asked about."""
 
     paths: tuple[Path, ...]
@@ -46,7 +46,7 @@ class Rejection:
     reason: str
 
 
-Outcome = Enter | Chosen | Rejection
+Outcome = Enter | DialogAnswer | Rejection
 
 
 class Browser:
@@ -149,7 +149,7 @@ class Browser:
 
     # -- answers
 
-    def activated(self) -> Outcome | None:
+    def activate(self) -> Outcome | None:
         """Return the meaning of a double click or Return on the entry at the cursor."""
         if not 0 <= self.cursor < len(self.shown):
             return None
@@ -165,11 +165,11 @@ class Browser:
             case "folder" | "folders":
                 if self.problem:
                     return Rejection(self.problem)
-                return Chosen(chosen or (self.folder,))
+                return DialogAnswer(chosen or (self.folder,))
             case "open":
                 if not chosen:
                     return Rejection("Select a file.")
-                return Enter(chosen[0]) if self._is_folder(chosen[0]) else Chosen(chosen[:1])
+                return Enter(chosen[0]) if self._is_folder(chosen[0]) else DialogAnswer(chosen[:1])
             case "save":
                 return self._save_answer()
 
@@ -180,11 +180,11 @@ class Browser:
             return Enter(path)
         match self.purpose:
             case "open":
-                return Chosen((path,)) if path.exists() else Rejection(f"{path} does not exist.")
+                return DialogAnswer((path,)) if path.exists() else Rejection(f"{path} does not exist.")
             case "save":
                 if not path.parent.is_dir():
                     return Rejection(f"The folder {path.parent} does not exist.")
-                return Chosen((path,), replaces=path.exists())
+                return DialogAnswer((path,), replaces=path.exists())
             case _:
                 return Rejection(f"{path} is not a folder." if path.exists() else f"{path} does not exist.")
 
@@ -226,7 +226,7 @@ class Browser:
             path = path.with_name(path.name + suffix)
         if not path.parent.is_dir():
             return Rejection(f"The folder {path.parent} does not exist.")
-        return Chosen((path,), replaces=path.exists())
+        return DialogAnswer((path,), replaces=path.exists())
 
     def _suffixes_of_kind(self) -> list[str]:
         patterns = self.kinds[self.kind][1].split()

@@ -16,7 +16,7 @@ from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry as TextEntry
 from ui.widgets.files.board import FileBoard
-from ui.widgets.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejection
+from ui.widgets.files.browser import Browser, DialogAnswer, Enter, Outcome, Purpose, Rejection
 from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
 from ui.widgets.files.location import PathEntry, PlacesList
 from ui.widgets.files.new_folder import NewFolderBar, create_folder
@@ -148,7 +148,7 @@ class FileDialog(Dialog):
                 self.open(folder)
             case Rejection(reason):
                 self._say(reason, "error")
-            case Chosen(paths, replaces) if not replaces or self._may_replace(paths[0]):
+            case DialogAnswer(paths, replaces) if not replaces or self._may_replace(paths[0]):
                 self._result = paths
                 is_folder = self.browser.purpose in ("folder", "folders")
                 self._services.memory.note_folder(paths[0] if is_folder else paths[0].parent)
@@ -233,7 +233,7 @@ class FileDialog(Dialog):
 
     def _activate(self) -> None:
         self.browser.name = self.name.get()
-        self._take(self.browser.activated())
+        self._take(self.browser.activate())
 
     def _typed_path(self, _event: object) -> str:
         self._take_typed()
@@ -243,7 +243,7 @@ class FileDialog(Dialog):
         """Take the path that was typed; a folder is opened, or with `chooses_folders` the answer."""
         outcome = self.browser.typed(self.path.get())
         if chooses_folders and isinstance(outcome, Enter):
-            outcome = Chosen((outcome.folder,))
+            outcome = DialogAnswer((outcome.folder,))
         self.path_entry.mark_invalid(isinstance(outcome, Rejection))
         self._take(outcome)
         if isinstance(outcome, Enter):

@@ -27,7 +27,7 @@ from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.registry import FAMILIES
 from modules.objectives.losses import LOSSES
 from modules.optim.schedule_registry import SCHEDULES
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 _METHODS = {"LORA": "adapter", "FINE_TUNE": "full", "EMBEDDING": "embedding", "FINE_TUNE_VAE": "vae"}
 _SCHEDULE = "training.schedule"
@@ -227,7 +227,7 @@ def schedule_from(rest: Tree, notes: Notes, steps_per_update: int) -> Tree:
         notes.append(
             Problem(
                 _SCHEDULE,
-                f"learning_rate_scheduler = {shown(theirs)} is not a known schedule; constant is used instead.",
+                f"learning_rate_scheduler = {quote(theirs)} is not a known schedule; constant is used instead.",
                 "warning",
             )
         )
@@ -249,7 +249,7 @@ def _convert_warmup(rest: Tree, schedule: Tree, notes: Notes, steps_per_update: 
     given = rest.pop("learning_rate_warmup_steps", 200.0)
     warmup = number(given)
     if warmup is None or warmup / steps_per_update > _MAX_WARMUP_STEPS:
-        message = f"learning_rate_warmup_steps = {shown(given)} is not valid; warm-up is off."
+        message = f"learning_rate_warmup_steps = {quote(given)} is not valid; warm-up is off."
         notes.append(Problem(f"{_SCHEDULE}.warmup_steps", message, "warning"))
     elif warmup > 1:
         schedule["warmup_steps"] = math.ceil(warmup / steps_per_update)
@@ -263,7 +263,7 @@ def _convert_share(rest: Tree, schedule: Tree, notes: Notes) -> None:
     if factor is not None and 0 <= factor <= 1:
         schedule["min_factor"] = factor
     elif given is not None:
-        message = f"learning_rate_min_factor = {shown(given)} is not from 0 to 1; the learning rate decays to 0."
+        message = f"learning_rate_min_factor = {quote(given)} is not from 0 to 1; the learning rate decays to 0."
         notes.append(Problem(f"{_SCHEDULE}.min_factor", message, "warning"))
 
 
@@ -273,7 +273,7 @@ def _convert_cycles(rest: Tree, schedule: Tree, notes: Notes) -> None:
     if cycles is not None and 0 < cycles <= 10_000:
         schedule["cycles"] = cycles
     elif given is not None:
-        message = f"learning_rate_cycles = {shown(given)} is not a number of cycles; 1 is used."
+        message = f"learning_rate_cycles = {quote(given)} is not a number of cycles; 1 is used."
         notes.append(Problem(f"{_SCHEDULE}.cycles", message, "warning"))
 
 
@@ -289,7 +289,7 @@ def _convert_custom(rest: Tree, schedule: Tree, notes: Notes) -> None:
         schedule["arguments"] = "\n".join(lines)
         del rest["scheduler_params"]
     else:
-        message = f"scheduler_params = {shown(arguments)} is not a list of names and values; it is left out."
+        message = f"scheduler_params = {quote(arguments)} is not a list of names and values; it is left out."
         notes.append(Problem(f"{_SCHEDULE}.arguments", message, "warning"))
 
 

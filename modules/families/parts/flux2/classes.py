@@ -75,7 +75,7 @@ class Flux2Settings(FamilySettings):
         *Interval(ge=64, le=MAX_TOKENS),
         advanced_setting(
             "Text tokens",
-            "The number of tokens that the text encoder reads of each prompt, with those of the template; shorter "
+            "The number of tokens that the text encoder reads of each prompt, including the template's; shorter "
             "prompts are padded to it, and the model attends to the padding. Fewer need less memory and smaller "
             "caches, but differ from what other programs do.",
             unit="tokens",
@@ -84,7 +84,7 @@ class Flux2Settings(FamilySettings):
     ] = None
 
     def tokens_read(self, most: int, denoiser: Mapping[str, Any]) -> int:
-        """Return the tokens that are read of a prompt, without those of the template."""
+        """Return the number of tokens that are read of a prompt, without the template's."""
         return most if self.text_tokens is None else most - (MAX_TOKENS - self.text_tokens)
 
     @property

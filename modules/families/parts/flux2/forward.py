@@ -24,7 +24,7 @@ _REFERENCE_STEP = 10.0  # between the first numbers of the positions of referenc
 
 @dataclass(frozen=True, eq=False)
 class Flux2Conditioning(TokenConditioning):
-    """Text states (B, L, D) with those of the padding, which the transformer attends to, and a guidance scale."""
+    """Text states (B, L, D) including the padding, to which the transformer attends, and a guidance scale."""
 
     guidance: float | None = None
 

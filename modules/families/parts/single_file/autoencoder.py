@@ -7,7 +7,7 @@ from typing import Any
 
 from modules.families.model_class import ModelClass
 from modules.families.parts.single_file.record import PartLayout
-from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.system.factories import load_factory
 
 VAE_PREFIX = "first_stage_model."
@@ -22,8 +22,8 @@ def vae_slots(config: Mapping[str, Any]) -> tuple[Slot, ...]:
     """Return the slots of an `AutoencoderKL` of this config in the original layout."""
     ends = ("quant_conv", "post_quant_conv")
     return (
-        *limited(_encoder(config)),
-        *limited(_decoder(config)),
+        *limit_layers(_encoder(config)),
+        *limit_layers(_decoder(config)),
         *(s for name in ends if config.get(f"use_{name}", True) for s in module_slots(name, name)),
     )
 

@@ -33,7 +33,7 @@ from modules.families.parts.single_file.moves import from_original, identity_mat
 from modules.families.parts.single_file.packed_weights import is_scaled_matrix, part_tensors
 from modules.families.parts.single_file.record import Configs, PartLayout
 from modules.families.protocol import StaysPacked, never_packed, read_with_part
-from modules.families.registry import FAMILIES, all_files, published
+from modules.families.registry import FAMILIES, all_files, published_model
 from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
@@ -71,7 +71,7 @@ class Checkpoint:
     @property
     def companions(self) -> dict[str, LazyTensor]:
         """The tensors of further networks that its variant's files have, by their full names."""
-        record = published(self.kind.model).single_file
+        record = published_model(self.kind.model).single_file
         prefix = record.companions.get(self.kind.variant, "") if record is not None else ""
         return {n: t for n, t in self.tensors.items() if n.startswith(prefix)} if prefix else {}
 

@@ -78,13 +78,13 @@ def shared_name(name: str) -> str:
 
 def layout_of(names: Iterable[str]) -> EncoderLayout | None:
     """Return the layout of the text encoder in a file with tensors of these names; None where there is none."""
-    return _found(list(names))[0]
+    return _detect_layout(list(names))[0]
 
 
 def encoder_tensors(names: Iterable[str]) -> dict[str, str]:
     """Return the tensors of the text encoder in a file: `{shared name: name in the file}`; empty without an encoder."""
     names = list(names)
-    layout, prefix = _found(names)
+    layout, prefix = _detect_layout(names)
     if layout is None:
         return {}
     if layout.gguf is not None and prefix is None:
@@ -140,7 +140,7 @@ def require_encoder(
     return {name: found[ours] for name, ours in wanted.items()}
 
 
-def _found(names: list[str]) -> tuple[EncoderLayout | None, str | None]:
+def _detect_layout(names: list[str]) -> tuple[EncoderLayout | None, str | None]:
     """Return the layout of a file and the prefix of its names, which is None in llama.cpp's names."""
     for layout in LAYOUTS:
         if layout.gguf_mark and any(name.startswith(layout.gguf_mark) for name in names):

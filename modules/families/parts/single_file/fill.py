@@ -28,7 +28,7 @@ def fill_part(
     The weights of the linear layers that `is_read_later` takes are read when they are quantized. The tensors in
     `left_out` stay on the meta device. Raises DarkroomError where the tensors do not fit the module.
     """
-    state = _with_tied(module, state)
+    state = _with_tied_weights(module, state)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     wrong = sorted(n for n in expected.keys() | state.keys() if n not in state or expected.get(n) != state[n].shape)
     if wrong:
@@ -67,7 +67,7 @@ def _dtype_of(module: Any, name: str, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if kept and not set(name.split(".")).isdisjoint(kept) else dtype
 
 
-def _with_tied(module: Any, state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+def _with_tied_weights(module: Any, state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     """Return a state with the second names of weights that modules share: files have them once (T5's vocabulary)."""
     tied = {name: state[first] for name, first in _tied_names(module).items() if first in state}
     return {**tied, **state}

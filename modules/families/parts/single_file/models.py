@@ -11,7 +11,7 @@ from typing import Any
 
 from modules.families.parts.single_file.record import Configs, PartLayout, SingleFile
 from modules.families.parts.single_file.slots import missing_originals
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
 
@@ -23,7 +23,7 @@ _MAX_CONFIGS_CHARS = 500_000  # real ones have a few thousand
 
 def shipped_configs(model: str) -> dict[str, dict[str, Any]]:
     """Return the configs of a model's parts and of its scheduler, by part. Raises DarkroomError for an unknown name."""
-    return published(model).shipped_configs()
+    return published_model(model).shipped_configs()
 
 
 def configs_of_file(
@@ -32,7 +32,7 @@ def configs_of_file(
     """Return the configs of a checkpoint's parts: the bundled ones, adapted to the shapes of its tensors, and those in
     its metadata. `shapes` are by original names.
     """
-    record, configs = published(model).single_file, shipped_configs(model)
+    record, configs = published_model(model).single_file, shipped_configs(model)
     if record is not None:
         configs = {name: dict(config) for name, config in record.configs_of(configs, shapes).items()}
     brought = _brought(metadata)
@@ -62,7 +62,7 @@ def layouts(model: str, configs: Configs) -> dict[str, PartLayout]:
 
     Raises DarkroomError where the configs, which may come from a file, are not valid.
     """
-    record = published(model).single_file
+    record = published_model(model).single_file
     try:
         return {} if record is None else {layout.name: layout for layout in record.parts(configs)}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
@@ -71,17 +71,17 @@ def layouts(model: str, configs: Configs) -> dict[str, PartLayout]:
 
 def single_file_of(model: str) -> SingleFile:
     """Return the layout of a model in a single file. Raises DarkroomError for a model without that form."""
-    record = published(model).single_file
+    record = published_model(model).single_file
     if record is None:
         raise DarkroomError(
-            f"{published(model).label} cannot be saved as a single file.", advice="Save it as a diffusers folder."
+            f"{published_model(model).label} cannot be saved as a single file.", advice="Save it as a diffusers folder."
         )
     return record
 
 
 def original_names(model: str, names: Iterable[str]) -> dict[str, str]:
     """Return the original layout's name of each tensor of a model's file: `{original: name in the file}`."""
-    record = published(model).single_file
+    record = published_model(model).single_file
     return {name: name for name in names} if record is None else record.original_names(names)
 
 

@@ -109,7 +109,7 @@ class DenoiserFile:
     others: tuple[str, ...] = ()
     config_marks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def marked(self, names: Iterable[str], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    def with_marks(self, names: Iterable[str], config: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the config of the denoiser in a file with tensors of these names, with what the marks there state."""
         there = {name.rpartition(".")[2] for name in names}
         stated = (values for mark, values in self.config_marks.items() if mark in there)

@@ -8,7 +8,7 @@ from typing import Any
 
 from modules.families.parts.single_file.models import CONFIGS_KEY, configs_of_file, shipped_configs
 from modules.families.parts.single_file.record import Configs
-from modules.families.registry import published
+from modules.families.registry import published_model
 from modules.formats.checkpoint_header import CheckpointHeader
 
 
@@ -24,7 +24,7 @@ def configs_to_bring(model: str, configs: Configs) -> str:
 
 def is_unusual(model: str, configs: Configs) -> bool:
     """Whether a model has other sizes than the published one, so that its file must contain its configs."""
-    shipped, record = shipped_configs(model), published(model).single_file
+    shipped, record = shipped_configs(model), published_model(model).single_file
     if not shipped or record is None:
         return not shipped
     return any(
@@ -47,6 +47,6 @@ def has_published_size(model: str, header: CheckpointHeader) -> bool:
     """
     if CONFIGS_KEY in header.metadata and is_unusual(model, configs_of_file(model, header.shapes, header.metadata)):
         return False
-    record = published(model).single_file
+    record = published_model(model).single_file
     widths = () if record is None else record.widths(header, shipped_configs(model))
     return all(width == expected for width, expected in widths if width and expected)

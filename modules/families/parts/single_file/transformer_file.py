@@ -8,7 +8,7 @@ from typing import Any
 
 from modules.families.parts.single_file.detect import DENOISER_PREFIX, denoiser_kind, prefixed_names
 from modules.families.parts.single_file.record import DenoiserFile, InnerPart, PartLayout, SingleFile
-from modules.families.parts.single_file.slots import Slot, limited
+from modules.families.parts.single_file.slots import Slot, limit_layers
 from modules.families.published import FamilyFiles, PublishedModel
 
 _PART = "transformer"
@@ -40,7 +40,7 @@ def transformer_file(
         return name in unused_names or name.startswith(beside)
 
     def layout(config: Mapping[str, Any]) -> PartLayout:
-        return PartLayout(_PART, prefix, tuple(limited(slots(config))), is_unused=is_unused)
+        return PartLayout(_PART, prefix, tuple(limit_layers(slots(config))), is_unused=is_unused)
 
     return DenoiserFile(
         layout=layout,

@@ -26,7 +26,7 @@ from modules.families.parts.single_file.moves import to_original
 from modules.families.parts.single_file.prediction import SIDECAR_START, ZERO_SNR_LINE, is_own_sidecar
 from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.sizes import configs_to_bring
-from modules.families.registry import FAMILIES, files_of, published
+from modules.families.registry import FAMILIES, files_of, published_model
 from modules.formats.float8 import FLOAT8, in_scaled_float8, takes_float8
 from modules.formats.float8_scales import mark_of_scales
 from modules.formats.lazy_tensors import LazyTensor, lazy
@@ -40,11 +40,11 @@ from modules.system.factories import load_factory
 
 def require_scalable(model: str) -> None:
     """Raise DarkroomError if files of a published model are not written in scaled float8."""
-    family = published(model).family
+    family = published_model(model).family
     if not files_of(family).has_denoiser_alone:
         raise DarkroomError(
-            "Scaled float8 is for single files with a transformer alone; those of "
-            f"{published(model).label} contain all parts.",
+            "Scaled float8 is for single files with a transformer alone; files of "
+            f"{published_model(model).label} contain all parts.",
             advice="Choose float16 or bfloat16.",
         )
 
@@ -56,7 +56,7 @@ def to_scaled_float8(model: str, configs: Configs, tensors: Mapping[str, LazyTen
     of a model are too large for float8, as those of Z-Image's MLPs are. Raises DarkroomError as `require_scalable`.
     """
     require_scalable(model)
-    part = FAMILIES[published(model).family].denoiser
+    part = FAMILIES[published_model(model).family].denoiser
     layout = layouts(model, configs)[part.name]
     matrices: dict[str, bool] = {}
     for slot in layout.slots:
@@ -133,7 +133,7 @@ def _facts(
     title: str,
     created: datetime | None,
 ) -> CheckpointFacts:
-    record = published(traits.model)
+    record = published_model(traits.model)
     spec = FAMILIES[record.family]
     denoiser, side = spec.denoiser.name, configs[spec.denoiser.name].get("sample_size")
     of_part = partial(_written_dtype, states, dtype=dtype)
@@ -173,7 +173,7 @@ def original_tensors(states: States, configs: Configs, traits: CheckpointTraits)
 
     Raises DarkroomError where a part has a missing or an unknown tensor.
     """
-    parts = {p.name: p for p in FAMILIES[published(traits.model).family].parts}
+    parts = {p.name: p for p in FAMILIES[published_model(traits.model).family].parts}
     tensors: dict[str, LazyTensor] = {}
     for part, layout in layouts(traits.model, configs).items():
         state = file_state(parts[part].model, states.get(part, {}))

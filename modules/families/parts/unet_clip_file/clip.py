@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.single_file.slots import Slot, fused_slots, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, fused_slots, limit_layers, module_slots
 
 TEXT_PREFIX = "text_model."
 _LAYER = ("layer_norm1", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj")
@@ -21,7 +21,7 @@ _OPEN_NAMES = {
 
 def clip_slots(config: Mapping[str, Any], *, projection: bool = False) -> tuple[Slot, ...]:
     """Return the slots of a text encoder whose original layout has transformers' own names."""
-    return tuple(Slot(key, key) for key in limited(_keys(config, projection=projection)))
+    return tuple(Slot(key, key) for key in limit_layers(_keys(config, projection=projection)))
 
 
 def open_clip_slots(config: Mapping[str, Any], *, projection: bool) -> tuple[Slot, ...]:
@@ -29,7 +29,7 @@ def open_clip_slots(config: Mapping[str, Any], *, projection: bool) -> tuple[Slo
 
     `projection`: the encoder is a CLIPTextModelWithProjection, whose projection is transposed in the original.
     """
-    return tuple(limited(_open_clip(config, projection=projection)))
+    return tuple(limit_layers(_open_clip(config, projection=projection)))
 
 
 def _keys(config: Mapping[str, Any], *, projection: bool) -> Iterator[str]:

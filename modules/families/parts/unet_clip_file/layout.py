@@ -74,7 +74,7 @@ class UnetClipFile:
     `text` lists its encoders; a file is of this model if a name starts with one of `markers`. `has_labels`: the UNet
     has a label embedding, which identifies a file with only a UNet of unusual width. `velocity_model` is the published
     model of a file with v-prediction; `prediction_from_weights(header)` derives the prediction type of a file without a
-    marker where possible. The others are those of `SingleFile`.
+    marker where possible. The others are `SingleFile`'s.
     """
 
     text: tuple[TextPlace, ...]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
 
-from modules.families.parts.single_file.slots import Slot, limited, module_slots
+from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 
 Sort = Literal["linear", "conv", "norm"]
 
@@ -56,7 +56,7 @@ def unet_layers(config: Mapping[str, Any]) -> tuple[Layer, ...]:
 
     Raises ValueError for more layers than any model has: a config may come from a file.
     """
-    return tuple(limited(chain(_ends(config), _down(config), _middle(config), _up(config))))
+    return tuple(limit_layers(chain(_ends(config), _down(config), _middle(config), _up(config))))
 
 
 def _ends(config: Mapping[str, Any]) -> Iterator[Layer]:
