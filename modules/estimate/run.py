@@ -33,10 +33,6 @@ class PhaseMemory:
         """The sum of all uses."""
         return sum(size for _, size in self.parts)
 
-    def bytes_of(self, part: str) -> int:
-        """Return the bytes of one use; 0 for an unknown one."""
-        return dict(self.parts).get(part, 0)
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:

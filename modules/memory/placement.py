@@ -89,11 +89,6 @@ class Placement:
         for name in self._modules:
             self._move(name, temp_device)
 
-    @property
-    def current_phase(self) -> str:
-        """The phase the run is in; empty before the first."""
-        return self._phase
-
     def device_of(self, part: str) -> Device:
         """Return the device of a part; `DROPPED` for one whose weights are not in the memory."""
         return self._devices.get(part, DROPPED)

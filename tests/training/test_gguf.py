@@ -287,7 +287,7 @@ def test_a_published_unet_is_recognised_and_estimated(model: str, label: str, tm
     for own in (config, laid_over(config, {"parts": {"unet": {"dtype": "bfloat16"}}})):
         estimated = memory_estimate(own, {Size(512, 512): 4})
         assert estimated is not None
-        weights.append(estimated.phases[-1].bytes_of("weights"))
+        weights.append(dict(estimated.phases[-1].parts)["weights"])
     # Linear layers have 9 instead of 32 bits for two weights; convolutions stay in 16 bits.
     assert 0.35 < weights[0] / weights[1] < 0.85
     write_hollow_unet(file, model, in_channels=9)

@@ -452,7 +452,7 @@ def test_guided_samples_need_both_transformers() -> None:
         assert estimate is not None
         sampling = estimate.phase("sampling")
         assert sampling is not None
-        sizes[guidance] = sampling.bytes_of("weights")
+        sizes[guidance] = dict(sampling.parts)["weights"]
     assert sizes[7.0] - sizes[1.0] == pytest.approx(2 * 9.279e9, rel=0.01)
 
 

@@ -182,14 +182,14 @@ def test_gpus_that_shard_a_fine_tune_hold_their_rows_and_what_they_gather() -> N
         assert training is not None
         assert sampling is not None
         if num_gpus > 1:  # each holds all weights then, to sample its share
-            assert sampling.bytes_of("weights") > training.bytes_of("weights") / 2
+            assert dict(sampling.parts)["weights"] > dict(training.parts)["weights"] / 2
         return training
 
     one, four, plain = of(1), of(4), of(4, sharding="off")
-    assert plain.bytes_of("optimizer") == one.bytes_of("optimizer")
+    assert dict(plain.parts)["optimizer"] == dict(one.parts)["optimizer"]
     for use in ("optimizer", "master weights", "EMA"):
-        assert four.bytes_of(use) == pytest.approx(one.bytes_of(use) / 4, rel=0.01)
-    assert one.bytes_of("weights") / 4 < four.bytes_of("weights") < one.bytes_of("weights") / 2
+        assert dict(four.parts)[use] == pytest.approx(dict(one.parts)[use] / 4, rel=0.01)
+    assert dict(one.parts)["weights"] / 4 < dict(four.parts)["weights"] < dict(one.parts)["weights"] / 2
     assert four.total_bytes < plain.total_bytes / 2
 
 
@@ -253,11 +253,11 @@ def test_offloaded_layers_save_their_fraction_of_the_weights(trains: str) -> Non
     assert half is not None
     assert everything is not None
     # 2.57 thousand million weights of 2 bytes, nineteen of twenty in blocks; two blocks are there at a time.
-    spared = none.peak.bytes_of("weights") - half.peak.bytes_of("weights")
+    spared = dict(none.peak.parts)["weights"] - dict(half.peak.parts)["weights"]
     assert 0.4 * 5.1e9 < spared < 0.5 * 5.1e9
-    assert 0.85 * 5.1e9 < none.peak.bytes_of("weights") - everything.peak.bytes_of("weights") < 0.95 * 5.1e9
+    assert 0.85 * 5.1e9 < dict(none.peak.parts)["weights"] - dict(everything.peak.parts)["weights"] < 0.95 * 5.1e9
     if trains == "full":  # two moments in float32 are where the weights are
-        assert none.peak.bytes_of("optimizer") - half.peak.bytes_of("optimizer") > 3.5 * spared
+        assert dict(none.peak.parts)["optimizer"] - dict(half.peak.parts)["optimizer"] > 3.5 * spared
     there = config(
         training=training,
         parts=with_part("unet", **changes[1]),
@@ -265,7 +265,7 @@ def test_offloaded_layers_save_their_fraction_of_the_weights(trains: str) -> Non
     )
     same = memory_estimate(there, SIZES)
     assert same is not None
-    assert same.peak.bytes_of("weights") > none.peak.bytes_of("weights")
+    assert dict(same.peak.parts)["weights"] > dict(none.peak.parts)["weights"]
 
 
 def test_the_largest_size_counts_whatever_the_others_are() -> None:

@@ -27,7 +27,7 @@ def test_the_memory_of_a_run_is_estimated(config: Config) -> None:
     estimates = [  # so many images that the peak is not that of the text encoders
         memory_estimate(laid_over(config, {"training": {"batch_size": n}}), {Size(64, 64): 64}) for n in (16, 64)
     ]
-    activations = [estimate.peak.bytes_of("activations") for estimate in estimates if estimate is not None]
+    activations = [dict(estimate.peak.parts)["activations"] for estimate in estimates if estimate is not None]
     assert 0 < 3 * activations[0] < activations[1] < 5 * activations[0]
 
 

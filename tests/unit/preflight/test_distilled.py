@@ -120,7 +120,7 @@ def test_an_adapter_of_the_published_size_is_checked_and_counted(tmp_path: Path)
     values = sum(32 * (out + width) for out, width in shapes.values())
     sampling, training = found.phase("sampling"), found.phase("training")
     assert sampling is not None
-    assert sampling.bytes_of("training adapter") == 4 * values == training_adapter_bytes(config)
+    assert dict(sampling.parts)["training adapter"] == 4 * values == training_adapter_bytes(config)
     assert training == without.phase("training")
     one = hollow_lora(tmp_path / "one.safetensors", {**shapes, "blocks.0.attn.wq": (6144, 6144)})
     [unmatched] = problems_of_training_adapter(config_of("someone/Z-Image-Turbo", model={"training_adapter": str(one)}))
