@@ -1,7 +1,7 @@
 """Traces the passes of a model's parts: `python -m modules.estimate.tracing` is the process that does it.
 
-It reads the family and the configs of the parts as JSON from its standard input, and keeps the recordings where
-`recordings_of` looks for them. `shipping.py` makes the recordings of published models.
+It reads the family, its variant and the configs of the parts as JSON from its standard input, and keeps the recordings
+where `recordings_of` looks for them. `shipping.py` makes the recordings of published models.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def trace_parts(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> N
 def main() -> None:
     """Trace the parts that the standard input names."""
     request = json.load(sys.stdin)
-    trace_parts(FAMILIES[request["family"]], request["configs"])
+    trace_parts(FAMILIES[request["family"]].of_variant(request["variant"]), request["configs"])
 
 
 if __name__ == "__main__":

@@ -100,8 +100,7 @@ def trace_in_child(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], p
     """Trace the passes of these parts in another process, which needs torch, and wait until it has kept them."""
     request = json.dumps({"family": spec.name, "variant": spec.variant, "configs": configs})
     try:
-        tracer = "tracing_variants" if spec.variant else "tracing"
-        child = spawn_python(["-m", f"modules.estimate.{tracer}"], subprocess.PIPE)
+        child = spawn_python(["-m", "modules.estimate.tracing"], subprocess.PIPE)
     except OSError as error:
         logger.warning("The trace of a model's passes did not start: %s", error)
         return

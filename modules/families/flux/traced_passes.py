@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from modules.families.parts.traced_passes import packed_passes
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -14,21 +15,8 @@ from modules.memory.trace import TracedPass
 
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of a `FluxTransformer2DModel`."""
-    config, patch = transformer.config, spec.latents.packed
 
-    def inputs(size: PassSize) -> dict[str, Any]:
-        _, height, width = spec.latents.shape(size.width_px, size.height_px)
-        num_patches = (height // patch) * (width // patch)
-        made = {
-            "hidden_states": torch.empty(size.batch, num_patches, config.in_channels),
-            "encoder_hidden_states": torch.empty(size.batch, size.tokens, config.joint_attention_dim),
-            "pooled_projections": torch.empty(size.batch, config.pooled_projection_dim),
-            "timestep": torch.empty(size.batch, dtype=torch.float32),
-            "img_ids": torch.empty(num_patches, 3, dtype=torch.float32),
-            "txt_ids": torch.empty(size.tokens, 3, dtype=torch.float32),
-        }
-        if config.guidance_embeds:
-            made["guidance"] = torch.empty(size.batch, dtype=torch.float32)
-        return made
+    def pooled(size: PassSize, num_patches: int) -> dict[str, torch.Tensor]:
+        return {"pooled_projections": torch.empty(size.batch, transformer.config.pooled_projection_dim)}
 
-    return {"forward": TracedPass(transformer, inputs, frozenset({"encoder_hidden_states", "pooled_projections"}))}
+    return packed_passes(transformer, spec, num_axes=3, more=pooled)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -18,8 +18,14 @@ from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cosine_cumulative_alphas
 from modules.families.parts.clip_text import TextTower
+from modules.families.parts.clip_tokens import load_clip_tokenizer
+from modules.families.parts.effnet_files import AutoencoderSource, autoencoder_of
+from modules.families.parts.lora_names import naming_of
+from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import Text, TextModel
 from modules.families.parts.token_rows import add_words, extend_embedding
+from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 
 _TEXT = "text_encoder"
 
@@ -90,6 +96,37 @@ class EffNetModel(TextModel[DDPMProcess, Text], ABC, Generic[Text]):
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace CLIP's states at the places of an embedding by rows (N, D)."""
         extend_embedding(self.tower.encoder).add_outputs(self.tower.tokenizer.words[placeholder], rows_ND)
+
+
+Loaded = TypeVar("Loaded", bound=EffNetModel[Any])
+
+
+def load_effnet_model(
+    kind: type[Loaded],
+    spec: FamilySpec,
+    request: LoadRequest[Any],
+    source: AutoencoderSource,
+    vae_dtype: torch.dtype,
+    *,
+    is_normed: bool,
+) -> Loaded:
+    """Load a model with every part on the CPU and frozen.
+
+    With `is_normed` the prior reads CLIP's states after the last norm. Raises DarkroomError where a file is missing or
+    the model is of another family.
+    """
+    files = read_model(request, spec.in_base_model)
+    process = cosine_process(files.scheduler)
+    tokenizer = load_clip_tokenizer(files.tokenizers.get(_TEXT))
+    return kind(
+        spec=spec,
+        modules={**files.parts, "vae": autoencoder_of(source, request, files, vae_dtype)},
+        process=process,
+        scheduler={**files.scheduler, "timestep_spacing": "trailing"},
+        folder=files.folder,
+        lora_naming=naming_of(spec.name, files.parts, prediction=process.prediction_type),
+        tower=TextTower(files.parts[_TEXT], tokenizer, skipped_layers=0, is_normed=is_normed, masks_padding=True),
+    )
 
 
 def cosine_process(scheduler: Mapping[str, Any]) -> DDPMProcess:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,37 @@ def unet_passes(unet: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
         return made
 
     return {"forward": TracedPass(unet, inputs, frozenset({"encoder_hidden_states", "text_embeds"}))}
+
+
+def packed_passes(
+    transformer: Any,
+    spec: FamilySpec,
+    *,
+    num_axes: int,
+    more: Callable[[PassSize, int], Mapping[str, torch.Tensor]] = lambda size, num_patches: {},
+) -> Mapping[str, TracedPass]:
+    """Return the forward pass of a transformer that reads packed latents, as FLUX.1's and its successors do.
+
+    Text and image tokens have positions of `num_axes` numbers. `more(size, num_patches)` returns further inputs.
+    """
+    config, patch = transformer.config, spec.latents.packed
+
+    def inputs(size: PassSize) -> dict[str, Any]:
+        _, height, width = spec.latents.shape(size.width_px, size.height_px)
+        num_patches = (height // patch) * (width // patch)
+        made = {
+            "hidden_states": torch.empty(size.batch, num_patches, config.in_channels),
+            "encoder_hidden_states": torch.empty(size.batch, size.tokens, config.joint_attention_dim),
+            "timestep": torch.empty(size.batch, dtype=torch.float32),
+            "img_ids": torch.empty(num_patches, num_axes, dtype=torch.float32),
+            "txt_ids": torch.empty(size.tokens, num_axes, dtype=torch.float32),
+            **more(size, num_patches),
+        }
+        if config.get("guidance_embeds"):
+            made["guidance"] = torch.empty(size.batch, dtype=torch.float32)
+        return made
+
+    return {"forward": TracedPass(transformer, inputs, frozenset({"encoder_hidden_states", "pooled_projections"}))}
 
 
 def text_passes(encoder: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:

@@ -12,15 +12,11 @@ from diffusers.pipelines.deprecated.wuerstchen.modeling_paella_vq_model import P
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.families.parts.clip_text import TextTower
-from modules.families.parts.clip_tokens import load_clip_tokenizer
 from modules.families.parts.conditioning import PooledConditioning
 from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, own_stages
 from modules.families.parts.effnet_autoencoder import EffNetAutoencoder, effnet_passes
-from modules.families.parts.effnet_files import AutoencoderSource, autoencoder_of
-from modules.families.parts.effnet_model import EffNetModel, cosine_process
-from modules.families.parts.lora_names import naming_of
-from modules.families.parts.read_model import read_model
+from modules.families.parts.effnet_files import AutoencoderSource
+from modules.families.parts.effnet_model import EffNetModel, load_effnet_model
 from modules.families.protocol import LoadRequest
 from modules.families.spec import FamilySpec
 from modules.families.stable_cascade.spec import OF_IMAGES, STABLE_CASCADE, StableCascadeSettings
@@ -80,7 +76,6 @@ def load(request: LoadRequest[StableCascadeSettings]) -> StableCascade:
     Raises DarkroomError where a file is missing or the model is not Stable Cascade.
     """
     spec, settings = STABLE_CASCADE, request.settings
-    files = read_model(request, spec.in_base_model)
     source = AutoencoderSource(
         spec.name,
         StableCascadeAutoencoder,
@@ -88,17 +83,7 @@ def load(request: LoadRequest[StableCascadeSettings]) -> StableCascade:
         settings.decoder,
         settings.effnet_encoder.strip(),
     )
-    process = cosine_process(files.scheduler)
-    tokenizer = load_clip_tokenizer(files.tokenizers.get(_TEXT))
-    return StableCascade(
-        spec=spec,
-        modules={**files.parts, "vae": autoencoder_of(source, request, files, _dtype_of(request))},
-        process=process,
-        scheduler={**files.scheduler, "timestep_spacing": "trailing"},
-        folder=files.folder,
-        lora_naming=naming_of(spec.name, files.parts, prediction=process.prediction_type),
-        tower=TextTower(files.parts[_TEXT], tokenizer, skipped_layers=0, is_normed=False, masks_padding=True),
-    )
+    return load_effnet_model(StableCascade, spec, request, source, _dtype_of(request), is_normed=False)
 
 
 def _dtype_of(request: LoadRequest[StableCascadeSettings]) -> torch.dtype:

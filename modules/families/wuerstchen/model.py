@@ -16,15 +16,12 @@ from transformers import CLIPTextConfig, CLIPTextModel
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.families.parts.clip_text import TextTower, up_to_end
-from modules.families.parts.clip_tokens import load_clip_tokenizer
+from modules.families.parts.clip_text import up_to_end
 from modules.families.parts.conditioning import replaced_rows
 from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, own_stages
 from modules.families.parts.effnet_autoencoder import EffNetAutoencoder, effnet_passes, without_dropout
-from modules.families.parts.effnet_files import EFFNET_FILE, AutoencoderSource, autoencoder_of
-from modules.families.parts.effnet_model import EffNetModel, cosine_process
-from modules.families.parts.lora_names import naming_of
-from modules.families.parts.read_model import read_model
+from modules.families.parts.effnet_files import EFFNET_FILE, AutoencoderSource
+from modules.families.parts.effnet_model import EffNetModel, load_effnet_model
 from modules.families.protocol import LoadRequest
 from modules.families.spec import FamilySpec
 from modules.families.wuerstchen.spec import WUERSTCHEN, WuerstchenSettings
@@ -120,7 +117,6 @@ def load(request: LoadRequest[WuerstchenSettings]) -> Wuerstchen:
     Raises DarkroomError where a file is missing or the model is not Wuerstchen.
     """
     spec, settings = WUERSTCHEN, request.settings
-    files = read_model(request, spec.in_base_model)
     source = AutoencoderSource(
         spec.name,
         WuerstchenAutoencoder,
@@ -130,17 +126,7 @@ def load(request: LoadRequest[WuerstchenSettings]) -> Wuerstchen:
         ENCODER_FILES,
         {_TEXT: "decoder_text_encoder"},
     )
-    process = cosine_process(files.scheduler)
-    tokenizer = load_clip_tokenizer(files.tokenizers.get(_TEXT))
-    return Wuerstchen(
-        spec=spec,
-        modules={**files.parts, "vae": autoencoder_of(source, request, files, request.dtype_of("vae"))},
-        process=process,
-        scheduler={**files.scheduler, "timestep_spacing": "trailing"},
-        folder=files.folder,
-        lora_naming=naming_of(spec.name, files.parts, prediction=process.prediction_type),
-        tower=TextTower(files.parts[_TEXT], tokenizer, skipped_layers=0, is_normed=True, masks_padding=True),
-    )
+    return load_effnet_model(Wuerstchen, spec, request, source, request.dtype_of("vae"), is_normed=True)
 
 
 # The image encoder and the decoder of Wuerstchen as one autoencoder: EfficientNet, stage B with its CLIP, stage A.

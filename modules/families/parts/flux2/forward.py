@@ -14,8 +14,8 @@ from modules.families.parts.conditioning import TokenConditioning, guidance_inpu
 from modules.families.parts.flux2.classes import LATENTS
 from modules.families.parts.packing import unpack, with_references
 from modules.families.parts.text_model import ChatModel
+from modules.families.parts.traced_passes import packed_passes
 from modules.families.spec import FamilySpec
-from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
 from modules.system.devices import Device
 
@@ -93,20 +93,4 @@ def text_ids(states_BLD: torch.Tensor) -> torch.Tensor:
 
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of a `Flux2Transformer2DModel`."""
-    config, patch = transformer.config, spec.latents.packed
-
-    def inputs(size: PassSize) -> dict[str, Any]:
-        _, height, width = spec.latents.shape(size.width_px, size.height_px)
-        num_patches = (height // patch) * (width // patch)
-        made = {
-            "hidden_states": torch.empty(size.batch, num_patches, config.in_channels),
-            "encoder_hidden_states": torch.empty(size.batch, size.tokens, config.joint_attention_dim),
-            "timestep": torch.empty(size.batch, dtype=torch.float32),
-            "img_ids": torch.empty(num_patches, 4, dtype=torch.float32),
-            "txt_ids": torch.empty(size.tokens, 4, dtype=torch.float32),
-        }
-        if config.guidance_embeds:
-            made["guidance"] = torch.empty(size.batch, dtype=torch.float32)
-        return made
-
-    return {"forward": TracedPass(transformer, inputs, frozenset({"encoder_hidden_states"}))}
+    return packed_passes(transformer, spec, num_axes=4)
