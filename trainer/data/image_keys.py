@@ -80,7 +80,7 @@ class ImageKeys:
         for first in range(0, len(examples), _AT_ONCE):
             self.check()
             some = examples[first : first + _AT_ONCE]
-            known = [None] * len(some) if self.verify else self.digests.known([e.image for e in some])
+            known = [None] * len(some) if self.verify else self.digests.known_digests([e.image for e in some])
             for number, (example, digest) in enumerate(zip(some, known, strict=True), start=first):
                 if digest is not None:
                     self.keys.set_all(number, self._keys_of(number, example, digest))
