@@ -2,7 +2,7 @@
 
 A source of pairs is a folder with the subfolders `chosen` and `rejected`, whose images are matched by name; or
 metadata (.jsonl, .csv) or a table (.parquet, .arrow) with the columns `chosen` and `rejected`, or Pick-a-Pic's
-(Kirstain et al. 2023): two images, and labels that say which one was preferred.
+(Kirstain et al. 2023): two images, and labels of the preferred one.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def is_too_short(num_images: int, views: float) -> bool:
 
 
 def is_too_long(num_images: int, views: float) -> bool:
-    """Return whether each image is seen so often that a run learns the images by heart.
+    """Return whether each image is seen so often that a run memorizes the images.
 
     Small sets have the views of the longest usual run in any case; large ones are seen less often.
     """

@@ -113,7 +113,7 @@ def replace_value(tree: Tree, path: str, value: Any) -> Tree:
 
 
 def choose_variant(tree: Tree, path: str, name: str) -> tuple[Tree, list[Problem]]:
-    """Return the tree with a section of variants (an optimizer, say) switched to another variant.
+    """Return the tree with a section of variants (such as an optimizer) switched to another variant.
 
     A tree with a field `remembered` stores the values of the previous variant there, and restores the remembered values
     of the new one; values that are no longer valid get their defaults. Raises KeyError for a path that does not exist.

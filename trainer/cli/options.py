@@ -119,7 +119,7 @@ def _help_of(record: FieldRecord, argument: Argument) -> str:
 
 
 def _default_words(record: FieldRecord) -> str:
-    """Return the default of a setting; empty if there is nothing to say about it."""
+    """Return the default of a setting; empty if there is none to mention."""
     if record.default is None or (record.default == 0 and record.setting.empty_means):
         return record.setting.empty_means
     if record.default == "":

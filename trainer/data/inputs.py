@@ -70,7 +70,7 @@ class InputSource:
 
 @dataclass(frozen=True, eq=False)
 class InpaintingMasks:
-    """Delivers the masks that say which latents are inpainted."""
+    """Delivers the masks of the latents that are inpainted."""
 
     masks: MaskReader
     device: Device

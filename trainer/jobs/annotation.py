@@ -162,7 +162,7 @@ def _full(work: Work, error: OSError, num_written: int) -> DarkroomError:
 
 
 class ModelChoice(Protocol):
-    """Settings that say where a model computes, and whether its files may be downloaded."""
+    """The device that a model computes on, and whether its files may be downloaded."""
 
     @property
     def device(self) -> str: ...

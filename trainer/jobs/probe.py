@@ -87,7 +87,7 @@ class SelfTestSettings(ConfigSettings):
     code: CodeSettings = CodeSettings()
     image: Annotated[
         str,
-        Setting("Image", "The image to learn by heart.", path_kind="file", empty_means="the first of the config"),
+        Setting("Image", "The image to memorize.", path_kind="file", empty_means="the first of the config"),
         Argument(metavar="FILE"),
     ] = ""
     caption: Annotated[str, Setting("Caption", "What the image shows.")] = "a photo"
@@ -98,7 +98,7 @@ class SelfTestSettings(ConfigSettings):
 SELF_TEST = JobSpec(
     "self-test",
     "Self-test",
-    "Learn one image by heart, to find out whether the model or the settings are wrong.",
+    "Memorize one image, to find out whether the model or the settings are wrong.",
     SelfTestSettings,
     "trainer.jobs.probe:self_test",
     "Trains two short runs on one image, with settings that are known to work and with the config's. It "

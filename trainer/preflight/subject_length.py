@@ -66,7 +66,7 @@ def problems_of_subject_length(budget: Budget, training: Dataset) -> Iterator[Pr
         return
     usual = sorted(choice.epochs for choice in choices)
     runs = f"{count(amount.steps(epochs), 'step')} with {count(amount.num_images, 'image')}"
-    effect = "too few to learn a subject" if short else "so many that the images are learned by heart"
+    effect = "too few to learn a subject" if short else "so many that the model memorizes the images"
     names = ", ".join(f"{c.subject.label.lower()} {c.epochs:,}" for c in choices)
     yield Problem(
         "training.epochs",

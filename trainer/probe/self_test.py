@@ -1,4 +1,4 @@
-"""The self-test of a model: learn one image by heart, with settings that are known to work and with a config's
+"""The self-test of a model: memorize one image, with settings that are known to work and with a config's
 settings.
 
 If both learn, the model, the program and the settings work. If only the first does, the settings are wrong. Losses are

@@ -24,7 +24,11 @@ from trainer.remote.record import AfterRuns, Remote, RemotesFile, problem_of
 _POLL_SECONDS = 5.0
 _MAX_POLLS = 240
 _PROVIDER, _SPEC = next(iter(PROVIDERS.items()))
-AFTER_LABELS = {"": "Nothing: it runs and costs on", "stop": "Stop it", "delete": "Delete it with all that is on it"}
+AFTER_LABELS = {
+    "": "Nothing: it keeps running, and costing",
+    "stop": "Stop it",
+    "delete": "Delete it with all that is on it",
+}
 
 Report = Callable[[str], object]
 Wait = Callable[[float], object]

@@ -232,7 +232,7 @@ def thumbnail_of(image: Any, side_px: int = 112) -> bytes:
 
 _ADVICE = (
     "A loss far above the other images': a wrong caption, an image of something else, a broken file, text or borders. "
-    "Far below: a nearly empty image, or one that is seen so often that the model knows it by heart. Odd details: a "
+    "Far below: a nearly empty image, or one that is seen so often that the model has memorized it. Odd details: a "
     "high loss at little noise, as of grain or patterns. Odd composition: at much noise, as of an image of something "
     "else. Like noise: neighbouring places of the image have nothing in common. Losses differ for good reasons, too: "
     "detailed images have higher ones."

@@ -32,7 +32,7 @@ _GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Press:
+class CardButton:
     """A button: its label, and the action that it runs or the path of the setting that it shows."""
 
     label: str
@@ -53,7 +53,7 @@ class Work:
     notes: str
     state: str
     colour: str
-    buttons: tuple[Press, ...]
+    buttons: tuple[CardButton, ...]
 
 
 def work_of(context: Context, starter: Starter) -> Work:
@@ -63,13 +63,13 @@ def work_of(context: Context, starter: Starter) -> Work:
         config = session.config or form.config
         started = session.state.started
         title = Path(started.run_dir).name if started is not None else form.source.name
-        watch = (Press("Open the run", action="page_run"),)
+        watch = (CardButton("Open the run", action="page_run"),)
         return Work(title, describe_training(config), "", describe_progress(session.state), "good", watch)
     state, colour, first = _readiness(context, starter)
     buttons = [] if first.action == "start" else [first]  # Start is in the bottom bar
     backup = starter.resumable
     if starter.can_resume and backup is not None:
-        buttons.append(Press(f"Resume at step {backup.step:,}", action="resume"))
+        buttons.append(CardButton(f"Resume at step {backup.step:,}", action="resume"))
     title = form.source.name + (", edited" if form.is_changed else "")
     notes, *rest = textwrap.wrap(" ".join(form.config.general.notes.split()), _MAX_NOTES_CHARS) or [""]
     notes = f"{notes}…" if rest else notes
@@ -83,7 +83,7 @@ _MISSING: Mapping[str, str] = {
 }
 
 
-def _readiness(context: Context, starter: Starter) -> tuple[str, str, Press]:
+def _readiness(context: Context, starter: Starter) -> tuple[str, str, CardButton]:
     """Return whether the config can be started, the colour of this sentence, and the button that comes first."""
     form, faulty = context.form, context.field_problems.errors
     drafts = [path for path in form.drafts if path not in faulty]
@@ -93,13 +93,13 @@ def _readiness(context: Context, starter: Starter) -> tuple[str, str, Press]:
         where = f" The first: {places[0]}." if places else ""
         needs = "needs" if len(paths) == 1 else "need"
         text = f"{count(len(paths), 'setting')} {needs} a correction before a run can start.{where}"
-        return text, "error", Press("Show it" if len(paths) == 1 else "Show the first", path=paths[0])
+        return text, "error", CardButton("Show it" if len(paths) == 1 else "Show the first", path=paths[0])
     if (missing := missing_data(form.config)) is not None:
         page = SIMPLE if context.preferences.now.is_simple else "concepts"
-        return _MISSING[missing], "warning", Press(f"Add {missing}", action=f"page_{page}")
-    start = Press("Start", action="start")
+        return _MISSING[missing], "warning", CardButton(f"Add {missing}", action=f"page_{page}")
+    start = CardButton("Start", action="start")
     if starter.why_not:
-        return starter.why_not, "label", Press("Open the run", action="page_run")
+        return starter.why_not, "label", CardButton("Open the run", action="page_run")
     report = starter.current_report
     if report is None:
         return "No setting has an error. Start checks the images and the memory, then trains.", "label", start

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from modules.config.presets import DEMO
 from ui.app.home_cards import MachineCard, QueueCard, RecentCard
-from ui.app.home_model import Press, RecentRuns, Work, work_of
+from ui.app.home_model import CardButton, RecentRuns, Work, work_of
 from ui.features.first_steps.model import HIDDEN, WAYS
 from ui.features.run.model import Starter
 from ui.forms.context import Context
@@ -201,7 +201,7 @@ class WorkCard(Card):
         if WAYS[name].action:
             self._context.actions.run(WAYS[name].action)
 
-    def _press(self, press: Press) -> None:
+    def _press(self, press: CardButton) -> None:
         if press.path:
             self._context.navigation.go_to(press.path)
         else:

@@ -26,9 +26,9 @@ from ui.widgets.variables import TextVar
 _SIZE = (720, 470)
 _PHOTO_PX = 150
 _HELP = (
-    "Does a run not learn? The model learns one image by heart here, first with settings that are known to work, then "
-    "with yours. So it shows whether the model or the settings are wrong. It takes a minute or two on a GPU, "
-    "and touches nothing of your runs."
+    "Does a run not learn? The model memorizes one image here, first with settings that are known to work, then with "
+    "yours. This shows whether the model or the settings are wrong. It takes a minute or two on a GPU, and your runs "
+    "are not affected."
 )
 _SAMPLES = {
     "image": "The image",

@@ -309,7 +309,7 @@ class Documents:
     def _load(self, loaded: LoadedConfig, source: Source, kept: Sequence[str] = ()) -> None:
         """Load a config in place of the current one, of which the values at some paths are kept, as unsaved changes.
 
-        If there were other unsaved changes, say so and offer to undo it.
+        If there were other unsaved changes, this is reported with an offer to undo it.
         """
         before, replaced = self._form.config, self._unsaved_words(kept)
         self._form.load(_with_values_of(before, loaded.config, kept), source, baseline=loaded.config)

@@ -115,6 +115,6 @@ def _missing(text: str) -> str:
 
 
 def _float_text(value: float) -> str:
-    if abs(value) < 1e15 and value == int(value):  # infinity and NaN are no whole numbers
+    if abs(value) < 1e15 and value == int(value):  # infinity and NaN are not whole numbers
         return str(int(value))
     return repr(value).replace("e-0", "e-")

@@ -195,7 +195,7 @@ def _dropouts(given: Args, family: FamilySpec, result: Tree) -> None:
 def _conditioner(given: Args, network: Args, family: FamilySpec, result: Tree) -> None:
     """Convert whether the part that reads the states of a text encoder is trained, and its learning rate.
 
-    A LoRA has it only if its arguments say so; a fine-tune has it unless its rate is 0.
+    A LoRA has it only if its arguments enable it; a fine-tune has it unless its rate is 0.
     """
     if not (part := _inner_part(family)):
         return

@@ -187,7 +187,7 @@ DUPLICATE_CAPTION = CheckSpec(
     "duplicate_caption", "Duplicate captions", "Images of a concept with the same caption.", _duplicate
 )
 CONSTANT_TAG = CheckSpec(
-    "constant_tag", "Tags in nearly all captions", "Tags that say nothing about single images.", _constant_tags
+    "constant_tag", "Tags in nearly all captions", "Tags that do not distinguish the images.", _constant_tags
 )
 RARE_TAG = CheckSpec("rare_tag", "Tags of a single image", "Tags that appear only once; often misspelled.", _rare_tags)
 LONG_CAPTION = CheckSpec(

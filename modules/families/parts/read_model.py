@@ -262,7 +262,7 @@ def halve_if_safe(vae: Any, *, otherwise: torch.dtype, name: str) -> None:
 
     SDXL's own VAE overflows and decodes black images; fixed VAEs have `force_upcast` false.
     """
-    if getattr(vae.config, "force_upcast", True):  # classes without it say nothing of float16
+    if getattr(vae.config, "force_upcast", True):  # classes without it do not mention float16
         dtype = str(otherwise).removeprefix("torch.")
         logger.warning("The VAE of %s overflows in float16 according to its config; it is used in %s.", name, dtype)
         torch.nn.Module.to(vae, otherwise)  # diffusers' own warns of weights that it keeps in float32: here of none

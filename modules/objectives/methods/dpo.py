@@ -99,7 +99,7 @@ DPO = MethodSpec(
             "At least 16 pairs per step, by accumulation, and some hundred pairs in all. No reward model, no download.",
         ),
         watch={
-            "implicit_accuracy": "Starts at 0.5 and rises to 0.6 to 0.8. Close to 1 the pairs are learned by heart.",
+            "implicit_accuracy": "Starts at 0.5 and rises to 0.6 to 0.8. Close to 1 the pairs are memorized.",
             "margin": "Rises steadily; with a target margin it stays there while beta falls.",
             "negative_margins": "Falls below 0.5. If it stays there while the margin rises, few pairs are learned.",
             "chosen_error": "Should not rise for long: then images degrade, and a larger beta or an SFT weight helps.",

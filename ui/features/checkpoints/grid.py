@@ -57,7 +57,7 @@ class CheckpointGrid(Grid):
 
     def show(self, table: CheckpointTable, strength: float, chosen: tuple[Row, ...]) -> None:
         """Show the images of a strength; images that are already loaded are reused."""
-        if table is not self.table or strength != self.strength:  # a job in progress shows the same table often
+        if table is not self.table or strength != self.strength:  # a running job often shows the same table
             self._figures = table.figures(strength)
         self.table, self.strength, self.chosen = table, strength, chosen
         self.current = min(self.current, max(0, len(table.rows) - 1))

@@ -157,7 +157,7 @@ class CheckpointSession:
         except DarkroomError as error:
             self._show_failure(error)
             return
-        self._say("")
+        self._set_status("")
         self.runner.start(CHECKPOINTS, settings)
 
     def use(self, row: Row) -> None:
@@ -170,7 +170,7 @@ class CheckpointSession:
     def _export(self, row: Row, place: Path) -> None:
         export = JOBS["export"]
         values = {"run_path": row.checkpoint.backup, "out": str(place), "overwrite": True}
-        self._say("")  # a failure of the export is shown in its place
+        self._set_status("")  # a failure of the export is shown in its place
         self._exported = replace(row, checkpoint=replace(row.checkpoint, path=str(place)))
         self.runner.start(export, validate_settings(export.settings, values))
 
@@ -194,21 +194,21 @@ class CheckpointSession:
         table, text = found
         self._keep(table)
         notes = dict.fromkeys(note for c in table.comparisons for note in c.notes)
-        self._say(" ".join(notes) if table.comparisons else text)
+        self._set_status(" ".join(notes) if table.comparisons else text)
 
     def _keep(self, table: CheckpointTable) -> None:
         self.table = table
         self.changed()
 
     def _show_used(self, text: str) -> None:
-        self._say(text)
+        self._set_status(text)
         self.refresh()
         self.result_changed()
 
     def _show_failure(self, error: Exception) -> None:
-        self._say(str(error), is_problem=True)
+        self._set_status(str(error), is_problem=True)
 
-    def _say(self, text: str, *, is_problem: bool = False) -> None:
+    def _set_status(self, text: str, *, is_problem: bool = False) -> None:
         self.message, self.is_problem = text, is_problem
         self.changed()
 

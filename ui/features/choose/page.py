@@ -174,7 +174,7 @@ class ChoosePage:
             self.choosing.pick(number)
 
     def _follow_session(self) -> None:
-        """Turn to the window's own run when it asks, and read again when it continues."""
+        """Show the window's own run when it waits for a choice, and read again when it continues."""
         state = self._context.session.state
         choices = None if state.is_over else state.choices
         if choices is self._choices:

@@ -236,7 +236,7 @@ class ConceptsPage:
             self.grid.select((), is_seen=False)
 
     def _show_hint(self) -> None:
-        """Say how to add concepts if there are none, and below a few."""
+        """Show how to add concepts if there are none, or below if there are only a few."""
         if note := self.model.empty_note:
             self._empty.set_text(note)
             self._empty.place(relx=0.5, rely=0.4, anchor="center")

@@ -47,7 +47,7 @@ class FitRow:
 class FitMeasurement:
     """The result of the first look: the inputs of the estimates, and the free bytes of the training device.
 
-    With `is_processor` these are of the computer's memory.
+    With `is_processor` they are free bytes of the computer's memory.
     """
 
     budget: Budget | None

@@ -15,7 +15,7 @@ from ui.widgets.theme import PAD
 
 _SIZE = (620, 380)
 _NOTE = (
-    "Usual numbers, from what users and other trainers report; there is no law. There will be as many samples and "
+    "Usual numbers, from what users and other trainers report; there is no rule. There will be as many samples and "
     "validations as now. Watch the samples, and stop when they are good."
 )
 

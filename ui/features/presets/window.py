@@ -200,7 +200,7 @@ class Presets(Window):
         self._follow_selection()
 
     def _do(self, work: Callable[[], object], message: str, keep: Preset | None = None) -> None:
-        """Carry out a change, say so, and list the presets again; a failure is shown."""
+        """Carry out a change, report it, and list the presets again; a failure is shown."""
         try:
             result = work()
         except (DarkroomError, OSError) as error:

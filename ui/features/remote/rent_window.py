@@ -68,7 +68,7 @@ class RentWindow(Window):
 
     def look(self) -> None:
         """Read what can be rented, in the background."""
-        self._say("Reading what can be rented…")
+        self._set_status("Reading what can be rented…")
         self._job = self._context.pump.background.run(look_for_offers, self._show, self._fail)
 
     def rent(self) -> None:
@@ -110,8 +110,8 @@ class RentWindow(Window):
         """Make a pair of keys for a user who has none, if that is wanted."""
         answers = (Answer("cancel", "Cancel", is_default=True), Answer("make", "Make a pair of keys"))
         message = (
-            "A rented machine lets in who has a private SSH key. You have not chosen one: Darkroom can make a pair for "
-            "its own machines. The private key stays on this computer, readable only by you."
+            "Only the owner of a private SSH key can log in to a rented machine. You have not chosen one: Darkroom can "
+            "make a pair for its own machines. The private key stays on this computer, readable only by you."
         )
         if self._context.interaction.choose("Make a pair of keys?", message, answers) != "make":
             return False
@@ -122,12 +122,12 @@ class RentWindow(Window):
         assert self.offer is not None
         after = {
             "": "Nothing is done with it after its last run: stop or delete it yourself.",
-            "stop": "It is stopped when its last run has finished; its volume costs on.",
+            "stop": "It is stopped when its last run has finished; its volume continues to cost.",
             "delete": "It is deleted when its last run has finished and its files are here.",
         }[settings.after]
         return (
-            f"{settings.name} costs {self.offer.price_per_hour * settings.cards:.2f} dollars an hour from now on, and "
-            f"its disks of {settings.disk + settings.volume} GB something more, until it is stopped or deleted. "
+            f"{settings.name} costs {self.offer.price_per_hour * settings.cards:.2f} dollars an hour from now on, plus "
+            f"a little for its disks of {settings.disk + settings.volume} GB, until it is stopped or deleted. "
             f"Closing this program does not end it.\n\n{after}"
         )
 
@@ -145,21 +145,23 @@ class RentWindow(Window):
         if self.renting.is_working:
             self._follow()
         else:
-            self._say(_NO_KEY if offers is None else "Choose a card." if offers else "Nothing can be rented now.")
+            self._set_status(
+                _NO_KEY if offers is None else "Choose a card." if offers else "Nothing can be rented now."
+            )
 
     def _fail(self, error: Exception) -> None:
-        self._say(str(error) if isinstance(error, DarkroomError) else f"{plain_reason(error)}.", "error")
+        self._set_status(str(error) if isinstance(error, DarkroomError) else f"{plain_reason(error)}.", "error")
 
     def _selected(self) -> None:
         self._follow_selection()
         if self.offer is not None and not self.renting.is_working:
-            self._say(f"{self.offer.card}: {self.offer.price_per_hour:.2f} dollars an hour for each card.")
+            self._set_status(f"{self.offer.card}: {self.offer.price_per_hour:.2f} dollars an hour for each card.")
 
     def _follow_selection(self) -> None:
         self.rent_button.set_enabled(self.offer is not None and not self.renting.is_working)
 
     def _follow(self) -> None:
-        self._say(self.renting.status, "error" if self.renting.is_problem else "label")
+        self._set_status(self.renting.status, "error" if self.renting.is_problem else "label")
         self.cancel_button.set_enabled(self.renting.can_cancel)
         self._follow_selection()
 
@@ -168,7 +170,7 @@ class RentWindow(Window):
         if self.winfo_exists():
             self.look()
 
-    def _say(self, text: str, colour: str = "label") -> None:
+    def _set_status(self, text: str, colour: str = "label") -> None:
         self.status.recolour(colour)
         self.status.set_text(text)
 

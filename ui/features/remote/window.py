@@ -126,7 +126,7 @@ class MachinesWindow(Window):
         name = self.selected.get()
         question = f"{name} is removed from the list. Its files and runs stay on the machine."
         if self.machines.known[name].pod:
-            question += " It stays rented, and costs on: delete it instead if you do not need it."
+            question += " It stays rented and continues to cost: delete it instead if you do not need it."
         if self._context.interaction.choose("Remove this machine?", question, answers) != "remove":
             return
         if self._writes(lambda: self.machines.remove(name)):
@@ -171,7 +171,7 @@ class MachinesWindow(Window):
         from trainer.remote.host_keys import accept
 
         message = (
-            f"{remote.host} answers with this host key. Compare it with the one that its owner names:\n\n"
+            f"{remote.host} answers with this host key. Compare it with the one that its owner gives you:\n\n"
             + "\n".join(key.fingerprints)
         )
         answers = (Answer("refuse", "Cancel", is_default=True), Answer("accept", "Accept the key"))

@@ -77,7 +77,7 @@ class RunCurves(Panel):
         self.chart.set_zoom(choices.zoom)
 
     def show(self, state: RunState) -> None:
-        """Draw the curves of a run, and say what its losses show."""
+        """Draw the curves of a run, and state what its losses show."""
         self._state = state
         self._show_verdict(state)
         lines = lines_of(

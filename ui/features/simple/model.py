@@ -29,7 +29,7 @@ from ui.forms.records import inline_records
 _MAX_CAPTION_CHARS = 90
 _MAX_PROMPTS = 3  # that are named
 _OFFERS_ON_PROCESSOR = 1
-_TOY = "Until you choose one, the demo's model trains: a toy for 64 px, which shows how it goes."
+_TOY = "Until you choose one, the demo's model trains: a toy for 64 px, which shows how training works."
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ def _describe_length(progress: Progress) -> str:
     if is_too_short(progress.num_images, views):
         text += " That is probably too few to learn a subject."
     elif is_too_long(progress.num_images, views):
-        text += " That is so many that the images are learned by heart."
+        text += " That is so many that the model memorizes the images."
     elif usual is not None:
         text += f" Usual for {with_article(usual.subject.label.lower())}. {usual.subject.reason}"
     return text if _has_length(progress) else f"{text} What do the images show?"

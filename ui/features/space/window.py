@@ -67,7 +67,7 @@ class SpaceWindow(Window):
         if not self.winfo_exists():
             return
         self.items = space.items
-        nothing = "" if space.items else " Nothing of Darkroom's can be deleted."
+        nothing = "" if space.items else " Darkroom has nothing that can be deleted."
         self.status.set_text(f"{space.free}{nothing}")
         self.table.set_rows([(i.name, (format_size(i.size_bytes), i.then), "") for i in space.items])
         self._follow_selection()

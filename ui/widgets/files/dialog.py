@@ -147,7 +147,7 @@ class FileDialog(Dialog):
             case Enter(folder):
                 self.open(folder)
             case Rejection(reason):
-                self._say(reason, "error")
+                self._show_message(reason, "error")
             case DialogAnswer(paths, replaces) if not replaces or self._may_replace(paths[0]):
                 self._result = paths
                 is_folder = self.browser.purpose in ("folder", "folders")
@@ -177,7 +177,7 @@ class FileDialog(Dialog):
             if not self._tiles_are_chosen:
                 self._show_tiles(self.browser.shows_mostly_images)
             self._refresh_board()
-        self._say(*self.browser.status())
+        self._show_message(*self.browser.status())
 
     def _refresh_board(self) -> None:
         self.board.empty_text = "Nothing to show here." if self.browser.purpose != "folder" else "No folders or images."
@@ -205,7 +205,7 @@ class FileDialog(Dialog):
         self.board.draw_soon()
         self._show_status()
 
-    def _say(self, text: str, token: str = "muted") -> None:
+    def _show_message(self, text: str, token: str = "muted") -> None:
         self.status.set_text(text)
         self.status.recolour(token)
 
@@ -227,9 +227,9 @@ class FileDialog(Dialog):
         if len(chosen) == 1 and chosen[0].is_folder:
             counts = self._counts.get(chosen[0].path)
             if counts is not None and counts.images:
-                self._say(f"{counts.words()} in {chosen[0].name}", "text")
+                self._show_message(f"{counts.words()} in {chosen[0].name}", "text")
                 return
-        self._say(*browser.status())
+        self._show_message(*browser.status())
 
     def _activate(self) -> None:
         self.browser.name = self.name.get()
@@ -266,7 +266,7 @@ class FileDialog(Dialog):
             self.board.see_cursor()
             self._follow_selection()
         else:
-            self._say(f"Nothing here matches “{self._found_text}”.", "muted")
+            self._show_message(f"Nothing here matches “{self._found_text}”.", "muted")
         return "break"
 
     def _forget_find(self) -> None:
@@ -286,7 +286,7 @@ class FileDialog(Dialog):
         self.browser.set_filter(kind=int(self.kind.get()), show_hidden=bool(self.hidden.get()))
         self._services.memory.show_hidden_files(self.browser.show_hidden)
         self._refresh_board()
-        self._say(*self.browser.status())
+        self._show_message(*self.browser.status())
 
     def _toggle_tiles(self) -> None:
         self._tiles_are_chosen = True
@@ -315,7 +315,12 @@ class FileDialog(Dialog):
         self.up_button = Button(bar, theme, "Up", self._up, width=48)
         self.up_button.pack(side="left", padx=(0, GAP))
         self.path_entry = PathEntry(
-            bar, theme, self.path, self.browser, background=self._services.pump.background, say=self._say
+            bar,
+            theme,
+            self.path,
+            self.browser,
+            background=self._services.pump.background,
+            show_message=self._show_message,
         )
         self.path_entry.pack(side="left", fill="x", expand=True)
         self.path_entry.tk_entry.bind("<Return>", self._typed_path)

@@ -23,7 +23,7 @@ _MAX_NAMED = 6
 
 
 class PathEntry(Entry):
-    """Completes a path as far as it is unambiguous; `say(text, token)` shows what it can be."""
+    """Completes a path as far as it is unambiguous; `show_message(text, token)` lists the completions."""
 
     def __init__(
         self,
@@ -33,12 +33,12 @@ class PathEntry(Entry):
         browser: Browser,
         *,
         background: Background,
-        say: Callable[[str, str], object],
+        show_message: Callable[[str, str], object],
     ) -> None:
         super().__init__(master, theme, path, on="window", placeholder="Folder")
         self._path, self._browser = path, browser
         self._run_in_background = background.run
-        self._say = say
+        self._show_message = show_message
         self._folder = ""
         self.tk_entry.bind("<Tab>", self._complete)
 
@@ -74,13 +74,13 @@ class PathEntry(Entry):
         shared = common_start(names)
         last = max(text.rfind("/"), text.rfind("\\")) + 1
         if not names:
-            self._say("Nothing begins like this." if not contents.problem else contents.problem, "error")
+            self._show_message("Nothing begins like this." if not contents.problem else contents.problem, "error")
             return
         end = "/" if len(names) == 1 and is_folder[names[0]] else ""
         if len(shared) >= len(text) - last:
             self._show(text[:last] + shared + end)
         more = "  …" if len(names) > _MAX_NAMED else ""
-        self._say("  ".join(names[:_MAX_NAMED]) + more if len(names) > 1 else "", "muted")
+        self._show_message("  ".join(names[:_MAX_NAMED]) + more if len(names) > 1 else "", "muted")
 
 
 _WIDTH_PX = 168

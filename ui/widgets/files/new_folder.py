@@ -45,7 +45,7 @@ class NewFolderBar(Panel):
         inner = self.entry.tk_entry
         inner.bind("<Return>", lambda _e: self.create())
         inner.bind("<Escape>", lambda _e: self.close())
-        self.name.trace_add("write", lambda *_: self._say(""))
+        self.name.trace_add("write", lambda *_: self._show_reason(""))
 
     def ask(self) -> None:
         """Appear with a name that can be typed over."""
@@ -57,12 +57,12 @@ class NewFolderBar(Panel):
     def create(self) -> str:
         """Create the folder; a name that is refused can be corrected."""
         reason = self._create(self.name.get())
-        self._say(reason)
+        self._show_reason(reason)
         if not reason:
             self.close()
         return "break"
 
-    def _say(self, reason: str) -> None:
+    def _show_reason(self, reason: str) -> None:
         """Show why the name cannot be used, below it."""
         self.entry.mark_invalid(bool(reason))
         self.message.set_text(reason)
