@@ -299,7 +299,7 @@ def lost_process(ranks: Ranks) -> LostProcessError:
     """Return the error of a run of which another process has failed, with its message."""
     return LostProcessError(
         ranks.messages_of_others() or "Another process of this run has ended, and the run with it.",
-        advice="Resume the run from its newest backup; the number of processes may be another one.",
+        advice="Resume the run from its newest backup; the number of processes may differ.",
     )
 
 
@@ -317,7 +317,7 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
 
     if device_type == "cuda" and not distributed.is_nccl_available():
         raise DarkroomError(
-            "Several GPUs need NCCL, which this build of torch does not have: on Windows there is none.",
+            "Several GPUs need NCCL, which this build of torch does not have: on Windows it is not available.",
             advice="Train on one GPU, or on Linux.",
         )
     host, port = meeting_place()

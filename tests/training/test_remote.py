@@ -259,7 +259,7 @@ def test_a_killed_run_is_reported_and_resumed_there(server: Server, config: Conf
     train_there(remote, RunRequest(config), Line(kill))
     assert isinstance(events[-1], RunFailed), events[-1]
     assert events[-1].is_crash
-    assert any("is not ended as after other runs" in e.message for e in events if isinstance(e, WarningRaised))
+    assert any("keeps running, because the backups" in e.message for e in events if isinstance(e, WarningRaised))
     assert not ended.exists()
     run_dir = run_dir_of(config)
     assert read_record(run_dir).status.value == "crashed"

@@ -116,7 +116,7 @@ def test_a_server_that_dies_is_waited_for_and_one_with_another_key_is_not(
 
     line = Line(kill_server)
     if is_new_key:
-        with pytest.raises(DarkroomError, match="The host key of box is another one than before"):
+        with pytest.raises(DarkroomError, match="The host key of box has changed"):
             train_there(server.remote, RunRequest(config), line, connect=connect)
         accept_key(server)
         follow(server.remote, run_dir_of(config), Line(events.append))

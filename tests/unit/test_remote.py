@@ -125,7 +125,7 @@ def test_a_host_key_is_accepted_once_and_a_changed_one_is_refused(
     assert "GB free in" in listed
     assert "PyTorch 2.0, which finds 0 CUDA devices." in listed
     server.new_host_key()
-    with pytest.raises(DarkroomError, match="The host key of box is another one than before") as refused:
+    with pytest.raises(DarkroomError, match="The host key of box has changed") as refused:
         Connection(remote)
     assert "remote check box --new-key" in refused.value.advice
     before = known_hosts_file().read_text()

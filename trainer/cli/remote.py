@@ -59,7 +59,7 @@ class AddSettings(MachineSettings):
         Ge(0),
         Le(65535),
     ] = 0
-    user: Annotated[str, Setting("User", "Whom to log in as; by default as OpenSSH's config has it.")] = ""
+    user: Annotated[str, Setting("User", "The user to log in as; by default the one in OpenSSH's config.")] = ""
     key: Annotated[
         str,
         Setting("Key", "The file of a private key; by default the SSH agent's and the usual ones.", path_kind="file"),
@@ -192,7 +192,7 @@ def _remove(settings: MachineSettings) -> int:
     RemotesFile().remove(settings.name)
     sys.stdout.write(f"{settings.name} is removed here. Its files stay on the machine.\n")
     if pod:
-        sys.stdout.write(f"It stays rented, and costs: stop or delete it on its provider's page, as {pod}.\n")
+        sys.stdout.write(f"It stays rented and keeps costing: stop or delete it on its provider's page, as {pod}.\n")
     return OK
 
 
@@ -235,7 +235,7 @@ def _accepts(remote: Remote, accepted: str) -> bool:
     sys.stdout.write(f"{remote.host} has this host key:\n" + "".join(f"  {one}\n" for one in shown))
     is_accepted = any(accepted in one.split() for one in shown) if accepted else False
     if not accepted and sys.stdin.isatty():
-        sys.stdout.write("Compare it with the one that the machine's owner names.\n")
+        sys.stdout.write("Compare it with the one that the machine's owner gives you.\n")
         is_accepted = input("Accept it? [y/N] ").strip().lower() in ("y", "yes")
     if is_accepted:
         accept(lines)

@@ -79,7 +79,7 @@ def _print_line(text: str) -> None:
 
 RENTING = {
     "offers": settings_verb("list the cards that RunPod rents out, with their prices", Section, _offers),
-    "rent": settings_verb("rent a machine of RunPod, which costs from then on, and add it", RentSettings, _rent),
+    "rent": settings_verb("rent a machine of RunPod, which costs money from then on, and add it", RentSettings, _rent),
     "start": settings_verb("start a rented machine", StartSettings, _start),
     "end": settings_verb("stop a rented machine, or delete it", EndSettings, _end),
 }

@@ -177,7 +177,9 @@ def _train(settings: TrainSettings) -> int:
     allowed = allowed_code(loaded.config, settings.run)
     config = loaded.config
     if settings.card.fit and settings.on:
-        raise DarkroomError("--fit is for the card of this computer, not with --on.", advice="Leave one of them out.")
+        raise DarkroomError(
+            "--fit is for this computer's card: it cannot be used with --on.", advice="Leave one of them out."
+        )
     if settings.card.fit:
         config = _fit_to_card(config, settings.card)
     elif settings.card.save:
@@ -218,7 +220,7 @@ def _fit_to_card(config: Config, settings: FitSettings) -> Config:
     sys.stderr.write(table)
     if not fit.fits:
         raise DarkroomError(
-            "Nothing that keeps what the run learns fits, so nothing was started.",
+            "No settings that keep what the run learns fit, so nothing was started.",
             advice="Choose from what is listed above with --set, and try again.",
         )
     return fit.config

@@ -261,7 +261,7 @@ LORA_RESIZE = spec.JobSpec(
     "Change the ranks of a LoRA.",
     ResizeSettings,
     "trainer.jobs.file_work:resize_lora",
-    "A LoRA with other ranks, with the least change of what it does. The error is reported.",
+    "A LoRA with other ranks, whose effect changes as little as possible. The error is reported.",
     check=_require_rank,
     button="Resize",
     input="source",

@@ -31,7 +31,7 @@ _USUAL_CHARACTERS = 3  # of a token, at least: few captions have shorter ones
 _SINGLE_BRACE = "a { or } without its counterpart"
 
 CaptionFinding = tuple[str, str]
-"""A file, an image or its caption file, and what is to be known about its caption."""
+"""A file, an image or its caption file, and the finding about its caption."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Prob
     if updates_in_backward(config):
         yield Problem(
             "training.optimizer.fused_back_pass",
-            f"A fused backward pass is not supported yet {with_several}: the weights would change before the gradients "
-            "of the others are there.",
+            f"A fused backward pass is not supported yet {with_several}: the weights would change before the other "
+            "gradients are summed.",
             advice="Switch it off.",
         )
     reason = why_not_sharded(config)

@@ -60,7 +60,7 @@ class Preview:
     num_pairs: int = 0
     """The number of pairs among the images; a pair counts as one image."""
     captions: tuple[tuple[str, str], ...] = ()
-    """Files and what is to be known about their captions: missing, empty, in another encoding, long."""
+    """Files with findings about their captions: missing, empty, in another encoding, long."""
     figures: RunFigures | None = None
     """Time and memory at a glance; None if the model's shapes are not known."""
 

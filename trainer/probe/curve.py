@@ -49,9 +49,8 @@ class RateResult:
         last = f"{self.points[-1].rate:.2g}" if self.points else "the largest rate"
         end = f" It diverges from about {self.diverges_at:.2g}." if self.diverges_at else f" It is stable up to {last}."
         if self.suggested is None:
-            return (
-                f"The loss falls nowhere clearly: no learning rate stands out.{end} Try more steps, or a wider range."
-            )
+            text = "The loss does not fall clearly anywhere: no learning rate stands out."
+            return f"{text}{end} Try more steps, or a wider range."
         steepest = f"The loss falls most steeply at a learning rate of about {self.suggested:.1e}."
         return f"{steepest} Long runs usually take between a tenth and all of it.{end}"
 

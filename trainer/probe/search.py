@@ -69,8 +69,8 @@ class BatchResult:
         fastest, largest = self.fastest, self.largest
         memory = f", with {format_size(largest.peak_bytes)} of the card's memory" if largest.peak_bytes else ""
         return (
-            f"The largest batch that ran is {largest.batch_size}{memory}: {self.reason} Images go through about as "
-            f"fast as they can from a batch of {fastest.batch_size} on ({fastest.images_per_second:.3g} a second)."
+            f"The largest batch that ran is {largest.batch_size}{memory}: {self.reason} Throughput "
+            f"hardly rises beyond a batch of {fastest.batch_size} ({fastest.images_per_second:.3g} images a second)."
         )
 
 

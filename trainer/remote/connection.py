@@ -211,7 +211,7 @@ def ssh_command(remote: Remote, *, known_hosts: Path | None = None) -> list[str]
 _WANTS_USER = (
     (
         r"HOST IDENTIFICATION HAS CHANGED",
-        "The host key of {name} is another one than before: another machine may answer at {host}. Nothing was sent.",
+        "The host key of {name} has changed: another machine may be answering at {host}. Nothing was sent.",
         "If you know why it has changed, such as a new installation, accept the new one with: remote check {name} "
         "--new-key",
     ),

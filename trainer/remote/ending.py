@@ -25,7 +25,7 @@ def end_machine(connection: Connection, job: str, ending: Event) -> WarningRaise
     if not remote.is_ended_after_runs:
         return None
     if not (isinstance(ending, RunFinished) and ending.status.is_complete):
-        return WarningRaised(f"{remote.name} is not ended as after other runs: the backups of this one are there.")
+        return WarningRaised(f"{remote.name} keeps running, because the backups of this run are on it.")
     try:
         others = [name for name in connection.call("running")[0] if name != job]
         if others or any(item.is_open for item in QueueFile(queue_file()).read().on(remote.name).items):

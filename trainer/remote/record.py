@@ -69,7 +69,7 @@ class Remote:
 def problem_of(remote: Remote) -> str:
     """Return a sentence about what is wrong with a record; empty if nothing is."""
     if not _NAME.fullmatch(remote.name):
-        return "A name of a machine has letters, digits, dots and hyphens, at most 40."
+        return "A machine's name has at most 40 letters, digits, dots and hyphens."
     if (
         remote.provider not in ("", *PROVIDERS)
         or not _POD.fullmatch(remote.pod)

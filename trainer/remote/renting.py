@@ -40,7 +40,7 @@ class RentSettings(Section):
     name: Annotated[str, Setting("Name", "The name of the machine."), positional("NAME")] = ""
     card: Annotated[
         str,
-        Setting("Card", "The GPU, by RunPod's name of it, such as 'NVIDIA GeForce RTX 4090'."),
+        Setting("Card", "The GPU, by RunPod's name, such as 'NVIDIA GeForce RTX 4090'."),
         Argument(is_required=True),
     ] = ""
     cards: Annotated[int, Ge(1), Setting("Cards", "How many GPUs.")] = 1
@@ -138,7 +138,7 @@ def rent(settings: RentSettings, file: RemotesFile, *, report: Report, wait: Wai
         raise DarkroomError(f"There is a machine {remote.name} already.", advice="Choose another name.")
     provider, label = provider_of(remote), PROVIDERS[remote.provider].label
     if provider.find(request.name) is not None:
-        advice = f"Delete it on {label}'s page if it is not needed: it costs. Or choose another name."
+        advice = f"Delete it on {label}'s page if it is not needed, because it costs money. Or choose another name."
         raise DarkroomError(f"There is a machine {request.name} at {label} already.", advice=advice)
     report(f"{label} is asked for {request.num_cards} x {request.card}.")
     try:
@@ -173,7 +173,7 @@ def _delete_unlisted(provider: Provider, name: str, pod: Pod, error: Exception) 
     try:
         provider.delete(pod.id)
     except DarkroomError as failure:
-        message = f"{name} is rented, and costs, but it could not be added to the list: {plain_reason(error)}."
+        message = f"{name} is rented and costs money, but could not be added to the list: {plain_reason(error)}."
         advice = f"Delete it on the provider's page. That failed from here: {failure.message}"
         raise DarkroomError(message, advice=advice) from error
 
@@ -210,7 +210,9 @@ def _with_address(remote: Remote, provider: Provider, file: RemotesFile, report:
         try:
             pod = provider.read(remote.pod)
         except DarkroomError as error:
-            advice = f"{remote.name} may run, and cost. Wait for its address with: remote start {remote.name}"
+            advice = (
+                f"{remote.name} may be running and costing money. Wait for its address with: remote start {remote.name}"
+            )
             raise DarkroomError(error.message, advice=f"{error.advice} {advice}") from error
         if pod.host:
             remote = next((one for one in file.read() if one.pod == remote.pod), remote)

@@ -210,7 +210,7 @@ def restore(
         raise DarkroomError(
             f"The backup {folder} does not match the run: {unlike[0]} is {tuple(weights[unlike[0]].shape)} there, the "
             f"run trains {tuple(parameters[unlike[0]].shape)}.",
-            advice="An older version divided this layer otherwise: such a run cannot be resumed. Start a new one.",
+            advice="An older version split this layer differently: such a run cannot be resumed. Start a new one.",
         )
     _copy_weights(weights, parameters, groups)
     restore_fixed(folder, groups)

@@ -168,7 +168,7 @@ def report_changes(setup: RunSetup) -> None:
             recipe = start_recipe(setup, (setup.datasets.training, setup.datasets.validation))
         since = since_last_good(setup.run_dir, with_this_attempt(recipe, setup) if recipe is not None else None)
     except Exception:  # the device may be broken, too: the error of the run is the one to report
-        logger.exception("What changed since the last good run could not be found out.")
+        logger.exception("The changes since the last good run could not be determined.")
         return
     if since is not None:
         setup.log.emit(WarningRaised(since.sentence(CAUSES_OF_FAILURE)))

@@ -102,7 +102,7 @@ class Site:
         if file is None:
             raise HTTPException(404, "This file is not there any more.")
         if not file.is_as_written:
-            raise HTTPException(409, f"{file.path.name} was changed since the run wrote it, so it is not sent.")
+            raise HTTPException(409, f"{file.path.name} has changed since the run wrote it, so it is not sent.")
         if file.path.is_dir():
             named = f"attachment; filename*=utf-8''{quote(file.name)}"
             zipped = file.zip_chunks()

@@ -101,7 +101,7 @@ def max_norm(config: Config) -> Iterator[Problem]:
     if spec.has_evaluation_mode(config.training.optimizer):
         yield Problem(
             "adapter.max_norm",
-            f"{spec.label} derives the weights from its own averages, which a limit of the norm would not reach.",
+            f"{spec.label} derives the weights from its own averages, which a limit of the norm would not affect.",
             advice="Leave the max norm empty, or choose another optimizer.",
         )
     if getattr(config.adapter, "init", "zero") != "zero":

@@ -40,7 +40,7 @@ def embeddings(config: Config) -> Iterator[Problem]:
             yield Problem(
                 f"embeddings.words.{index}.placeholder",
                 f"The placeholder {quote(word.placeholder)} contains {what}: it must be a single word, which captions "
-                "and other programs can divide from the others.",
+                "and other programs can tell apart from other words.",
                 advice="Use letters, digits and - _ < >, as in <my-word>.",
             )
         most = family.text.chunk_tokens
@@ -67,7 +67,7 @@ def _untrained_embeddings(config: Config) -> Iterator[Problem]:
     elif not trained_embeddings(config):
         yield Problem(
             "embeddings.words",
-            "The run is to train embeddings, but there is none that is trained.",
+            "The training target is embeddings, but no embedding is trained.",
             advice="Add an embedding, or choose another training target.",
         )
     elif uses_prior(config):
@@ -75,7 +75,7 @@ def _untrained_embeddings(config: Config) -> Iterator[Problem]:
             "training.trains",
             "Masked prior preservation and prior prediction concepts compare the trained model with the model before "
             "training, but a run of embeddings does not change the model.",
-            advice="Switch off masked prior preservation and the prior prediction concepts, or train a LoRA besides.",
+            advice="Switch off masked prior preservation and the prior prediction concepts, or train a LoRA as well.",
         )
 
 

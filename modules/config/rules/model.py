@@ -108,7 +108,7 @@ def training_adapter(config: Config) -> Iterator[Problem]:
         yield Problem(
             path,
             f"{'DoRA' if is_dora else spec.label} depends on the weights of the model, which contain the training "
-            "adapter while it trains: without that, the result would be another one.",
+            "adapter while it trains: without it, the result would be different.",
             advice=f"Choose {adapter_labels(needs_model=False)} without DoRA, or remove the training adapter.",
         )
 

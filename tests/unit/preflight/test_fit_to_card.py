@@ -292,5 +292,5 @@ def test_check_shows_the_table_and_saves_only_where_asked(
         assert get_path(now, path) == value
     assert main(["train", str(file), "--fit", "1MB"]) != 0
     said = capsys.readouterr().err
-    assert "Nothing that keeps what the run learns fits" in said
+    assert "No settings that keep what the run learns fit" in said
     assert "nothing was started" in said

@@ -23,8 +23,8 @@ from ui.widgets.variables import FlagVar, TextVar
 
 _SIZE = (760, 560)
 _HELP = (
-    "Trains a few real steps to find the batch size from which on images go through as fast as they can, and the "
-    "learning rate at which the loss falls most steeply (a range test, Smith 2017). Nothing of your runs is touched."
+    "Trains a few real steps to find the batch size beyond which throughput hardly rises, and the learning rate at "
+    "which the loss falls most steeply (a range test, Smith 2017). Your runs are not affected."
 )
 _LABELS = {RATE: "Learning rate", BATCH: "Batch size"}
 
