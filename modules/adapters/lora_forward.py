@@ -140,8 +140,8 @@ class Siblings:
         ready = self._ready
         if ready is None or layer not in ready.outputs:
             return None
-        found = (ready.x is x, ready.version == x._version, ready.copies is copies_of(self.layers[0]))
-        if not all(found) or ready.records != torch.is_grad_enabled():
+        matches = (ready.x is x, ready.version == x._version, ready.copies is copies_of(self.layers[0]))
+        if not all(matches) or ready.records != torch.is_grad_enabled():
             self.layers, self._ready = (), None
             return None
         output = ready.outputs.pop(layer)
@@ -157,8 +157,8 @@ class Siblings:
         for sibling in self.layers:
             base, factors = sibling.get_base_layer(), _factors(sibling, x.dtype)
             tensors += [base.weight, base.bias, factors[0], factors[1], factors[3]]
-        found = AdaptedSiblings.apply(x, down, scales, *tensors)  # type: ignore[no-untyped-call]
-        outputs = dict(zip(self.layers, found, strict=True))
+        sums = AdaptedSiblings.apply(x, down, scales, *tensors)  # type: ignore[no-untyped-call]
+        outputs = dict(zip(self.layers, sums, strict=True))
         output: torch.Tensor = outputs.pop(layer)
         self._ready = _Ready(x, x._version, copies_of(self.layers[0]), torch.is_grad_enabled(), outputs)
         return output
@@ -169,9 +169,9 @@ def _with_one_input(part: nn.Module, layers: Mapping[str, nn.Module]) -> Iterato
     for parent in dict.fromkeys(path.rpartition(".")[0] for path in layers):
         is_cross = getattr(part.get_submodule(parent), "is_cross_attention", False)
         for names in _OF_TEXT if is_cross else _TOGETHER:
-            found = [layer for name in names if (layer := layers.get(f"{parent}.{name}")) is not None]
-            if len(found) > 1:
-                yield found
+            siblings = [layer for name in names if (layer := layers.get(f"{parent}.{name}")) is not None]
+            if len(siblings) > 1:
+                yield siblings
 
 
 def _join_downs(downs: Sequence[torch.Tensor]) -> torch.Tensor:

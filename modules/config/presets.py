@@ -132,8 +132,8 @@ def families_for_card(configs: Mapping[Preset, Config], card_gb: int) -> tuple[s
     """
     fitting = [p for p in configs if _is_offered(p) and p.card_gb <= card_gb]
     fast = {p.group for p in fitting if configs[p].part(configs[p].family.denoiser.name).offload_fraction < 0.5}
-    found = {p.group for p in fitting}
-    return tuple(sorted((name for name in newest_families() if name in found), key=lambda name: name not in fast))
+    groups = {p.group for p in fitting}
+    return tuple(sorted((name for name in newest_families() if name in groups), key=lambda name: name not in fast))
 
 
 def _is_offered(preset: Preset) -> bool:

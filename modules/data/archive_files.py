@@ -66,10 +66,10 @@ def _shard(archive: Path, index: ImageIndex | None, *, size_bytes: int, mtime_ns
     if text is not None and known_shard(archive) is None:
         with suppress(ValueError):  # damaged: it is read again
             remember_shard(archive, ShardIndex.from_text(text), size_bytes=size_bytes, mtime_ns=mtime_ns)
-    found = shard_index(archive)
+    members = shard_index(archive)
     if text is None:
-        index.others.keep(archive, found.to_text(), size_bytes=size_bytes, mtime_ns=mtime_ns)
-    return found
+        index.others.keep(archive, members.to_text(), size_bytes=size_bytes, mtime_ns=mtime_ns)
+    return members
 
 
 @dataclass(frozen=True, slots=True)

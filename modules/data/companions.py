@@ -92,14 +92,14 @@ def find_references(image: Path, *, folder: Path, inputs_folders: Sequence[Path 
     `inputs_folders` are the folders of the first, second and third ones; None for files next to the image. Unreadable
     files are left out.
     """
-    found = []
+    paths = []
     for name, inputs_folder in zip(REFERENCES, inputs_folders, strict=True):
         try:
             file = find_input_file(image, INPUTS[name].suffix, folder=folder, inputs_folder=inputs_folder)
         except BrokenImageError:
             continue
-        found += [file.path] if file is not None else []
-    return tuple(found)
+        paths += [file.path] if file is not None else []
+    return tuple(paths)
 
 
 def named_file(name: str, start: Sequence[Path], allowed: Sequence[Path], *, image: Path) -> Companion:

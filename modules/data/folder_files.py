@@ -69,13 +69,13 @@ def list_files(
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-listing") as pool:
         below = [_visit(folder, pool.submit(_list, folder, None), pool, bounds, include_subfolders, leave_out, entered)]
         while below:
-            found = next(below[-1], None)
-            if found is None:
+            entry = next(below[-1], None)
+            if entry is None:
                 below.pop()
-            elif isinstance(found, FolderFiles):
-                yield found
+            elif isinstance(entry, FolderFiles):
+                yield entry
             else:
-                below.append(_visit(*found, pool, bounds, include_subfolders, leave_out, entered))
+                below.append(_visit(*entry, pool, bounds, include_subfolders, leave_out, entered))
 
 
 _File = tuple[str, int, int, bool]

@@ -100,8 +100,8 @@ def walk(
     Subfolders that cannot be listed are added to `skipped`, and links that lead out of the folder, or out of `within`.
     Raises OSError if the folder itself cannot be listed.
     """
-    found = list_files(folder, include_subfolders=include_subfolders, leave_out=skipping(skipped), within=within)
-    for files in found:
+    listed = list_files(folder, include_subfolders=include_subfolders, leave_out=skipping(skipped), within=within)
+    for files in listed:
         for name in files.names:
             yield files.folder / name
 

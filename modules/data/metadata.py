@@ -313,8 +313,8 @@ def _of_csv(text: str, delimiter: str, problems: list[MetadataProblem]) -> Itera
 
 def texts_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
     """Return the texts in some columns of a row; a list has several. Line breaks within a text become spaces."""
-    found = [row.get(column) for column in columns]
-    cells = [cell for one in found for cell in (one if isinstance(one, list) else [one])]
+    values = [row.get(column) for column in columns]
+    cells = [cell for one in values for cell in (one if isinstance(one, list) else [one])]
     texts = (" ".join(str(c).split()) for c in cells if isinstance(c, str | int | float) and not isinstance(c, bool))
     return tuple(dict.fromkeys(t for t in texts if t))
 

@@ -128,7 +128,7 @@ def _archives_in(files: FolderFiles) -> Iterator[Path]:
 
 def _scan_files(
     folder: Path,
-    found: Iterable[ImageFiles],
+    parts: Iterable[ImageFiles],
     num_images: int,
     captions: CaptionOrigin,
     metadata: MetadataCaptions,
@@ -146,7 +146,7 @@ def _scan_files(
         return captions_of(path, captions, metadata) if shared is None else shared
 
     def with_paths() -> Iterator[ImageFiles]:
-        for part in found:
+        for part in parts:
             if names_images:
                 paths.extend(part.files.folder / part.files.names[place] for place in part.images)
             yield part

@@ -110,9 +110,9 @@ def columns_of_shards(archives: Iterable[Path]) -> dict[str, NDArray[Any]]:
     `names`, `ends_N` and `places_N2` go through all shards, one after the other; `tables` has for each, as JSON, its
     key, what is wrong with it, and how many members and bytes of names are its own.
     """
-    found = [(_key_of(archive), shard_index(archive)) for archive in archives]
-    members = [index.members for _, index in found]
-    facts = [(key, index.problem, len(index.members), len(index.members.names)) for key, index in found]
+    indexes = [(_key_of(archive), shard_index(archive)) for archive in archives]
+    members = [index.members for _, index in indexes]
+    facts = [(key, index.problem, len(index.members), len(index.members.names)) for key, index in indexes]
     return {
         "names": np.concatenate([np.zeros(0, np.uint8), *(m.names for m in members)]),
         "ends_N": np.concatenate([np.zeros(0, np.int64), *(m.ends_N for m in members)]),

@@ -260,20 +260,20 @@ class _SharedFacts:
 
 def _further(example: Example) -> dict[str, Any]:
     """Return the facts that only some examples have, as JSON-safe data."""
-    image, found = example.image, dict[str, Any]()
+    image, fields = example.image, dict[str, Any]()
     if any(_SEPARATOR in caption for caption in image.captions):
-        found["captions"] = image.captions
+        fields["captions"] = image.captions
     if example.mask is not None:
-        found["mask"] = _stored_companion(example.mask)
+        fields["mask"] = _stored_companion(example.mask)
     if example.mask_box is not None:
-        found["mask_box"] = example.mask_box.corners
+        fields["mask_box"] = example.mask_box.corners
     if example.input_files:
-        found["inputs"] = {name: _stored_companion(file) for name, file in example.input_files.items()}
+        fields["inputs"] = {name: _stored_companion(file) for name, file in example.input_files.items()}
     if image.rejected is not None:
-        found["rejected"] = _stored_image(image.rejected)
+        fields["rejected"] = _stored_image(image.rejected)
     if image.num_frames > 1:
-        found["num_frames"] = image.num_frames
-    return found
+        fields["num_frames"] = image.num_frames
+    return fields
 
 
 def _stored_image(image: SourceImage) -> list[Any]:

@@ -116,8 +116,8 @@ class Passes:
         def find_all() -> dict[str, Kind]:
             return {p: kind for r in self._recordings[part].values() for p, kind in find(r, r.programs[-1], "")}
 
-        found: dict[str, Kind] = self._once(("layers", part), find_all)
-        return found
+        kinds: dict[str, Kind] = self._once(("layers", part), find_all)
+        return kinds
 
     def weights(self, part: str, plan: PartPlan) -> PartWeights:
         """Return the shapes of a part's weights and of its adapter's."""
@@ -135,15 +135,15 @@ class Passes:
                     own |= {f"{path}.{name}": shape for name, shape in fixed.items()}
             return PartWeights(own, adapter, quantized)
 
-        found: PartWeights = self._once(("weights", part, plan), find)
-        return found
+        weights: PartWeights = self._once(("weights", part, plan), find)
+        return weights
 
     def kept_of_blocks(self, plans: Plans, *, batch: int, width_px: int, height_px: int) -> dict[tuple[str, str], int]:
         """Return the bytes that each block keeps for the backward pass of a batch, by part and name.
 
         Those are the blocks of the parts with the checkpointing "auto" that a gradient passes through.
         """
-        found: dict[tuple[str, str], int] = {}
+        sizes: dict[tuple[str, str], int] = {}
         has_trained_text = any(p.role == "text_encoder" and plans[p.name].has_gradient for p in self._spec.parts)
         for part in self._spec.parts:
             plan = replace(plans[part.name], checkpointed_blocks=frozenset())
@@ -153,8 +153,8 @@ class Passes:
             replay = self._replay(Tape(), plan, part.name, name, self._size(batch, width_px, height_px), records=True)
             is_reached = part.role == "denoiser" and has_trained_text  # also where nothing of it is trained
             replay.run(replay.inputs(need_grad=self._recordings[part.name][name].text if is_reached else ()))
-            found |= {(part.name, name): size for name, size in replay.kept_of_blocks.items() if size}
-        return found
+            sizes |= {(part.name, name): size for name, size in replay.kept_of_blocks.items() if size}
+        return sizes
 
     def text_elements(self) -> int:
         """Return the number of elements of an encoded chunk of a caption, with its pooled state if it has one."""
@@ -260,8 +260,8 @@ class Passes:
             return max(forward, tape.backward_peak(gradients), key=sum)
 
         key = ("vae", plan, batch, width_px, height_px, gradients, is_perceptual)
-        found: tuple[int, int] = self._once(key, run)
-        return found
+        counts: tuple[int, int] = self._once(key, run)
+        return counts
 
     def training(
         self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients
@@ -316,8 +316,8 @@ class Passes:
             if p.role == "denoiser" or (p.role == "text_encoder" and plans[p.name].has_gradient)
         )
         key = ("training", ran, batch, width_px, height_px, gradients, num_passes)
-        found: tuple[int, int, int] = self._once(key, run)
-        return found
+        counts: tuple[int, int, int] = self._once(key, run)
+        return counts
 
     def num_operations(self, part: str) -> int:
         """Return the number of operations of a part's passes over a batch, each of them once."""

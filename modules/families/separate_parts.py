@@ -24,14 +24,14 @@ def file_of_part(part: PartSpec, given: str, base_model: str) -> str:
     given = given.strip()
     if not (part.published_in and part.reads_file) or (given and from_root(given).is_file()):
         return given
-    if given and (found := weights_in(from_root(given))):
-        return found
+    if given and (weights := weights_in(from_root(given))):
+        return weights
     base = from_root(base_model)
     if not given and (not base_model.strip() or (base / part.name / "config.json").is_file()):
         return ""
     names = [repository.rpartition("/")[2] for repository in (given, *part.published_in) if repository]
     folders = (place / name for name in names for place in (base.parent, from_root(_MODELS)))
-    return next((found for folder in folders if (found := weights_in(folder))), given)
+    return next((weights for folder in folders if (weights := weights_in(folder))), given)
 
 
 def weights_in(folder: Path) -> str:

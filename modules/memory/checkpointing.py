@@ -253,8 +253,8 @@ def _targets(
     elif mode == "auto":
         # Some versions of transformers have the layers of CLIP inside another module.
         wanted, ends = frozenset(chosen_blocks), tuple(f".{name}" for name in chosen_blocks)
-        found = {block: name for name, block in module.named_modules()}
-        chosen = [block for block in blocks if found[block] in wanted or found[block].endswith(ends)]
+        names = {block: name for name, block in module.named_modules()}
+        chosen = [block for block in blocks if names[block] in wanted or names[block].endswith(ends)]
     return [(block, "forward") for block in chosen]
 
 

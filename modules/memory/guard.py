@@ -78,8 +78,8 @@ class DeviceGuard(TorchDispatchMode):
     def tag_of(self, tensor: torch.Tensor) -> str | None:
         """Return the logical device of a tensor's storage, or None for one that was never moved."""
         # While its weak reference is kept, no other storage can come to lie at the same address.
-        found = self._tags.get(tensor.untyped_storage()._cdata)
-        return None if found is None else found[1]
+        tag = self._tags.get(tensor.untyped_storage()._cdata)
+        return None if tag is None else tag[1]
 
     def _set(self, tensor: torch.Tensor, tag: str) -> None:
         storage = tensor.untyped_storage()

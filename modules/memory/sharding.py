@@ -119,11 +119,11 @@ def gathered_values(
     `values` has the rows of those that are trained, by the same names, and whole other tensors, which are returned,
     too. Empty without `keeps`; all processes must call it together.
     """
-    found = dict(values) if keeps else {}
+    gathered = dict(values) if keeps else {}
     for part, module in sharded.items():
         for name, own in module.own.items():
             full_name = f"{part}.{name}"
             whole = module.gather(name, values.get(full_name, own))
             if keeps:
-                found[full_name] = whole.cpu()
-    return found
+                gathered[full_name] = whole.cpu()
+    return gathered

@@ -151,16 +151,16 @@ def find_programs(named: Sequence[Path] = (), *, reads_settings: bool = True) ->
     With `reads_settings` also those that the settings files of programs name: to read from, not to write to. A program
     that is reached in two ways is there once.
     """
-    found: dict[tuple[int, int], ProgramFolder] = {}
+    by_inode: dict[tuple[int, int], ProgramFolder] = {}
     for candidate in _candidates(named, reads_settings=reads_settings):
         identity = identity_of(candidate.path)
-        if identity is not None and identity not in found:
-            found[identity] = candidate
+        if identity is not None and identity not in by_inode:
+            by_inode[identity] = candidate
             for package in _packages_of(candidate):
                 inner_identity = identity_of(package.path)
                 if inner_identity is not None:
-                    found.setdefault(inner_identity, package)
-    return list(found.values())
+                    by_inode.setdefault(inner_identity, package)
+    return list(by_inode.values())
 
 
 def folders_in(path_file: Path) -> Iterator[tuple[ModelType, Path]]:

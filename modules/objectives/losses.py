@@ -295,8 +295,8 @@ class LossMix:
 
     def refusals(self, process: ProcessSpec) -> dict[str, str]:
         """Return the sentences that refuse settings for models of a process, by loss and field, as in "huber.delta"."""
-        found = ((name, *settings.refusal(process)) for name, settings in self.terms)
-        return {f"{name}.{field}": sentence for name, field, sentence in found if sentence}
+        refusals = ((name, *settings.refusal(process)) for name, settings in self.terms)
+        return {f"{name}.{field}": sentence for name, field, sentence in refusals if sentence}
 
     def at(self, process: NoiseProcess, timesteps_B: torch.Tensor) -> Errors:
         """Return the function of the errors of predictions at these timesteps: the sum of strength times loss.

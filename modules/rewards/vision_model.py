@@ -46,12 +46,12 @@ def score_in(text: str, highest: float) -> float:
     In the order of trust: JSON with "score", its text within others, "score: 7", "7/10", and an only number.
     """
     text = _THOUGHTS.sub("", text)
-    found: list[Any] = [_json_score(text)]
+    candidates: list[Any] = [_json_score(text)]
     for pattern in (_IN_JSON, _AFTER_SCORE, _OF_THE_SCALE):
-        found += pattern.findall(text)[-1:]
+        candidates += pattern.findall(text)[-1:]
     numbers = _ANY.findall(text)
-    found += numbers if len(numbers) == 1 else []
-    score = next((float(str(one).replace(",", ".")) for one in found if one is not None), math.nan)
+    candidates += numbers if len(numbers) == 1 else []
+    score = next((float(str(one).replace(",", ".")) for one in candidates if one is not None), math.nan)
     return score if 0 <= score <= highest else math.nan
 
 

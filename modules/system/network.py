@@ -116,8 +116,8 @@ def _listening(address: str, num_connections: int) -> Iterator[int]:
 
 def _address_of(interface: str) -> str:
     """Return the address of an interface; empty without one."""
-    found = psutil.net_if_addrs().get(interface, [])
-    return next((a.address for a in found if a.family == socket.AF_INET), "")
+    addresses = psutil.net_if_addrs().get(interface, [])
+    return next((a.address for a in addresses if a.family == socket.AF_INET), "")
 
 
 def _reachable_address(host: str) -> str:

@@ -41,16 +41,16 @@ _MOST_BYTES = 10_000_000  # of a file of git
 @cache
 def versions_here() -> Mapping[str, str]:
     """Return the versions of Python, of the installed ones of `PACKAGES`, and of the program with its commit."""
-    found = dict[str, str]()
+    versions = dict[str, str]()
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    found |= {"python": platform.python_version(), "darkroom": program_version()}
+    versions |= {"python": platform.python_version(), "darkroom": program_version()}
     if commit := commit_of(PROGRAM_ROOT):
-        found["darkroom commit"] = commit
-    return found
+        versions["darkroom commit"] = commit
+    return versions
 
 
 def program_version() -> str:
@@ -71,8 +71,8 @@ def commit_of(folder: Path) -> str:
             return head if _COMMIT.fullmatch(head) else ""
         name, common = head.removeprefix("ref:").strip(), _common_folder(git)
         place = next((p for p in (git / name, common / name) if p.is_file()), None)
-        found = _text(place) if place is not None else _packed_reference(common, name)
-        return found if _COMMIT.fullmatch(found) else ""
+        commit = _text(place) if place is not None else _packed_reference(common, name)
+        return commit if _COMMIT.fullmatch(commit) else ""
     except (OSError, ValueError):
         return ""
 

@@ -195,12 +195,12 @@ def _explain(recipe: Recipe, repeated: Recipe) -> Iterable[str]:
     from trainer.run.compare_results import compare_results
 
     yield compare_results(recipe.result, Path(repeated.result.path))
-    found = differences(recipe, repeated)
-    yield from (_sentence(difference) for difference in found)
+    changes = differences(recipe, repeated)
+    yield from (_sentence(difference) for difference in changes)
     if recipe.resumed_at:
         steps = ", ".join(f"{step:,}" for step in recipe.resumed_at)
         yield f"The run of the recipe was resumed, at step {steps}; settings may have changed on the way."
-    if not found:
+    if not changes:
         yield "Nothing else that a recipe records differs."
     if repeated.machine.device != "cpu" and not repeated.config.get("general", {}).get("deterministic"):
         yield "On a GPU only runs in deterministic mode (general.deterministic) repeat each bit."

@@ -166,10 +166,10 @@ def _add(settings: AddSettings) -> int:
 
 def _import(settings: ImportSettings) -> int:
     file = from_root(settings.file)
-    found = import_machine(settings.name, file, load_secrets().secrets.cloud)
-    has_stored_key, remote = keep(found, RemotesFile()), found.remote
+    imported = import_machine(settings.name, file, load_secrets().secrets.cloud)
+    has_stored_key, remote = keep(imported, RemotesFile()), imported.remote
     sys.stdout.write(f"{remote.name} is added: {remote.address}, {remote.folder}.\n")
-    for note in found.notes:
+    for note in imported.notes:
         sys.stdout.write(f"Without a counterpart here: {note}\n")
     if has_stored_key:
         sys.stdout.write(f"Its API key is stored; {file.name} still contains it.\n")
@@ -202,10 +202,10 @@ def _check(settings: CheckSettings) -> int:
         sys.stdout.write("The key was not accepted, so nothing was sent.\n")
         return FAILED
     with _connect(remote) as connection:
-        found = findings_of(connection)
-    for finding in found:
+        findings = findings_of(connection)
+    for finding in findings:
         sys.stdout.write(f"{'ok' if finding.is_good else '!':3} {finding.name:11} {finding.text}\n")
-    return OK if all(finding.is_good for finding in found if finding.name != "Cards") else FAILED
+    return OK if all(finding.is_good for finding in findings if finding.name != "Cards") else FAILED
 
 
 def _wheels(settings: WheelsSettings) -> int:

@@ -114,13 +114,13 @@ class Caches:
         Returns the numbers of examples that cannot be used, and warns about them.
         """
         store, taken = self.stores.latents, set[bytes]()
-        found = [side.find_missing(store, taken) for side in sides]
+        lacking = [side.find_missing(store, taken) for side in sides]
         del taken
-        found = self.ranks.from_main(found) if self._is_shared else found
+        lacking = self.ranks.from_main(lacking) if self._is_shared else lacking
         built, num_built = list[EntryResult](), 0
-        if any(side.numbers for side in found):
+        if any(side.numbers for side in lacking):
             rank = self.ranks.rank if self._is_shared else ONLY_RANK
-            shares = [todo.share(rank.index, rank.world_size) for todo in found]
+            shares = [todo.share(rank.index, rank.world_size) for todo in lacking]
             missing = MissingImages(sides, shares, store, threads)
             built = self._drive(
                 self._encode_images(missing, "images", threads=threads), "images", lambda: missing.total
@@ -273,10 +273,10 @@ class Caches:
         except StopRequested:
             is_stopped = True
             self.ranks.announce_stop()
-        found = self.ranks.gather((notable, is_stopped))
-        if any(stopped for _, stopped in found):
+        gathered = self.ranks.gather((notable, is_stopped))
+        if any(stopped for _, stopped in gathered):
             raise StopAgreed
-        return [entry for entries, _ in found for entry in entries]
+        return [entry for entries, _ in gathered for entry in entries]
 
     def _run_build(
         self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]

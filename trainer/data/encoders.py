@@ -68,17 +68,17 @@ class Encoders:
         Those of one chunk are encoded in batches of `captions_at_once`, filled up with the empty prompt, longer ones
         alone. So the states of a caption are the same with any others.
         """
-        at_once, found = self.captions_at_once, dict[ReadCaption, Conditioning]()
+        at_once, conditioning = self.captions_at_once, dict[ReadCaption, Conditioning]()
         with torch.no_grad(), self.autocast():
             alone = dict.fromkeys(c for c in captions if isinstance(c, str))
             short = list(filter(self._has_one_chunk, alone))
             for batch in (short[start : start + at_once] for start in range(0, len(short), at_once)):
                 encoded = self.family.encode_prompts([*batch, *[""] * (at_once - len(batch))])
-                found |= {caption: encoded.select([row]) for row, caption in enumerate(batch)}
+                conditioning |= {caption: encoded.select([row]) for row, caption in enumerate(batch)}
             for caption in captions:
-                if caption not in found:
-                    found[caption] = self._encode(caption)
-        return [found[caption] for caption in captions]
+                if caption not in conditioning:
+                    conditioning[caption] = self._encode(caption)
+        return [conditioning[caption] for caption in captions]
 
     def _encode(self, caption: ReadCaption) -> Conditioning:
         if isinstance(caption, str):

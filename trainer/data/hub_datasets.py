@@ -14,8 +14,8 @@ from modules.system.paths import from_root
 
 def hub_datasets(config: Config) -> list[HubDataset]:
     """Return the data sets of the enabled concepts that are on the hub, each once."""
-    found = (HubDataset.of(c.path) for c in config.concepts if c.enabled)
-    return list(dict.fromkeys(d for d in found if d is not None))
+    datasets = (HubDataset.of(c.path) for c in config.concepts if c.enabled)
+    return list(dict.fromkeys(d for d in datasets if d is not None))
 
 
 def hub_cache_dir(config: Config) -> Path:

@@ -182,8 +182,8 @@ def input_jobs(
     """
     files = files_of(record, versions)
     file_digests: dict[int, str] = {}
-    with closing(digests.digests(files.values(), threads=threads, verify=verify)) as found:
-        for number, digest in zip(files, found, strict=True):
+    with closing(digests.digests(files.values(), threads=threads, verify=verify)) as results:
+        for number, digest in zip(files, results, strict=True):
             check()
             file_digests[number] = digest
     reader, known = reader_of(record, latent_factor), KnownKeys(image_keys, mask_keys, file_digests, encoder)

@@ -158,9 +158,9 @@ def mask_files(
     masks = {n: e.mask for n, e in enumerate(versions.dataset.examples) if e.mask is not None}
     for is_alpha in (False, True):  # opacity is part of the image, which is verified already
         of_kind = {n: mask for n, mask in masks.items() if mask.is_alpha == is_alpha}
-        found = digests.digests(of_kind.values(), threads=threads, verify=verify and not is_alpha)
-        with closing(found):
-            for number, digest in zip(of_kind, found, strict=True):
+        results = digests.digests(of_kind.values(), threads=threads, verify=verify and not is_alpha)
+        with closing(results):
+            for number, digest in zip(of_kind, results, strict=True):
                 check()
                 by_example[number] = digest
     files: KeyedFiles = {}

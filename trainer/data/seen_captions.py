@@ -80,15 +80,15 @@ def seen_references(
     """
     if seen is None:
         return None
-    found: dict[str, dict[int, str]] = {}
+    captions: dict[str, dict[int, str]] = {}
     for record in (i for i in inputs if i.reference):
         files, of_input = files_of(record, versions), dict[int, str]()
         if digests is None:
-            found[record.name] = {number: str(file.path) for number, file in files.items()}
+            captions[record.name] = {number: str(file.path) for number, file in files.items()}
             continue
         with closing(digests.digests(files.values(), threads=threads, verify=verify)) as read:
             for number, digest in zip(files, read, strict=True):
                 check()
                 of_input[number] = digest
-        found[record.name] = of_input
-    return SeenReferences(versions, seen.sizes, found)
+        captions[record.name] = of_input
+    return SeenReferences(versions, seen.sizes, captions)

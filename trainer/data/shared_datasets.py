@@ -72,8 +72,8 @@ def share_datasets(ranks: Ranks, config: Config, scan: Callable[[], Datasets]) -
     if ranks.rank.is_alone:
         return scan()
     with _file_of_machine(ranks.rank, config) as file:
-        found = _scan_and_write(ranks, scan, file) if ranks.rank.is_main and file is not None else None
-        outline = _outline_of_main(ranks, found.outline if found is not None else None)
+        result = _scan_and_write(ranks, scan, file) if ranks.rank.is_main and file is not None else None
+        outline = _outline_of_main(ranks, result.outline if result is not None else None)
         if ranks.rank.num_local < ranks.rank.world_size:
             _send_to_machines(ranks, file, outline.num_bytes)
         files = ranks.gather((ranks.rank.machine, file))
@@ -83,7 +83,7 @@ def share_datasets(ranks: Ranks, config: Config, scan: Callable[[], Datasets]) -
             _require_caches(config, files[0][1], ranks.rank)
             _require_images(datasets, ranks.rank)
         ranks.gather(None)  # the file is removed once all of them have mapped it
-    return datasets if found is None else replace(datasets, index=found.index)
+    return datasets if result is None else replace(datasets, index=result.index)
 
 
 def up_to_date_in_all(

@@ -128,12 +128,12 @@ def _rates(config: Config, trained: Sequence[str]) -> dict[str, object]:
         factor = rate_factor_of(config)
         return [(config.training.learning_rate if rate is None else rate) * factor for rate in own]
 
-    found: dict[str, object] = {}
+    rates: dict[str, object] = {}
     if denoiser := rates_of(spec.names_of("denoiser")):
-        found["unet_lr"] = denoiser[0]
+        rates["unet_lr"] = denoiser[0]
     if texts := rates_of(spec.names_of("text_encoder")):
-        found["text_encoder_lr"] = texts[0] if len(set(texts)) == 1 else json.dumps(texts)
-    return found
+        rates["text_encoder_lr"] = texts[0] if len(set(texts)) == 1 else json.dumps(texts)
+    return rates
 
 
 def _denoising(config: Config) -> dict[str, object]:

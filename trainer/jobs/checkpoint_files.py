@@ -34,17 +34,17 @@ def checkpoints_of(run_dir: Path, *, has_backups: bool = True) -> list[Checkpoin
     models = saves_of(run_dir)
     is_adapter = models.config.training.trains == "adapter"
     steps, losses = _steps_and_losses(run_dir)
-    found: list[tuple[int, str, Path]] = []
+    files: list[tuple[int, str, Path]] = []
     for save in models.saves:
-        found.append((_step_of(save.path, save.step, steps), _kind_of(save), save.path))
+        files.append((_step_of(save.path, save.step, steps), _kind_of(save), save.path))
     result = next((r for r in reversed(results_of(run_dir)) if not r.is_abandoned and r.is_unchanged()), None)
     if result is not None:
-        found.append((_step_of(result.path, -1, steps), "result", result.path))
+        files.append((_step_of(result.path, -1, steps), "result", result.path))
     if has_backups:
         newest = {backup.step: backup.path for backup in list_backups(run_dir)}  # of each step
-        found += [(step, "backup", path) for step, path in newest.items()]
+        files += [(step, "backup", path) for step, path in newest.items()]
     by_name: dict[str, list[tuple[int, str, Path]]] = {}
-    for step, kind, path in found:
+    for step, kind, path in files:
         by_name.setdefault(f"step-{step:08d}" if step >= 0 else path.stem, []).append((step, kind, path))
     made = [_checkpoint(name, entries, losses, is_adapter=is_adapter) for name, entries in by_name.items()]
     return sorted(made, key=lambda c: (c.step < 0, c.step, c.name))

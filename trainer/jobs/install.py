@@ -79,11 +79,11 @@ def install_packages(settings: InstallSettings, job: Job) -> JobFinished:
 def _requirements_of(names: Sequence[str]) -> list[str]:
     """Return the lines of `pyproject.toml` for packages. Raises DarkroomError for a package that it does not name."""
     by_name = {requirements.name_of(line): line for line in reversed(requirements.optional(PROGRAM_ROOT))}
-    found = [by_name.get(requirements.normalised(name), "") for name in names]
-    if missing := [name for name, line in zip(names, found, strict=True) if not line]:
+    packages = [by_name.get(requirements.normalised(name), "") for name in names]
+    if missing := [name for name, line in zip(names, packages, strict=True) if not line]:
         known = ", ".join(sorted(by_name))
         raise DarkroomError(f"Darkroom does not use a package {missing[0]}.", advice=f"It uses {known}.")
-    return found
+    return packages
 
 
 class _JobProgress(Progress):

@@ -36,19 +36,19 @@ def _captions(config: Config, dataset: Dataset) -> list[SamplePrompt]:
     """Return a prompt per caption of a dataset, up to the number of images, with the method's sampling settings."""
     rollout = rollout_of(config)
     assert rollout is not None  # reward models score what the method samples
-    found: dict[str, SamplePrompt] = {}
+    prompts: dict[str, SamplePrompt] = {}
     for example in dataset.examples:
         size = example.resize_crops[0].bucket
         for caption in filter(None, islice(dataset.texts(example, run_seed=config.general.seed), 1)):
-            found.setdefault(
+            prompts.setdefault(
                 caption,
                 SamplePrompt(
                     prompt=caption,
                     width_px=size.width_px,
                     height_px=size.height_px,
-                    seed=len(found),
+                    seed=len(prompts),
                     steps=rollout.steps,
                     guidance=rollout.guidance,
                 ),
             )
-    return list(found.values())[: config.reward.num_images]
+    return list(prompts.values())[: config.reward.num_images]

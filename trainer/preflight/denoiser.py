@@ -115,12 +115,12 @@ def _json_of(config: Config, name: str) -> Mapping[str, Any]:
 _LABELS = {"epsilon": "the noise (epsilon)", "v_prediction": "velocity (v-prediction)"}
 
 
-def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[Problem]:
+def problems_of_prediction(config: Config, file_kind: FileKind | None) -> Iterator[Problem]:
     """Yield settings that do not fit the prediction type. `found` is the base model as identified by its headers."""
     settings = config.model.family
     if not isinstance(settings, LatentDiffusionSettings):
         return
-    from_file = found.prediction if found is not None and found.is_model else ""
+    from_file = file_kind.prediction if file_kind is not None and file_kind.is_model else ""
     prediction = from_file if settings.prediction_type == "auto" else settings.prediction_type
     if prediction == "edm":
         yield Problem(
@@ -138,12 +138,12 @@ def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[P
             "warning",
             "Set it to automatic, unless the metadata are wrong or the model should change its prediction type.",
         )
-    yield from _zero_snr(config, settings.zero_terminal_snr, found, prediction)
+    yield from _zero_snr(config, settings.zero_terminal_snr, file_kind, prediction)
     yield from _samplers(config, prediction)
 
 
-def _zero_snr(config: Config, wanted: str, found: FileKind | None, prediction: str) -> Iterator[Problem]:
-    is_on = wanted == "on" or (wanted == "auto" and found is not None and found.zero_snr)
+def _zero_snr(config: Config, wanted: str, file_kind: FileKind | None, prediction: str) -> Iterator[Problem]:
+    is_on = wanted == "on" or (wanted == "auto" and file_kind is not None and file_kind.zero_snr)
     if is_on and prediction == "epsilon":
         path = "model.family.zero_terminal_snr" if wanted == "on" else "model.base_model"
         yield Problem(

@@ -50,19 +50,19 @@ def found_model(config: Config) -> FileKind | None:
     return identify(place)
 
 
-def without_lacking_parts(config: Config, found: FileKind | None) -> Config:
+def without_lacking_parts(config: Config, file_kind: FileKind | None) -> Config:
     """Return the config without the optional parts that its base model lacks and for which it has no file."""
-    if found is None or found.family != config.model.family.name:
+    if file_kind is None or file_kind.family != config.model.family.name:
         return config
     optional = {part.name for part in config.family.parts if part.optional}
-    for name in sorted(optional & found.without - parts_with_files(config)):
+    for name in sorted(optional & file_kind.without - parts_with_files(config)):
         config = replace_value(config, f"parts.{name}.include", False)
     return config
 
 
-def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
+def problems_of_model(config: Config, file_kind: FileKind | None) -> Iterator[Problem]:
     """Yield the problems of the base model and the VAE file."""
-    for problem in (*_base_model(config, found), *_problems_of_text_widths(config, found)):
+    for problem in (*_base_model(config, file_kind), *_problems_of_text_widths(config, file_kind)):
         is_chosen = problem.path == "model.base_model" and not problem.remedy
         yield replace(problem, remedy="base_model") if is_chosen else problem
     yield from _vae(config)
@@ -81,19 +81,21 @@ def _places_in_family(config: Config) -> Iterator[Problem]:
             yield Problem(record.path, message, advice="Choose one that exists, or reset the field.")
 
 
-def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
+def _base_model(config: Config, file_kind: FileKind | None) -> Iterator[Problem]:
     name = config.model.base_model.strip()
     place = from_root(name)
     spec = config.family
     kind = kind_of(place)
     if kind == "folder" and name:
         yield from _diffusers_folder(place, name, spec, elsewhere=parts_with_files(config))
-        yield from _variant(found, name, config.model.variant, spec)
-    elif kind == "file" and found is not None:
-        if found.problem:
-            yield Problem("model.base_model", f"{shorten(name, max_chars=200)} {found.problem}", advice=ADVICE)
-        yield from _denoiser_alone(config, found) if found.is_denoiser else _single_file(config, found, name)
-        yield from _variant(found, name, config.model.variant, spec)
+        yield from _variant(file_kind, name, config.model.variant, spec)
+    elif kind == "file" and file_kind is not None:
+        if file_kind.problem:
+            yield Problem("model.base_model", f"{shorten(name, max_chars=200)} {file_kind.problem}", advice=ADVICE)
+        yield from (
+            _denoiser_alone(config, file_kind) if file_kind.is_denoiser else _single_file(config, file_kind, name)
+        )
+        yield from _variant(file_kind, name, config.model.variant, spec)
     elif not is_repository(name):
         yield Problem(
             "model.base_model",
@@ -104,7 +106,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
         yield from _diffusers_folder(
             downloaded, name, spec, is_whole=config.model.offline, elsewhere=parts_with_files(config)
         )
-        yield from _variant(found, name, config.model.variant, spec)
+        yield from _variant(file_kind, name, config.model.variant, spec)
     elif config.model.offline:
         yield Problem(
             "model.base_model",
@@ -130,18 +132,18 @@ def successor_of(name: str) -> str:
 
 def variant_of_files(config: Config) -> str:
     """Return the variant of the base model's files; empty if it is not known."""
-    found = found_model(config)
-    is_known = found is not None and found.is_model and found.family == config.model.family.name
-    if found is None or not is_known:
+    file_kind = found_model(config)
+    is_known = file_kind is not None and file_kind.is_model and file_kind.family == config.model.family.name
+    if file_kind is None or not is_known:
         return files_of(config.family.name).variant_named(config.model.base_model)
-    return _variant_of(found, config.model.base_model, config.family)
+    return _variant_of(file_kind, config.model.base_model, config.family)
 
 
 def other_family_of_files(config: Config) -> str:
     """Return the family of the base model's files if it is another one than the config's; empty otherwise."""
-    found = found_model(config)
-    is_other = found is not None and found.family in FAMILIES and found.family != config.model.family.name
-    return found.family if found is not None and is_other else ""
+    file_kind = found_model(config)
+    is_other = file_kind is not None and file_kind.family in FAMILIES and file_kind.family != config.model.family.name
+    return file_kind.family if file_kind is not None and is_other else ""
 
 
 def is_repository(name: str) -> bool:
@@ -149,10 +151,10 @@ def is_repository(name: str) -> bool:
     return _REPOSITORY.fullmatch(name) is not None
 
 
-def _problems_of_text_widths(config: Config, found: FileKind | None) -> Iterator[Problem]:
+def _problems_of_text_widths(config: Config, file_kind: FileKind | None) -> Iterator[Problem]:
     """Yield an error where a text encoder of the base model has states of another width than its denoiser reads."""
     spec = config.family
-    if not spec.text.widths or found is None or found.family != spec.name:
+    if not spec.text.widths or file_kind is None or file_kind.family != spec.name:
         return
     folder = downloaded_folder(config)
     architecture = architecture_of(str(folder) if folder else config.model.base_model.strip(), spec.name)
@@ -203,76 +205,78 @@ def downloaded_folder(config: Config) -> Path | None:
     return folder if index_file(folder) is not None else None
 
 
-def _single_file(config: Config, found: FileKind, name: str) -> Iterator[Problem]:
+def _single_file(config: Config, file_kind: FileKind, name: str) -> Iterator[Problem]:
     """Yield why a single file cannot be used, if so."""
     spec = config.family
-    if not found.is_model:
-        message = found.explain(f"{name} is not a complete model.")
+    if not file_kind.is_model:
+        message = file_kind.explain(f"{name} is not a complete model.")
         yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
-    elif "code" in found.facts:
-        yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")
-    elif found.family != spec.name:
-        is_known = found.family in FAMILIES
-        other = FAMILIES[found.family].label if is_known else "another family"
-        message = f"{name} is not {with_article(spec.label)} model. {found.sentence}"
+    elif "code" in file_kind.facts:
+        yield Problem("model.base_model", file_kind.sentence, advice="Get it as .safetensors, or from another place.")
+    elif file_kind.family != spec.name:
+        is_known = file_kind.family in FAMILIES
+        other = FAMILIES[file_kind.family].label if is_known else "another family"
+        message = f"{name} is not {with_article(spec.label)} model. {file_kind.sentence}"
         advice = f"Set the model family to {other}."
         yield Problem("model.base_model", message, advice=advice, remedy="family" if is_known else "")
-    elif "text_encoders" in found.facts and not set(spec.names_of("text_encoder")) <= parts_with_files(config):
-        message = f"{name} has no text encoders. {found.sentence}"
+    elif "text_encoders" in file_kind.facts and not set(spec.names_of("text_encoder")) <= parts_with_files(config):
+        message = f"{name} has no text encoders. {file_kind.sentence}"
         yield Problem("model.base_model", message, advice="Choose a complete checkpoint or a diffusers folder.")
     else:
-        yield from _tokenizer_of_file(config, found)
+        yield from _tokenizer_of_file(config, file_kind)
 
 
-def _tokenizer_of_file(config: Config, found: FileKind) -> Iterator[Problem]:
+def _tokenizer_of_file(config: Config, file_kind: FileKind) -> Iterator[Problem]:
     """Yield that the tokenizer of a model in a file has to be downloaded first, if it may not be."""
     spec = config.family
     if not spec.text.ships_vocabulary and config.model.offline and downloaded_folder(config) is None:
-        repository = published_model(found.model).repository
+        repository = published_model(file_kind.model).repository
         message = f"The tokenizer of {spec.label} has not been downloaded ({repository}), and offline mode is on."
         advice = "Switch off offline mode once, or choose a base model in diffusers layout for tokenizer and configs."
         yield Problem("model.base_model", message, advice=advice)
 
 
-def _denoiser_alone(config: Config, found: FileKind) -> Iterator[Problem]:
+def _denoiser_alone(config: Config, file_kind: FileKind) -> Iterator[Problem]:
     """Yield why a file with a denoiser alone cannot be the base model, if so: the other parts need files."""
     spec, name = config.family, shorten(config.model.base_model.strip(), max_chars=200)
-    there = {spec.denoiser.name, *parts_with_files(config), *found.facts.get("also", "").split(", ")}
+    there = {spec.denoiser.name, *parts_with_files(config), *file_kind.facts.get("also", "").split(", ")}
     without = [p.label for p in spec.in_base_model.parts if p.name not in there]
-    if found.family != spec.name:
-        message = f"{name} is not {with_article(spec.label)} model. {found.sentence}"
-        advice = f"Set the model family to {FAMILIES[found.family].label}."
+    if file_kind.family != spec.name:
+        message = f"{name} is not {with_article(spec.label)} model. {file_kind.sentence}"
+        advice = f"Set the model family to {FAMILIES[file_kind.family].label}."
         yield Problem("model.base_model", message, advice=advice, remedy="family")
     elif without:
-        message = f"{name} has no {' and no '.join(without)}. {found.sentence}"
+        message = f"{name} has no {' and no '.join(without)}. {file_kind.sentence}"
         advice = (
             f"Choose a file for each below, in the settings of the parts; or a complete base model, and set this file "
             f"as the file of the {spec.denoiser.label}."
         )
         yield Problem("model.base_model", message, advice=advice)
     else:
-        yield from _tokenizer_of_file(config, found)
+        yield from _tokenizer_of_file(config, file_kind)
 
 
-def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) -> Iterator[Problem]:
+def _variant(file_kind: FileKind | None, name: str, variant: str, spec: FamilySpec) -> Iterator[Problem]:
     """Yield that a model of the family is of another variant than the config's, or of one that cannot be trained."""
-    if found is None or not found.is_model or found.family != spec.name:
+    if file_kind is None or not file_kind.is_model or file_kind.family != spec.name:
         return
-    actual = _variant_of(found, name, spec)
+    actual = _variant_of(file_kind, name, spec)
     if actual not in (BASE_VARIANT, *spec.variants, *spec.inputs):
-        message = f"{name} is a model variant with additional inputs that is not supported. {found.sentence}"
+        message = f"{name} is a model variant with additional inputs that is not supported. {file_kind.sentence}"
         yield Problem("model.base_model", message, advice="Choose the base text-to-image model.")
     elif {actual, variant} == {BASE_VARIANT, spec.by_inputs_alone(actual) or spec.by_inputs_alone(variant)}:
         yield from _unused_references(name, actual)
     elif actual != variant:
-        message = f"The model variant is set to {VARIANT_LABELS[variant]}, but {name} is another one. {found.sentence}"
+        message = (
+            f"The model variant is set to {VARIANT_LABELS[variant]}, but {name} is another one. {file_kind.sentence}"
+        )
         advice = f"Set the model variant to {VARIANT_LABELS[actual]}."
         yield Problem("model.variant", message, advice=advice, remedy="variant")
 
 
-def _variant_of(found: FileKind, name: str, spec: FamilySpec) -> str:
+def _variant_of(file_kind: FileKind, name: str, spec: FamilySpec) -> str:
     """Return the variant of a model; one that its weights do not show is in the name of the file or repository."""
-    return found.variant or files_of(spec.name).variant_named(from_root(name).name) or BASE_VARIANT
+    return file_kind.variant or files_of(spec.name).variant_named(from_root(name).name) or BASE_VARIANT
 
 
 def _unused_references(name: str, actual: str) -> Iterator[Problem]:
@@ -368,23 +372,23 @@ def _vae(config: Config) -> Iterator[Problem]:
         if not (name := config.part(part.name).file.strip()):
             continue
         path, place = f"parts.{part.name}.file", vae_weights_at(from_root(name))
-        found = identify(place)
-        if found.problem:
-            yield Problem(path, f"{shorten(name, max_chars=200)} {found.problem}", advice=ADVICE)
-        elif not serves_as(found, "VAE"):
+        file_kind = identify(place)
+        if file_kind.problem:
+            yield Problem(path, f"{shorten(name, max_chars=200)} {file_kind.problem}", advice=ADVICE)
+        elif not serves_as(file_kind, "VAE"):
             yield Problem(
                 path,
-                found.explain(f"{shorten(name, max_chars=200)} contains no VAE."),
+                file_kind.explain(f"{shorten(name, max_chars=200)} contains no VAE."),
                 advice="Choose a VAE file, or leave it empty to use the model's own.",
             )
-        elif found.facts.get("latent_channels", str(spec.latents.channels)) != str(spec.latents.channels):
+        elif file_kind.facts.get("latent_channels", str(spec.latents.channels)) != str(spec.latents.channels):
             yield Problem(
                 path,
-                f"{shorten(name, max_chars=200)} is a VAE with {found.facts['latent_channels']} latent channels; "
+                f"{shorten(name, max_chars=200)} is a VAE with {file_kind.facts['latent_channels']} latent channels; "
                 f"{spec.label} needs {spec.latents.channels}.",
                 advice="Choose a VAE of the model's family, or leave it empty to use the model's own.",
             )
-        elif found.facts.get("class", part.class_name) != part.class_name:
+        elif file_kind.facts.get("class", part.class_name) != part.class_name:
             yield Problem(
                 path,
                 f"{shorten(name, max_chars=200)} is not a VAE of the kind that {spec.label} has.",

@@ -56,8 +56,8 @@ def problems_of_part_files(config: Config) -> Iterator[Problem]:
         if part.role == "vae":
             continue
         if name:
-            found, header = identify_with_header(from_root(name))
-            problem = _refusal(config, part, found, header, name) or _misfit(config, part, found, header, name)
+            file_kind, header = identify_with_header(from_root(name))
+            problem = _refusal(config, part, file_kind, header, name) or _misfit(config, part, file_kind, header, name)
             if problem is not None:
                 yield problem
                 continue
@@ -81,20 +81,20 @@ def with_stored_bytes(
 
 
 def _refusal(
-    config: Config, part: PartSpec, found: FileKind, header: CheckpointHeader | None, name: str
+    config: Config, part: PartSpec, file_kind: FileKind, header: CheckpointHeader | None, name: str
 ) -> Problem | None:
     """Return why a file cannot replace a part, by its kind alone."""
     spec, path = config.family, path_of(part)
     shown = shorten(name, max_chars=200)
-    if "code" in found.facts:
-        return Problem(path, found.sentence, advice="Get it as .safetensors, or from another place.")
+    if "code" in file_kind.facts:
+        return Problem(path, file_kind.sentence, advice="Get it as .safetensors, or from another place.")
     if header is None:
-        return _none_of_part(part, found, shown)
-    if part.role in DENOISERS and found.family and found.family != spec.name:
-        message = f"{shown} has no {part.label} of {spec.label}. {found.sentence}"
+        return _none_of_part(part, file_kind, shown)
+    if part.role in DENOISERS and file_kind.family and file_kind.family != spec.name:
+        message = f"{shown} has no {part.label} of {spec.label}. {file_kind.sentence}"
         return Problem(path, message, advice="Choose one of the base model's family.")
-    if found.problem:
-        return Problem(path, f"{shown} {found.problem}", advice=ADVICE)
+    if file_kind.problem:
+        return Problem(path, f"{shown} {file_kind.problem}", advice=ADVICE)
     if header.container == "gguf" and header.metadata.get("general.architecture") == _PERMUTED:
         message = f"{shown} is the GGUF file of a Llama or a Mistral, which has its queries and keys in another order."
         return Problem(path, message, advice="Choose a .safetensors file.")
@@ -104,14 +104,14 @@ def _refusal(
     return None
 
 
-def _none_of_part(part: PartSpec, found: FileKind, shown: str) -> Problem:
-    message = found.explain(f"{shown} contains no {part.label}.")
+def _none_of_part(part: PartSpec, file_kind: FileKind, shown: str) -> Problem:
+    message = file_kind.explain(f"{shown} contains no {part.label}.")
     advice = f"Choose a .gguf or .safetensors file of {with_article(part.label)}, or leave it empty."
     return Problem(path_of(part), message, advice=advice)
 
 
 def _misfit(
-    config: Config, part: PartSpec, found: FileKind, header: CheckpointHeader | None, name: str
+    config: Config, part: PartSpec, file_kind: FileKind, header: CheckpointHeader | None, name: str
 ) -> Problem | None:
     """Return an error where the tensors of a file do not match the base model's part.
 
@@ -120,10 +120,10 @@ def _misfit(
     architecture = architecture_of(config.model.base_model, config.model.family.name, config.model.variant)
     shown = shorten(name, max_chars=200)
     if header is None or not _has_part(config, part, header):
-        return _none_of_part(part, found, shown)
+        return _none_of_part(part, file_kind, shown)
     if architecture is None:
-        can_be = part.role not in DENOISERS or serves_as(found, "denoiser")
-        return None if can_be else _none_of_part(part, found, shown)
+        can_be = part.role not in DENOISERS or serves_as(file_kind, "denoiser")
+        return None if can_be else _none_of_part(part, file_kind, shown)
     try:
         expected = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
         if not is_in_denoiser_files(config.family.name, part):
@@ -203,15 +203,15 @@ def _fits(config: Config, part: PartSpec, file: Path) -> bool:
 # Checks of the parts that are published apart from their models: that there are files of them.
 
 
-def problems_of_separate_parts(config: Config, found: FileKind | None) -> Iterator[Problem]:
+def problems_of_separate_parts(config: Config, file_kind: FileKind | None) -> Iterator[Problem]:
     """Yield which parts the base model, of the kind `found` if it is here, lacks, and which files have no tokenizer."""
     name = config.model.base_model.strip()
     for part in (p for p in config.family.in_base_model.parts if p.published_in):
         if file := own_file(config, part):
             if not (from_root(name) / part.tokenizer_folder).is_dir():
                 yield from _without_tokenizer(part, file)
-        elif part.name in found.without if found is not None else _is_by_publisher(config, name):
-            severity: Severity = "warning" if found is None else "error"  # a repository that is not here yet
+        elif part.name in file_kind.without if file_kind is not None else _is_by_publisher(config, name):
+            severity: Severity = "warning" if file_kind is None else "error"  # a repository that is not here yet
             yield Problem(path_of(part), lack_of(part, shorten(name, max_chars=200)), severity, advice_for(part))
 
 

@@ -66,18 +66,18 @@ def offers(
     """
     configs = readable_configs(list_presets()) if configs is None else configs
     fast_first = families_for_card(configs, machine.card_gb)
-    found: list[Offer] = []
+    fitting: list[Offer] = []
     for family in (*fast_first, *(f for f in newest_families() if f not in fast_first)):
-        progress("estimating", len(found), 0)
+        progress("estimating", len(fitting), 0)
         if (preset := preset_for(family, Config(), machine.card_gb, configs)) is None:
             continue
         needs = estimate_run(configs[preset], machine)
         if needs is not None and fits(needs, machine) and _has_room(needs, machine):
-            found.append(Offer(preset, FAMILIES[family].label, needs))
-    by_time = sorted(found, key=lambda offer: offer.needs.image_seconds)
+            fitting.append(Offer(preset, FAMILIES[family].label, needs))
+    by_time = sorted(fitting, key=lambda offer: offer.needs.image_seconds)
     if machine.gpu is None:
         return tuple(by_time[:MAX_OFFERED])
-    return tuple(dict.fromkeys((*found[:_NEWEST], *by_time[:1], *found)))[:MAX_OFFERED]
+    return tuple(dict.fromkeys((*fitting[:_NEWEST], *by_time[:1], *fitting)))[:MAX_OFFERED]
 
 
 def names_on_processor(machine: Machine) -> tuple[str, ...]:
@@ -108,8 +108,8 @@ def fit_to_free_memory(config: Config, machine: Machine) -> Fit | None:
     budget = on_a_gpu(budget)
     if budget.peak_bytes <= TIGHT * machine.gpu.free_bytes:
         return None
-    found = fit_budget(budget, card_bytes=machine.gpu.free_bytes)
-    return found if found.fits else None
+    fit = fit_budget(budget, card_bytes=machine.gpu.free_bytes)
+    return fit if fit.fits else None
 
 
 def estimate_run(config: Config, machine: Machine) -> RunEstimate | None:

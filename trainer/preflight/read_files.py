@@ -49,7 +49,7 @@ def files_read_by(config: Config) -> list[FoundFile]:
     Those of a folder are its weights, configs and tokenizers; parts that have files of their own are left out. A
     repository is looked up among the downloads. Files that do not exist are left out.
     """
-    found = list[FoundFile]()
+    files = list[FoundFile]()
     needs_rewards = method_of(config).needs_reward_models
     for _, setting, value in inputs_of_config(config):
         if setting.startswith(_NOT_IN_RESULT) or (setting.startswith(_OF_REWARDS) and not needs_rewards):
@@ -61,13 +61,13 @@ def files_read_by(config: Config) -> list[FoundFile]:
             place = from_root(value.rpartition(":")[0])
         match kind_of(place):
             case "file":
-                found += _found_file(setting, place.name, place)
+                files += _found_file(setting, place.name, place)
             case "folder":
                 unused = {p.name for p in config.family.parts if not config.part(p.name).include}
                 without = parts_with_files(config) | unused if setting == _BASE else frozenset[str]()
                 for name, path in _in_folder(place, without):
-                    found += _found_file(setting, name, path)
-    return found
+                    files += _found_file(setting, name, path)
+    return files
 
 
 def digests_of_files(config: Config, files: list[FoundFile], *, reads: bool) -> tuple[ReadFile, ...]:

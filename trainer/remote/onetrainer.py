@@ -104,16 +104,16 @@ def import_machine(name: str, file: Path, stored: CloudSecrets) -> ImportedMachi
     return ImportedMachine(remote, tuple(dict.fromkeys(notes)), in_file.cloud.api_key)
 
 
-def keep(found: ImportedMachine, file: RemotesFile) -> bool:
+def keep(imported: ImportedMachine, file: RemotesFile) -> bool:
     """Add a machine to the list, and store the API key of a rented one, unless there is a key; return whether it was.
 
     Raises DarkroomError, OSError.
     """
-    file.add(found.remote)
+    file.add(imported.remote)
     loaded = load_secrets()
-    if not (found.remote.pod and found.api_key) or loaded.secrets.cloud.api_key:
+    if not (imported.remote.pod and imported.api_key) or loaded.secrets.cloud.api_key:
         return False
-    save_secrets(with_secret(loaded.secrets, "cloud.api_key", found.api_key))
+    save_secrets(with_secret(loaded.secrets, "cloud.api_key", imported.api_key))
     return True
 
 

@@ -34,8 +34,8 @@ class RunPod:
         """Return the NVIDIA cards of the provider's own data centres, the cheapest first."""
         match self._call("GET", "/catalog/gpus?include=AVAILABILITY&product=POD&cloud=SECURE"):
             case {"gpus": list(cards)}:
-                found = (_offer(card) for card in cards)
-                return sorted((one for one in found if one is not None), key=lambda o: (o.price_per_hour, o.label))
+                offers = (_offer(card) for card in cards)
+                return sorted((one for one in offers if one is not None), key=lambda o: (o.price_per_hour, o.label))
             case _:
                 raise DarkroomError("RunPod answered with something that is not a list.", advice="Try it again later.")
 
@@ -43,8 +43,8 @@ class RunPod:
         """Return the machine of the account with a name, among its first thousand; None if there is none."""
         match self._call("GET", "/pods?limit=1000"):
             case {"pods": list(pods)} | list(pods):
-                found = (pod for pod in pods if isinstance(pod, dict) and pod.get("name") == name)
-                return next(map(self._pod, found), None)
+                matches = (pod for pod in pods if isinstance(pod, dict) and pod.get("name") == name)
+                return next(map(self._pod, matches), None)
             case _:
                 raise DarkroomError("RunPod answered with something that is not a list.", advice="Try it again later.")
 

@@ -53,9 +53,9 @@ def prepare(
     """
     remote, facts = connection.remote, connection.facts
     if tuple(facts["version"]) < OLDEST_PYTHON:
-        found = ".".join(map(str, facts["version"]))
+        version = ".".join(map(str, facts["version"]))
         raise DarkroomError(
-            f"{remote.name} has Python {found}; Darkroom needs Python 3.11 or newer.",
+            f"{remote.name} has Python {version}; Darkroom needs Python 3.11 or newer.",
             advice="Install one there, and name it with --python.",
         )
     emit(PhaseChanged("sending", f"Darkroom, to {remote.name}"))

@@ -149,10 +149,10 @@ class _Download:
                         wheel.replace(self._folder / wheel.name)
                 return
             except PipError as error:
-                found = _WITHOUT_WHEEL.search(self._log_file.read_text(encoding="utf-8"))
-                if error.cause not in ("", "conflict") or found is None:
+                match = _WITHOUT_WHEEL.search(self._log_file.read_text(encoding="utf-8"))
+                if error.cause not in ("", "conflict") or match is None:
                     raise self._failure(error) from error
-                package = found[1]
+                package = match[1]
                 if package in self._built:
                     raise self._no_wheel(package) from error
             self._built.add(package)

@@ -126,13 +126,13 @@ def memory_advice(config: Config, sizes: Counts) -> tuple[str, str]:
     budget = known_budget(config, sizes)
     if budget is None:
         return "", ""
-    found = budget.memory()
+    memory = budget.memory()
     gpu = gpu_memory(config.general.train_device)
-    needed = found.peak.total_bytes
+    needed = memory.peak.total_bytes
     has = f" The GPU has {format_size(gpu.total_bytes)}." if gpu is not None else ""
     total = min(needed, gpu.total_bytes) if gpu is not None else needed
     enough = GpuMemory(total_bytes=total, free_bytes=round(_SHARE * total))
     problem = next(memory_problems(budget, memory_of=lambda _device: enough), None)
     advice, _, verdict = problem.advice.partition(", which ") if problem is not None else ("", "", "")
     # Whether that fits is not known: the run has needed more than was estimated, or others have used the GPU.
-    return f"The estimate for these settings: {found}{has}", f"{advice}." if verdict else advice
+    return f"The estimate for these settings: {memory}{has}", f"{advice}." if verdict else advice

@@ -124,12 +124,12 @@ def _driver() -> str:
 
 def _choices(run_dir: Path, machine: RunMachine) -> Mapping[str, str]:
     """Return the run's own choices that change how results are rounded: those with a file in its folder, and TF32."""
-    found: dict[str, str] = {"TF32": machine.precision.tf32}
+    causes: dict[str, str] = {"TF32": machine.precision.tf32}
     for name, file in _CHOICE_FILES.items():
         if (run_dir / file).is_file():
             text = (run_dir / file).read_text(encoding="utf-8", errors="replace")
-            found[name] = " ".join(text.split())[:_MOST_CHOICE_CHARS]
-    return found
+            causes[name] = " ".join(text.split())[:_MOST_CHOICE_CHARS]
+    return causes
 
 
 def _output(setup: RunSetup) -> SideOutput:

@@ -89,8 +89,8 @@ class Comparison:
     def image_of(self, checkpoint: str, column: int, strength: float) -> Path | None:
         """Return the image of a cell; None where there is none yet."""
         wanted = (checkpoint, column, strength)
-        found = next((c for c in self.cells if (c.checkpoint, c.column, c.strength) == wanted), None)
-        return None if found is None else images_dir(self.run_dir) / found.image
+        cell = next((c for c in self.cells if (c.checkpoint, c.column, c.strength) == wanted), None)
+        return None if cell is None else images_dir(self.run_dir) / cell.image
 
     def means(self, checkpoint: str, strength: float) -> dict[str, float]:
         """Return the mean of each score over the images of a checkpoint at a strength."""

@@ -125,7 +125,7 @@ def image_differences(before: Sequence[ConceptImages], now: Sequence[ConceptImag
 
 def missing_images(before: Sequence[ConceptImages], now: Sequence[ConceptImages]) -> dict[str, list[str]]:
     """Return the names of images that are not there any more, by their concept; none where they are not known."""
-    found = dict[str, list[str]]()
+    names = dict[str, list[str]]()
     for was, after in _pairs(before, now):
         if was is None:
             continue
@@ -134,8 +134,8 @@ def missing_images(before: Sequence[ConceptImages], now: Sequence[ConceptImages]
         else:
             gone = []
         if gone or after is None or after.num_images < was.num_images:
-            found[was.name] = gone
-    return found
+            names[was.name] = gone
+    return names
 
 
 def setting_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:

@@ -78,13 +78,13 @@ class ImageReport:
     @property
     def summary(self) -> str:
         """The report as a sentence."""
-        found, total = self.outliers, count(len(self.images), "image")
-        if not found:
+        outliers, total = self.outliers, count(len(self.images), "image")
+        if not outliers:
             return f"The losses of {total} after step {self.step:,}: none stands out."
-        named = ", ".join(f"{Path(i.path).name} ({_describe(i)})" for i in found[:_MOST_NAMED])
-        more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
-        verb = "stands" if len(found) == 1 else "stand"
-        return f"{len(found):,} of {total} {verb} out after step {self.step:,}: {named}{more}."
+        named = ", ".join(f"{Path(i.path).name} ({_describe(i)})" for i in outliers[:_MOST_NAMED])
+        more = f" and {len(outliers) - _MOST_NAMED:,} more" if len(outliers) > _MOST_NAMED else ""
+        verb = "stands" if len(outliers) == 1 else "stand"
+        return f"{len(outliers):,} of {total} {verb} out after step {self.step:,}: {named}{more}."
 
 
 def _describe(image: ImageLoss) -> str:

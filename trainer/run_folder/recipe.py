@@ -170,14 +170,14 @@ def _require_version(file: Path, text: bytes) -> None:
 
 def _first_error(error: ValidationError) -> str:
     """Return the first error of a recipe as half a sentence."""
-    found = error.errors(include_url=False)[0]
-    place = shorten(".".join(map(str, found["loc"])), max_chars=100)
-    if found["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+    fault = error.errors(include_url=False)[0]
+    place = shorten(".".join(map(str, fault["loc"])), max_chars=100)
+    if fault["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"it has an unknown entry {quote(place)}"
-    if found["type"] in ("missing", "missing_argument"):
+    if fault["type"] in ("missing", "missing_argument"):
         return f"it has no entry {quote(place)}"
-    reason = reason_of(found)
-    return f"{place or 'its content'} is {quote(found.get('input'))}, but {reason}"
+    reason = reason_of(fault)
+    return f"{place or 'its content'} is {quote(fault.get('input'))}, but {reason}"
 
 
 def _reason(error: Exception) -> str:

@@ -87,10 +87,10 @@ def compare_with(good: RunRecord, run_dir: Path, now: Recipe | None = None) -> S
     """Return how a run differs from another one: in what decided its result, in its pace and its memory."""
     before, after = known_recipe(good.run_dir), now or known_recipe(run_dir)
     if before is not None and after is not None:
-        found = differences(before, after)
+        changes = differences(before, after)
     else:  # of a version without recipes only the settings are known
-        found = tuple(setting_differences(*(_of_settings(place) for place in (good.run_dir, run_dir))))
-    return SinceLastGood(good, (*found, *_pace_differences(good.pace, read_record(run_dir).pace)))
+        changes = tuple(setting_differences(*(_of_settings(place) for place in (good.run_dir, run_dir))))
+    return SinceLastGood(good, (*changes, *_pace_differences(good.pace, read_record(run_dir).pace)))
 
 
 def last_good_run(run_dir: Path) -> RunRecord | None:

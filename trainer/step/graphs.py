@@ -209,8 +209,8 @@ class StepGraphs:
     def _drop_outdated(self) -> None:
         """Drop all graphs if a weight has moved, or others are trained."""
         if not self._tensors:
-            found = chain.from_iterable(chain(m.parameters(), m.buffers()) for m in self._modules)
-            self._tensors = list(dict.fromkeys(found))
+            tensors = chain.from_iterable(chain(m.parameters(), m.buffers()) for m in self._modules)
+            self._tensors = list(dict.fromkeys(tensors))
         state = [(t.data_ptr(), t.requires_grad) for t in self._tensors]
         if state != self._state:
             self._drop()

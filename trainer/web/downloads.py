@@ -55,7 +55,7 @@ class Download:
 
 def downloads_of(run_dir: Path) -> dict[str, Download]:
     """Return the results of a run and its saved models that are there, by their ids; the newest result first."""
-    found: dict[str, Download] = {}
+    downloads: dict[str, Download] = {}
     for result in reversed(results_of(run_dir)):
         if result.is_abandoned:
             continue
@@ -64,10 +64,10 @@ def downloads_of(run_dir: Path) -> dict[str, Download]:
         groups += [(file.path, (file,)) for file in result.files if file not in inside]
         for path, files in groups:
             if all(has_size(file.path, file.size_bytes) for file in files):
-                found.setdefault(id_of(path), Download(path, sum(f.size_bytes for f in files), files))
+                downloads.setdefault(id_of(path), Download(path, sum(f.size_bytes for f in files), files))
     for path in sorted(real_files(run_dir / "save")):
-        found.setdefault(id_of(path), Download(path, path.stat().st_size))
-    return found
+        downloads.setdefault(id_of(path), Download(path, path.stat().st_size))
+    return downloads
 
 
 class _Pipe(io.RawIOBase):

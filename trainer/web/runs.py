@@ -53,8 +53,8 @@ class Runs:
         return next((run_dir for run_dir in self._run_dirs() if id_of(run_dir) == run_id), None)
 
     def _run_dirs(self) -> list[Path]:
-        found = (folder for folder in run_dirs_of(self._workspaces()) if _is_real_run(folder))
-        return [folder for folder, _ in zip(found, range(_MAX_RUNS), strict=False)]
+        folders = (folder for folder in run_dirs_of(self._workspaces()) if _is_real_run(folder))
+        return [folder for folder, _ in zip(folders, range(_MAX_RUNS), strict=False)]
 
 
 def usual_workspaces(queue: Callable[[], RunQueue]) -> list[Path]:

@@ -167,9 +167,9 @@ class RecentRuns:
         stamps, places = dict(self._stamps), tuple(workspaces)
         self._job = self._background.run(lambda: _read(places, known, stamps), self._keep)
 
-    def _keep(self, found: tuple[tuple[RunRecord, ...], Stamps]) -> None:
+    def _keep(self, result: tuple[tuple[RunRecord, ...], Stamps]) -> None:
         self._job = None
-        records, self._stamps = found
+        records, self._stamps = result
         if records != self.records:
             self.records = records
             self.changed()

@@ -59,8 +59,8 @@ class Findings:
         """All entries, most severe first: of each kind those that were shown, then the current settings' ones."""
         current = () if self._is_current_dismissed else self._current_findings
         reported = {(f.problem.path, f.problem.message) for f in self._report}
-        found = (*self._report, *(f for f in current if (f.problem.path, f.problem.message) not in reported))
-        return tuple(sorted(found, key=lambda f: SEVERITIES.index(f.problem.severity)))
+        findings = (*self._report, *(f for f in current if (f.problem.path, f.problem.message) not in reported))
+        return tuple(sorted(findings, key=lambda f: SEVERITIES.index(f.problem.severity)))
 
     @property
     def visible(self) -> tuple[Finding, ...]:

@@ -141,8 +141,8 @@ class Chips(Panel):
 
     def _index_at(self, event: tk.Event[Any]) -> int:
         y, height = event.y + self._top, self.theme.px(_HEIGHT_PX)
-        found = (i for i, p in enumerate(self._places) if p.left <= event.x < p.right and p.top <= y < p.top + height)
-        return next(found, -1)
+        hits = (i for i, p in enumerate(self._places) if p.left <= event.x < p.right and p.top <= y < p.top + height)
+        return next(hits, -1)
 
     def _pressed(self, event: tk.Event[Any]) -> None:
         self.canvas.focus_set()

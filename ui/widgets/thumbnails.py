@@ -135,11 +135,11 @@ class ThumbnailCache:
         facts = f"{_FORMAT} {os.fsencode(path)!r} {status.size_bytes} {status.mtime_ns} {kind}"
         key = hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
         file = self._folder / key[:2] / f"{key}.jpg"
-        found = _read(file)
-        if found is None:
-            found = draw()
-            self._write(file, found)
-        return found
+        thumbnail = _read(file)
+        if thumbnail is None:
+            thumbnail = draw()
+            self._write(file, thumbnail)
+        return thumbnail
 
     def _write(self, file: Path, image: Image.Image) -> None:
         content = io.BytesIO()

@@ -53,10 +53,10 @@ def keep(variable: TextVar | FlagVar, values: dict[str, Any], name: str) -> None
 
 def variables_in(widget: tk.Misc) -> list[tk.Variable]:
     """Return the variables whose master is a widget or in it."""
-    found: list[tk.Variable] = list(vars(widget).get(_OWN, ()))
+    variables: list[tk.Variable] = list(vars(widget).get(_OWN, ()))
     for child in widget.winfo_children():
-        found += variables_in(child)
-    return found
+        variables += variables_in(child)
+    return variables
 
 
 def remove_traces(variables: list[tk.Variable]) -> None:

@@ -197,10 +197,10 @@ def _prompt(text: str, values: Args, trigger: str) -> dict[str, Any]:
     prompt, *flags = _FLAG.split(text)
     for mark in _TRIGGER:
         prompt = prompt.replace(mark, trigger)
-    found = {_OF_SAMPLE[key]: value for key, value in values.items()}
-    found |= {_FIELDS[n]: v.strip() for n, v in zip(flags[::2], flags[1::2], strict=True) if n in _FIELDS}
+    fields = {_OF_SAMPLE[key]: value for key, value in values.items()}
+    fields |= {_FIELDS[n]: v.strip() for n, v in zip(flags[::2], flags[1::2], strict=True) if n in _FIELDS}
     sample: dict[str, Any] = {"prompt": prompt.strip()}
-    for field, value in found.items():
+    for field, value in fields.items():
         if field == "negative_prompt":
             sample[field] = str(value) if is_set(value) and value is not False else ""
         elif (number := number_of(value)) is not None:

@@ -143,13 +143,13 @@ _NUMBERS = {"factor": "factor", "constraint": "constraint", "constrain": "constr
 def _of_kind(given: Args, network: Args, result: Tree, *, name: str, dim: float | None) -> None:
     """Convert the settings of a single type of adapter, which are popped from both."""
     fields = ADAPTERS[name].settings.model_fields
-    found: dict[str, object] = {"block_size": int(dim)} if dim else {}
+    settings: dict[str, object] = {"block_size": int(dim)} if dim else {}
     for key, field in (*_SWITCHES.items(), *_NUMBERS.items()):
         value = pop_first({"": network.pop(key, None), key: given.pop(key, None)}, "", key)
         read = flag_of(value) if key in _SWITCHES else number_of(value)
         if read:
-            found[field] = int(read) if field == "factor" else read
-    for field, value in found.items():
+            settings[field] = int(read) if field == "factor" else read
+    for field, value in settings.items():
         if field in fields:
             put(result, f"adapter.{field}", value)
 

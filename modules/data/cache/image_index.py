@@ -53,12 +53,12 @@ class ImageIndex:
         stored = list(map(stored_name, names))
         arguments = (stored_name(folder), min(stored), max(stored))
         with self._lock:
-            found = self._stored_rows(arguments) if self._is_usable else []
-            found += self._fresh(arguments)
+            rows = self._stored_rows(arguments) if self._is_usable else []
+            rows += self._fresh(arguments)
         if any(name != plain for name, plain in zip(stored, names, strict=True)):
             plain_of = dict(zip(stored, names, strict=True))
-            return {plain_of[row[0]]: row for row in found if row[0] in plain_of}
-        return {row[0]: row for row in found}
+            return {plain_of[row[0]]: row for row in rows if row[0] in plain_of}
+        return {row[0]: row for row in rows}
 
     def keep(self, folder: Path, rows: Iterable[Row]) -> None:
         """Set the texts of files of a folder."""

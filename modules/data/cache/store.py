@@ -111,12 +111,12 @@ class CacheStore:
 
     def num_bytes(self, key: str) -> int:
         """Return the size of an entry; 0 for a missing one."""
-        found = self._shards.find(key)
-        if found is None and (num_bytes := self._file_bytes(key)):
+        place = self._shards.find(key)
+        if place is None and (num_bytes := self._file_bytes(key)):
             return num_bytes
-        if found is None and self._shards.refresh():  # after that: a file is removed once its shard is there
-            found = self._shards.find(key)
-        return found[0].num_bytes(found[1]) if found is not None else 0
+        if place is None and self._shards.refresh():  # after that: a file is removed once its shard is there
+            place = self._shards.find(key)
+        return place[0].num_bytes(place[1]) if place is not None else 0
 
     def sizes(self, keys_NK: shards.Keys) -> shards.Numbers:
         """Return the sizes of many entries by their keys of 20 bytes, (N, 20): much faster than one by one."""
@@ -198,13 +198,13 @@ class CacheStore:
         raise BrokenEntryError(f"{self.path(key)}: {problems[0] if problems else 'there is no such entry'}")
 
     def _content_in_shard(self, key: str) -> bytes | None:
-        found = self._shards.find(key)
-        if found is None:
+        place = self._shards.find(key)
+        if place is None:
             return None
         try:
-            return found[0].read(found[1])
+            return place[0].read(place[1])
         except shards.BrokenShardError:
-            self._shards.drop(found[0])  # another process may have replaced it
+            self._shards.drop(place[0])  # another process may have replaced it
             raise
 
     def _content_in_new_shard(self, key: str) -> bytes | None:

@@ -29,8 +29,8 @@ def glyph_text(prompt: str) -> str:
 
     As in `extract_glyph_text` of the pipeline, the letters between two apostrophes count, too.
     """
-    found = [text for quotes in _QUOTES for text in re.findall(quotes, prompt)]
-    return "".join(f'Text "{text}". ' for text in found)
+    texts = [text for quotes in _QUOTES for text in re.findall(quotes, prompt)]
+    return "".join(f'Text "{text}". ' for text in texts)
 
 
 def projected_guidance(prompt: str) -> ProjectedGuidance:

@@ -32,7 +32,7 @@ def folder_kind(folder: Path) -> FileKind:
 
     Raises UnreadableFileError if it is larger than any model's folder.
     """
-    index = next((found for name in INDEX_FILES if (found := _json(folder / name)) is not None), None)
+    index = next((content for name in INDEX_FILES if (content := _json(folder / name)) is not None), None)
     if index is None:
         return _without_index(folder)
     name = _word(index.get("_class_name", "nothing"))

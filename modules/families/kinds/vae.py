@@ -53,7 +53,7 @@ def _layout(header: CheckpointHeader, prefix: str) -> tuple[str, str, str]:
     Of several classes it is the one that more of the names speak for.
     """
     parts = [p for spec in FAMILIES.values() for p in spec.parts]
-    found = []
+    matches = []
     for part, file in ((p, p.model.vae_file) for p in parts):
         if file is None:
             continue
@@ -62,8 +62,8 @@ def _layout(header: CheckpointHeader, prefix: str) -> tuple[str, str, str]:
             ("diffusers", file.diffusers, file.diffusers_latents),
         ):
             if all(header.has(f"{prefix}{mark}") for mark in marks):
-                found.append((len(marks), (layout, part.class_name, latents)))
-    return max(found, default=(0, ("", "", "")))[1]
+                matches.append((len(marks), (layout, part.class_name, latents)))
+    return max(matches, default=(0, ("", "", "")))[1]
 
 
 def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:

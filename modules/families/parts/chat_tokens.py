@@ -40,12 +40,12 @@ class ChatTokenizer:
 
     def id_of(self, token: str) -> int:
         """Return the id of one of the vocabulary's tokens. Raises DarkroomError where it does not have it."""
-        found: int | None = self.tokenizer.token_to_id(token)
-        if found is None:
+        token_id: int | None = self.tokenizer.token_to_id(token)
+        if token_id is None:
             raise DarkroomError(
                 f"The model's tokenizer has no token {token}.", advice="It belongs to another model; download it again."
             )
-        return found
+        return token_id
 
 
 def load_chat_tokenizer(folder: Path | None) -> ChatTokenizer:

@@ -113,10 +113,10 @@ def _encoder_file(source: AutoencoderSource, request: LoadRequest[FamilySettings
         except MissingModelError as error:
             place = f"{source.encoder!r}, is not on this machine, and could not be downloaded"
             raise _without_encoder(place) from error
-    found = next((file for folder in folders if (file := _file_in(folder, source.encoder_files))), None)
-    if found is None:
+    encoder = next((file for folder in folders if (file := _file_in(folder, source.encoder_files))), None)
+    if encoder is None:
         raise _without_encoder(f"{folders[-1] / source.encoder_files[0]}, does not exist")
-    return found
+    return encoder
 
 
 def _file_in(folder: Path, names: tuple[str, ...]) -> Path | None:

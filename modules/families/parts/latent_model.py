@@ -66,8 +66,8 @@ class LatentModel(ABC, Generic[Process]):
     @property
     def variant(self) -> str:
         """The model variant: by the input channels of the denoiser, or the one that they do not show (`by_inputs`)."""
-        found = variant_of(self.spec, self.spec.denoiser.model.channels_in(self.denoiser.config))
-        return self.by_inputs or found if found == BASE_VARIANT else found
+        variant = variant_of(self.spec, self.spec.denoiser.model.channels_in(self.denoiser.config))
+        return self.by_inputs or variant if variant == BASE_VARIANT else variant
 
     def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
         """Set up the checkpointed forward of every part."""

@@ -73,8 +73,8 @@ def with_clip_g_alone(targets: AdapterTargets) -> AdapterTargets:
     the names of the second one in other models.
     """
     part_of_clip_g, _ = name_of("text_encoders.clip_g.")
-    of_text = {path: found for (part, path), found in targets.by_name.items() if part == "text_encoder"}
-    of_clip_g = {(part_of_clip_g, path): found for path, found in of_text.items()}
+    of_text = {path: target for (part, path), target in targets.by_name.items() if part == "text_encoder"}
+    of_clip_g = {(part_of_clip_g, path): target for path, target in of_text.items()}
     return replace(targets, by_name={**targets.by_name, **of_clip_g})
 
 

@@ -100,21 +100,21 @@ def _read_base(
         return files if spec.text.ships_vocabulary else replace(files, tokenizers=_tokenizers(request, spec, kind))
     parts = [p.name for p in spec.parts if p.name not in unread]
     folder = locate_for(request, name, parts)
-    found = identify(folder)
-    if not found.family and index_file(folder) is not None:
-        raise DarkroomError(f"{name} is not {spec.label}. {found.sentence}", advice="Choose a model of the family.")
-    for part in (p for p in spec.parts if p.published_in and p.name in found.without - elsewhere.keys()):
+    file_kind = identify(folder)
+    if not file_kind.family and index_file(folder) is not None:
+        raise DarkroomError(f"{name} is not {spec.label}. {file_kind.sentence}", advice="Choose a model of the family.")
+    for part in (p for p in spec.parts if p.published_in and p.name in file_kind.without - elsewhere.keys()):
         raise DarkroomError(lack_of(part, name), advice=advice_for(part))
     if spec.denoiser.name not in elsewhere:
         require(read_json(folder, spec.denoiser.name, "config.json"), name)
-    there = replace(spec, parts=tuple(p for p in spec.parts if p.name not in found.without))
+    there = replace(spec, parts=tuple(p for p in spec.parts if p.name not in file_kind.without))
     scaled = {p: file for p in there.parts if p.name not in unread and (file := _scaled_file(folder, name, p))}
     elsewhere_too = unread | {p.name for p in scaled}
     files = read_folder(folder, name, there, dtypes, without_weights=elsewhere_too, read_later=request.read_later)
     for part, file in scaled.items():
         files = _with_part(files, spec, part, file, replace(request, stays_packed=never_packed))
-    lacking = {name: elsewhere[name] for name in found.without if name in elsewhere}
-    return _with_published_parts(request, files, found, spec, lacking)
+    lacking = {name: elsewhere[name] for name in file_kind.without if name in elsewhere}
+    return _with_published_parts(request, files, file_kind, spec, lacking)
 
 
 def _scaled_file(folder: Path, name: str, part: PartSpec) -> Path | None:
@@ -132,15 +132,15 @@ def _scaled_file(folder: Path, name: str, part: PartSpec) -> Path | None:
         return None  # reading the folder reports which part it is
     if not is_scaled:
         return None
-    found = files if len(files) == 1 else sorted((folder / part.name).glob("*.safetensors.index.json"))
-    if len(found) != 1:
-        several = f"more than one index ({', '.join(f.name for f in found)})" if found else "no index"
+    places = files if len(files) == 1 else sorted((folder / part.name).glob("*.safetensors.index.json"))
+    if len(places) != 1:
+        several = f"more than one index ({', '.join(f.name for f in places)})" if places else "no index"
         raise DarkroomError(
             f"The {part.label} of {name} has float8 weights with scales in several files, such as {files[0].name} and "
             f"{files[1].name}, and {several}: which of them belong together is not known.",
             advice=f"Keep one file, or the files of one index, in {folder / part.name}.",
         )
-    return found[0]
+    return places[0]
 
 
 def _read_denoiser_alone(

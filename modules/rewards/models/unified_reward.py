@@ -40,8 +40,8 @@ _MOST_NEW_TOKENS = 512
 
 def final_score(answer: str) -> float:
     """Return the score from 1 to 5 that an answer ends with; NaN if it has none."""
-    found = _SCORE.findall(answer)
-    score = float(found[-1]) if found else math.nan
+    scores = _SCORE.findall(answer)
+    score = float(scores[-1]) if scores else math.nan
     return score if 1 <= score <= 5 else math.nan
 
 

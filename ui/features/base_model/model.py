@@ -154,8 +154,8 @@ class FoundModels:
         self._rank()
 
     def _rank(self) -> None:
-        found = list(self._search.found)
-        self.models = rank_models([m for m in found if not m.is_part], self._form.config.family.name)
-        parts = sorted((m for m in found if m.is_part), key=lambda m: -m.size_bytes)
+        models = list(self._search.found)
+        self.models = rank_models([m for m in models if not m.is_part], self._form.config.family.name)
+        parts = sorted((m for m in models if m.is_part), key=lambda m: -m.size_bytes)
         self.part_files = [m.path for m in parts]
         self.changed()

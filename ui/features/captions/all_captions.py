@@ -162,8 +162,8 @@ class AllCaptions:
         self.written()
 
     def _note(self, texts: Mapping[Path, str]) -> None:
-        found = {self._image_of[path]: text for path, text in texts.items() if path in self._image_of}
-        texts = {self.set.captions[image]: text for image, text in found.items()}
+        changed = {self._image_of[path]: text for path, text in texts.items() if path in self._image_of}
+        texts = {self.set.captions[image]: text for image, text in changed.items()}
         self.set = replace(self.set, texts={**self.set.texts, **texts})  # its counts of tags are not shown here
         self.changed()
 

@@ -157,14 +157,14 @@ def phrase_changes(place: Place, phrase: str, texts: Mapping[Path, str]) -> tupl
     phrase = phrase.strip().strip(",").strip()
     if not phrase:
         return ()
-    found = []
+    result = []
     for path, before in texts.items():
         lines = before.split("\n")  # an empty file gets the phrase; an empty line among others stays
         change = _CHANGES[place]
         after = "\n".join(change(line, phrase) if line.strip() or not before.strip() else line for line in lines)
         if after != before:
-            found.append(Change(path, before, after, 1))
-    return tuple(found)
+            result.append(Change(path, before, after, 1))
+    return tuple(result)
 
 
 def _begins(phrase: str) -> re.Pattern[str]:

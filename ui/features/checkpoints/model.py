@@ -190,8 +190,8 @@ class CheckpointSession:
             self.refresh()
         self.changed()
 
-    def _show_found(self, found: tuple[CheckpointTable, str]) -> None:
-        table, text = found
+    def _show_found(self, result: tuple[CheckpointTable, str]) -> None:
+        table, text = result
         self._keep(table)
         notes = dict.fromkeys(note for c in table.comparisons for note in c.notes)
         self._set_status(" ".join(notes) if table.comparisons else text)
@@ -226,11 +226,11 @@ def _read(run_dirs: Sequence[Path]) -> CheckpointTable:
 
 def _look(run_dirs: Sequence[Path]) -> tuple[CheckpointTable, str]:
     """Return the last comparison of runs, and how many images there are. Raises DarkroomError for another folder."""
-    found = [len(checkpoints_of(run_dir)) for run_dir in run_dirs]
+    counts = [len(checkpoints_of(run_dir)) for run_dir in run_dirs]
     prompts = [p for p in config_of_run(run_dirs[0]).sampling.prompts if p.enabled]
-    text = f"{count(sum(found), 'checkpoint')} and {count(len(prompts), 'sample prompt')}: "
-    text += f"{count(sum(found) * len(prompts), 'image')} at each strength, for each seed."
-    none = f"{count(sum(found), 'checkpoint')}. The run has no sample prompts: write some above, one a line."
+    text = f"{count(sum(counts), 'checkpoint')} and {count(len(prompts), 'sample prompt')}: "
+    text += f"{count(sum(counts) * len(prompts), 'image')} at each strength, for each seed."
+    none = f"{count(sum(counts), 'checkpoint')}. The run has no sample prompts: write some above, one a line."
     return _read(run_dirs), text if prompts else none
 
 

@@ -67,11 +67,11 @@ def find_losses(workspace: Path, kind: Kind, images: Sequence[SourceImage]) -> C
             continue
         known = known or {image.path_text: image for image in images}
         of_any = [loss for loss in report.images if loss.path in known and math.isfinite(loss.times)]
-        found = {loss.path: loss for loss in sorted(of_any, key=lambda loss: loss.kind == kind)}
-        if found:
-            highest = sorted(found, key=lambda path: -found[path].times)
-            others = (image for path, image in known.items() if path not in found)
-            return ConceptLosses(report.step, run_dir.name, (*(known[path] for path in highest), *others), found)
+        losses = {loss.path: loss for loss in sorted(of_any, key=lambda loss: loss.kind == kind)}
+        if losses:
+            highest = sorted(losses, key=lambda path: -losses[path].times)
+            others = (image for path, image in known.items() if path not in losses)
+            return ConceptLosses(report.step, run_dir.name, (*(known[path] for path in highest), *others), losses)
     return None
 
 

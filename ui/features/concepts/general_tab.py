@@ -179,8 +179,8 @@ class GeneralTab:
         workspace = from_root(context.form.value("general.workspace_dir"))
         work = partial(find_losses, workspace, concept.kind, (*scan.images, *scan.excluded))
 
-        def keep_losses(found: ConceptLosses | None) -> None:
-            self._looking, self._losses = None, found
+        def keep_losses(losses: ConceptLosses | None) -> None:
+            self._looking, self._losses = None, losses
             if self.frame.winfo_exists():
                 self.follow()
 
@@ -304,12 +304,12 @@ def _references(concept: Concept, image: Path) -> tuple[Path, ...]:
 
 def _without_references(concept: Concept, images: Sequence[SourceImage], report: Report) -> frozenset[str]:
     """Return the paths of the images without a reference image. `report` is called for each and may raise to stop."""
-    found = set[str]()
+    without = set[str]()
     for number, image in enumerate(images):
         report("", number, len(images))
         if not _references(concept, image.path):
-            found.add(image.path_text)
-    return frozenset(found)
+            without.add(image.path_text)
+    return frozenset(without)
 
 
 def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> str:

@@ -324,10 +324,10 @@ class PresetList(SearchWindow):
         presets = [row.preset for row in self.rows]
         context.pump.background.run(lambda: (preset_rows(presets), hardware.gpu_memory("auto")), self._keep_rows)
 
-    def _keep_rows(self, found: tuple[list[PresetRow], hardware.GpuMemory | None]) -> None:
+    def _keep_rows(self, result: tuple[list[PresetRow], hardware.GpuMemory | None]) -> None:
         """Show what the presets are for, and which suit the card; both take a moment to read."""
         if self.winfo_exists():
-            self.rows, card = found
+            self.rows, card = result
             if card is not None:
                 self.card_gb = card.nominal_gb
                 about = f"The card of this computer has {self.card_gb} GB."

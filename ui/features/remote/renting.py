@@ -127,8 +127,8 @@ def first_settings(machines: Machines) -> RentSettings:
     number = next(n for n in range(1, len(machines.known) + 2) if _name(n) not in machines.known)
     keys = [remote.key_file for remote in machines.known.values() if remote.key_file]
     usual = [Path.home() / ".ssh" / "id_ed25519", Path.home() / ".ssh" / "id_rsa", ssh_key_file()]
-    found = [*keys, *(str(file) for file in usual if file.with_name(f"{file.name}.pub").is_file())]
-    return RentSettings(name=_name(number), key=next(iter(found), ""), after="stop")
+    usable = [*keys, *(str(file) for file in usual if file.with_name(f"{file.name}.pub").is_file())]
+    return RentSettings(name=_name(number), key=next(iter(usable), ""), after="stop")
 
 
 def make_key() -> str:

@@ -57,7 +57,7 @@ class Offer:
 
 def offers(config: Config, source: MethodSource) -> list[Offer]:
     """Return the methods that learn from a source, the usual one first, those that cannot be used last."""
-    process, found = FAMILIES[config.model.family.name].process, []
+    process, result = FAMILIES[config.model.family.name].process, []
     presets = _presets_of(config.model.family.name)
     for spec in METHODS.values():
         if (start := spec.sources.get(source)) is not None:
@@ -68,8 +68,8 @@ def offers(config: Config, source: MethodSource) -> list[Offer]:
             )
             guide = guide_of(other)
             guide = replace(guide, needs=start.needs or guide.needs)
-            found.append(Offer(spec, start.why, guide, refusal, start.is_usual, other, fitting))
-    return sorted(found, key=lambda offer: (bool(offer.refusal), not offer.is_usual))
+            result.append(Offer(spec, start.why, guide, refusal, start.is_usual, other, fitting))
+    return sorted(result, key=lambda offer: (bool(offer.refusal), not offer.is_usual))
 
 
 def _presets_of(family: str) -> dict[Preset, Config]:
@@ -102,12 +102,12 @@ def find_times(configs: Mapping[str, Config], report: Report) -> dict[str, str]:
     from trainer.preflight.machine import this_machine
     from trainer.preflight.presets_here import estimate_run
 
-    machine, found = this_machine(), {}
+    machine, times = this_machine(), {}
     for number, (name, config) in enumerate(configs.items()):
         report("estimating", number, len(configs))
         if (needs := estimate_run(config, machine)) is not None:
-            found[name] = describe_time(needs.step_seconds, machine, is_scored=trains_on_reward(config))
-    return found
+            times[name] = describe_time(needs.step_seconds, machine, is_scored=trains_on_reward(config))
+    return times
 
 
 def describe_time(seconds: float, machine: Machine, *, is_scored: bool) -> str:
@@ -166,9 +166,9 @@ class WhichMethod(Window):
         in_use = source_of(config)
         source = self.source if in_use == self._source_in_use else in_use
         self._source_in_use = in_use
-        found = offers(config, source)
-        if source != self.source or found != self._shown:
-            self._show(source, found)
+        offered = offers(config, source)
+        if source != self.source or offered != self._shown:
+            self._show(source, offered)
 
     def _show(self, source: MethodSource, shown: list[Offer]) -> None:
         self.source, self._shown = source, shown
@@ -217,10 +217,10 @@ class WhichMethod(Window):
             partial(find_times, configs), self._show_times, progress=lambda _what, _done, _total: None
         )
 
-    def _show_times(self, found: Mapping[str, str]) -> None:
+    def _show_times(self, times: Mapping[str, str]) -> None:
         for name, card in self.cards.items():
             if card.time is not None:
-                card.time.set_text(found.get(name, "Time: not known for this model."))
+                card.time.set_text(times.get(name, "Time: not known for this model."))
 
 
 class MethodCard(Card):

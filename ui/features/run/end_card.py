@@ -145,8 +145,8 @@ class EndCard(Card):
         answers = (Answer("cancel", "Cancel", is_default=True), Answer("copy", "Copy it all the same"))
         return self._context.interaction.choose("Copy it all the same?", message, answers, "warning") == "copy"
 
-    def _copy_into(self, found: tuple[ProgramFolder | None, Path]) -> None:
-        known, proposed = found
+    def _copy_into(self, places: tuple[ProgramFolder | None, Path]) -> None:
+        known, proposed = places
         program = known or self._ask_for_comfyui(proposed)
         if self.end is None or self.facts is None or program is None:
             return
@@ -161,15 +161,15 @@ class EndCard(Card):
     def _ask_for_comfyui(self, proposed: Path) -> ProgramFolder | None:
         """Ask for the folder of ComfyUI and remember it; None if the user cancels, or if it is of something else."""
         folder = self._context.interaction.ask_folder("The folder of ComfyUI", proposed)
-        found = program_at(folder) if folder is not None else None
-        if folder is not None and (found is None or found.program is not COMFYUI):
+        program = program_at(folder) if folder is not None else None
+        if folder is not None and (program is None or program.program is not COMFYUI):
             missing = " and ".join(COMFYUI.marks)
             self._context.notify(f"{folder} is not the folder of ComfyUI: {missing} are not in it.")
             return None
         if folder is not None:
             self._context.preferences.note_model_folder(folder)
             self._context.notify("")
-        return found
+        return program
 
     def _copy_unless_taken(self, planned: tuple[ProgramCopy, bool, tuple[Path, ...]]) -> None:
         copy, is_there, taken = planned

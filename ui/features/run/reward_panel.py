@@ -89,12 +89,12 @@ def health_curves(state: RunState) -> dict[str, MetricCurve]:
 
     The diversity of rollouts stands in while the diversity of the measured images is not known.
     """
-    found = [distance_of(state)]
+    curves = [distance_of(state)]
     for name in ("diversity", "saturation"):
         curve = MetricCurve()
         for measured in state.rewards:
             if (value := getattr(measured, name)) is not None:
                 curve = curve.add(measured.step, value)
         curve = curve if curve.points else state.metrics.get(name, curve)
-        found.append((name, curve) if curve.points else None)
-    return dict(one for one in found if one is not None)
+        curves.append((name, curve) if curve.points else None)
+    return dict(one for one in curves if one is not None)

@@ -61,10 +61,10 @@ class SampleTable:
 
     def title(self, row: int) -> str:
         """Return the prompt of a row, as it was at its newest step."""
-        found = next((s for c in range(len(self.steps) - 1, -1, -1) if (s := self.at(row, c))), None)
-        if found is None:
+        sample = next((s for c in range(len(self.steps) - 1, -1, -1) if (s := self.at(row, c))), None)
+        if sample is None:
             return ""
-        return f"{found.prompt} (without EMA)" if found.is_without_ema else found.prompt
+        return f"{sample.prompt} (without EMA)" if sample.is_without_ema else sample.prompt
 
     def move(self, place: Place, rows: int, columns: int) -> Place:
         """Return the place of the next sample in a direction, over gaps; the same place at the edge."""

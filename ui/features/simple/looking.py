@@ -89,9 +89,9 @@ class FirstLook:
         elif here is not None and here.offers is not None and needs_key(config) != self._needs_of:
             self._needs_of = key = needs_key(config)
 
-            def keep(found: tuple[RunEstimate | None, bool]) -> None:
+            def keep(result: tuple[RunEstimate | None, bool]) -> None:
                 if key == self._needs_of:
-                    self._change(needs=found[0], fits=found[1])
+                    self._change(needs=result[0], fits=result[1])
 
             self._background.run(partial(find_needs, config, here.machine), keep)
 

@@ -125,8 +125,8 @@ def _describe_model(progress: Progress) -> str:
 
 
 def _preset_choices(progress: Progress) -> tuple[Choice, ...]:
-    found = progress.here.offers if progress.here is not None else ()
-    return tuple(Choice(o.preset.name, describe_offer(o, progress.num_images), o.preset) for o in found or ())
+    offers = progress.here.offers if progress.here is not None else ()
+    return tuple(Choice(o.preset.name, describe_offer(o, progress.num_images), o.preset) for o in offers or ())
 
 
 def _awaits_presets(progress: Progress) -> int:

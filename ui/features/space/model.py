@@ -47,8 +47,8 @@ def find_space(config: Config, workspaces: Sequence[Path]) -> Space:
 
     For a background thread: it reads the sizes of whole folders.
     """
-    found = (*_of_runs(workspaces), *_caches(config), *_downloads(config))
-    items = sorted((item for item in found if item.size_bytes), key=lambda item: -item.size_bytes)
+    deletable = (*_of_runs(workspaces), *_caches(config), *_downloads(config))
+    items = sorted((item for item in deletable if item.size_bytes), key=lambda item: -item.size_bytes)
     return Space(_describe_free(config), tuple(items))
 
 

@@ -280,8 +280,8 @@ def completions(text: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return the names that continue the last part of a typed path; hidden ones only after a dot."""
     last = re.split(r"[/\\]", text)[-1]
     wanted = last.casefold()
-    found = (n for n in names if n.casefold().startswith(wanted) and (last.startswith(".") or not n.startswith(".")))
-    return tuple(sorted(found, key=str.casefold))
+    matches = (n for n in names if n.casefold().startswith(wanted) and (last.startswith(".") or not n.startswith(".")))
+    return tuple(sorted(matches, key=str.casefold))
 
 
 def common_start(names: Sequence[str]) -> str:

@@ -80,9 +80,9 @@ def read_folder(folder: Path, *, is_cancelled: Callable[[], bool] = _never) -> C
     """Return the contents of a folder; one that cannot be listed is described, not raised."""
     try:
         real = folder.resolve()
-        with os.scandir(real) as found:
+        with os.scandir(real) as directory:
             entries: list[Entry] = []
-            for number, entry in enumerate(found):
+            for number, entry in enumerate(directory):
                 if number % _LOOK_EVERY == 0 and is_cancelled():
                     break
                 entries.append(_entry(str(real), entry))
@@ -94,9 +94,9 @@ def read_folder(folder: Path, *, is_cancelled: Callable[[], bool] = _never) -> C
 def count_images(folder: Path, *, is_cancelled: Callable[[], bool] = _never) -> Counts:
     """Return the images and captions directly in a folder; none for one that cannot be listed."""
     try:
-        with os.scandir(folder) as found:
+        with os.scandir(folder) as entries:
             names: list[str] = []
-            for number, entry in enumerate(found):
+            for number, entry in enumerate(entries):
                 if number % _LOOK_EVERY == 0 and is_cancelled():
                     break
                 names.append(entry.name)
@@ -133,11 +133,11 @@ def _sort_entries(entries: Sequence[Entry]) -> list[Entry]:
     return list(heapq.merge(*parts, key=attrgetter("order")))
 
 
-def _entry(folder: str, found: os.DirEntry[str]) -> Entry:
-    name = found.name
+def _entry(folder: str, dir_entry: os.DirEntry[str]) -> Entry:
+    name = dir_entry.name
     try:
-        status = found.stat()
-        is_folder, size_bytes, seconds = found.is_dir(), status.st_size, status.st_mtime
+        status = dir_entry.stat()
+        is_folder, size_bytes, seconds = dir_entry.is_dir(), status.st_size, status.st_mtime
     except OSError:  # a link to nothing
         is_folder, size_bytes, seconds = False, 0, 0.0
     is_image = not is_folder and name[name.rfind(".") :].lower() in SUFFIXES

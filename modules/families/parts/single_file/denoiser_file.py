@@ -129,8 +129,8 @@ def packed_layers(family: str, part: PartSpec, path: Path, config: Mapping[str, 
     if is_in_denoiser_files(family, part):
         tensors = tensors_of(family, part, header.shapes, config, where=path.name)
     else:
-        found = {f"{part.model.language_prefix}{n}": name for n, name in encoder_tensors(header.shapes).items()}
-        tensors = {ours: StoredTensor(name, Slot(ours, ours)) for ours, name in found.items()}
+        names = {f"{part.model.language_prefix}{n}": name for n, name in encoder_tensors(header.shapes).items()}
+        tensors = {ours: StoredTensor(name, Slot(ours, ours)) for ours, name in names.items()}
     layers = {}
     for ours, stored in tensors.items():
         entry = header.entries[stored.name]

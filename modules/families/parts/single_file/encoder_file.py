@@ -103,41 +103,41 @@ def require_encoder(
     text encoder, or one of another kind or size.
     """
     label = part.label
-    found, layout = encoder_tensors(stored), layout_of(stored)
+    names, layout = encoder_tensors(stored), layout_of(stored)
     if layout is None:
         raise DarkroomError(f"{file} contains no text encoder.", advice=f"Choose a file of {label}.")
     wanted = {name: shared_name(name) for name in expected}
-    wanted = {n: ours for n, ours in wanted.items() if ours in found or n not in part.model.identity_if_missing}
+    wanted = {n: ours for n, ours in wanted.items() if ours in names or n not in part.model.identity_if_missing}
     advice = f"Choose a file of {label} in the size that the model was trained with."
     if part.model.language_prefix:
-        found |= {n[n.index(_VISION) :]: n for n in stored if n.startswith((_VISION, f"model.{_VISION}"))}
-        if not any(name.startswith(_VISION) for name in found):
+        names |= {n[n.index(_VISION) :]: n for n in stored if n.startswith((_VISION, f"model.{_VISION}"))}
+        if not any(name.startswith(_VISION) for name in names):
             raise DarkroomError(
                 f"The {layout.label} in {file} has no vision encoder, with which an editing model reads its reference "
                 "images.",
                 advice=f"Choose a file of {label} with its vision encoder (visual), or leave the field empty.",
             )
-    if missing := sorted(ours for ours in wanted.values() if ours not in found):
+    if missing := sorted(ours for ours in wanted.values() if ours not in names):
         raise DarkroomError(
             f"The {layout.label} in {file} is not the model's {label}: {len(missing)} of its {len(wanted)} weights are "
             f"missing; the first is {missing[0]}.",
             advice=advice,
         )
     for name, ours in wanted.items():
-        if stored[found[ours]] != expected[name]:
+        if stored[names[ours]] != expected[name]:
             raise DarkroomError(
-                f"The {layout.label} in {file} is not the model's {label}: {ours} is {stored[found[ours]]} where "
+                f"The {layout.label} in {file} is not the model's {label}: {ours} is {stored[names[ours]]} where "
                 f"{expected[name]} is expected.",
                 advice=advice,
             )
-    further = sorted(n for n in found.keys() - set(wanted.values()) if re.match(layout.block, n))
+    further = sorted(n for n in names.keys() - set(wanted.values()) if re.match(layout.block, n))
     if further := [n for n in further if not n.endswith((".rotary_emb.inv_freq", "position_ids"))]:
         raise DarkroomError(
             f"The {layout.label} in {file} is not the model's {label}: it has {len(further)} further weights, such as "
             f"{further[0]}.",
             advice=advice,
         )
-    return {name: found[ours] for name, ours in wanted.items()}
+    return {name: names[ours] for name, ours in wanted.items()}
 
 
 def _detect_layout(names: list[str]) -> tuple[EncoderLayout | None, str | None]:

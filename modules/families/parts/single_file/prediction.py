@@ -69,10 +69,10 @@ def read_sidecar(path: Path) -> PredictionMark | None:
             text = read_regular(name, _MAX_YAML_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):
             continue
-        found = _PARAMETERIZATION.search(text)
+        match = _PARAMETERIZATION.search(text)
         prediction: Prediction = ""
-        if found:
-            prediction = "v_prediction" if found[1].lower() in _V_WORDS else "epsilon"
+        if match:
+            prediction = "v_prediction" if match[1].lower() in _V_WORDS else "epsilon"
         elif scaling := _SCALING.search(text):
             prediction = "v_prediction" if scaling[1] == "V" else "epsilon"
         zero_snr = any(word in key for key in _TRUE.findall(text) for word in _ZERO_SNR)

@@ -73,8 +73,8 @@ class _Unet:
 
 
 def _unet(header: CheckpointHeader) -> _Unet | None:
-    found = [_Unet(prefix) for prefix in (UNET_PREFIX, "diffusion_model.", "")]
-    every = (*found, _Unet(EMA_PREFIX, is_averaged=True))
+    candidates = [_Unet(prefix) for prefix in (UNET_PREFIX, "diffusion_model.", "")]
+    every = (*candidates, _Unet(EMA_PREFIX, is_averaged=True))
     return next((unet for unet in every if header.has(unet.name("input_blocks.0.0."))), None)
 
 
