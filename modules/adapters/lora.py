@@ -103,8 +103,8 @@ def network(settings: Lora) -> NetworkMetadata:
 
 def trainable(names: Collection[str]) -> frozenset[str]:
     """Return the factors of a layer in a file that are trained: a LoRA's, unless the layer has DoRA's magnitudes."""
-    own = frozenset(names) & {DOWN, UP, MID}
-    return own if {DOWN, UP} <= own and DORA_SCALE not in names else frozenset()
+    own_factors = frozenset(names) & {DOWN, UP, MID}
+    return own_factors if {DOWN, UP} <= own_factors and DORA_SCALE not in names else frozenset()
 
 
 def settings_as(settings: Lora, shapes: Mapping[str, Shape]) -> Lora:

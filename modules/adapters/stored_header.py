@@ -113,8 +113,8 @@ def match_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHea
         if target.pieces and (why := why_undivided(target, factors)):
             undivided[target.path] = why
             continue
-        own = divided_shapes(target, factors, ranks.get(target.path, ())) if target.pieces else [factors]
-        layers |= {place: piece for place, piece in zip(places, own, strict=True) if piece}
+        pieces = divided_shapes(target, factors, ranks.get(target.path, ())) if target.pieces else [factors]
+        layers |= {place: piece for place, piece in zip(places, pieces, strict=True) if piece}
     rest = [name for name in sorted(header.shapes) if name not in placed]
     copies = second_copies(rest, written)
     others = sorted(set(rest) - set(copies))

@@ -136,8 +136,8 @@ def _prompt(prompt: SamplePrompt, config: Config, start: Config) -> SamplePrompt
     if sampler.is_for_few_steps or spec.sample_guidance != config.family.sample_guidance:
         changes["guidance"] = spec.sample_guidance
     if start.model.variant != config.model.variant:
-        own = ("inpainting", "base_image", "mask_image", "depth_image", *REFERENCE_IMAGES)
-        changes |= {name: getattr(usual, name) for name in own}
+        of_images = ("inpainting", "base_image", "mask_image", "depth_image", *REFERENCE_IMAGES)
+        changes |= {name: getattr(usual, name) for name in of_images}
     return prompt.model_copy(update=changes)
 
 

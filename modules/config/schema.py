@@ -81,8 +81,8 @@ class Config(Section):
     def _with_defaults(cls, parts: Mapping[str, Part], info: ValidationInfo) -> Mapping[str, Part]:
         """Return the parts with the defaults of their own for the settings that have no value yet."""
         model: Model | None = info.data.get("model")  # None if it is not valid
-        own = {} if model is None else {p.name: p.defaults for p in FAMILIES[model.family.name].parts}
-        return {name: _with_own_defaults(part, own.get(name, {})) for name, part in parts.items()}
+        defaults = {} if model is None else {p.name: p.defaults for p in FAMILIES[model.family.name].parts}
+        return {name: _with_own_defaults(part, defaults.get(name, {})) for name, part in parts.items()}
 
     def map_keys(self, field_name: str) -> Sequence[MapKey]:
         """Return the parts of the model's family; each has settings, also where the file contains none."""

@@ -153,8 +153,8 @@ class Assignment:
             found = self._named_files(self._columns, image, folders, most=len(references))
         else:
             places = zip(references, folders, strict=False)  # some models read one
-            beside = (self._input_file(image, i.suffix, inputs_folder) for i, inputs_folder in places)
-            found = [file for file in beside if file is not None]
+            candidates = (self._input_file(image, i.suffix, inputs_folder) for i, inputs_folder in places)
+            found = [file for file in candidates if file is not None]
         return files | {i.name: file for i, file in zip(references, found, strict=False)}
 
     def _input_file(self, image: SourceImage, suffix: str, inputs_folder: Path | None) -> Companion | None:

@@ -51,8 +51,8 @@ class LargerModel:
         """Return the part's own name of a tensor in a file; empty for one of another part."""
         if re.search(self.others, name):
             return ""
-        for pattern, own in self.names.items():
-            name = re.sub(pattern, own, name)
+        for pattern, replacement in self.names.items():
+            name = re.sub(pattern, replacement, name)
         return name
 
     def own_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -98,8 +98,8 @@ def adapter_file(
                 f"{where} is damaged at {target.part}.{target.path}: {damage}.", advice="Download it again."
             )
         changed = _check_layer(_layer(target, factors, alphas), where)
-        for own in _divide_layer(changed, target, ranks.get(target.path, ()), where) if target.pieces else (changed,):
-            layers[own.part, own.path] = own
+        for piece in _divide_layer(changed, target, ranks.get(target.path, ()), where) if target.pieces else (changed,):
+            layers[piece.part, piece.path] = piece
         placed |= set(names.values())
     extra = {name: tensor for name, tensor in tensors.items() if name not in placed}
     return AdapterFile(tuple(layers.values()), extra, dict(metadata), form_of(tensors), tuple(unplaced))

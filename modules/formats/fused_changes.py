@@ -84,10 +84,10 @@ def _join_members(target: AdapterTarget, members: Sequence[AdapterLayer | None])
         rows = slice(first_row, first_row + piece.weight[0])
         first_row = rows.stop
         if member is not None:
-            own = member.factors[UP].cpu()
+            factor = member.factors[UP].cpu()
             if member.scale != strength:
-                own = own.float() * (member.scale / strength)
-            up[rows, first_rank : first_rank + member.rank] = own.to(dtype)
+                factor = factor.float() * (member.scale / strength)
+            up[rows, first_rank : first_rank + member.rank] = factor.to(dtype)
             first_rank += member.rank
     everything = slice(0, target.weight[0])
     factors = {DOWN: down, UP: _rows(up, everything, target)}

@@ -53,11 +53,11 @@ def divided_shapes(target: AdapterTarget, shapes: Shapes, ranks: Sequence[int] =
     blocks = blocks_of(target, shapes, ranks)
     pieces: list[dict[str, Shape]] = []
     for number, piece in enumerate(target.pieces):
-        own = {n: (piece.weight[0], *s[1:]) if has_rows(n, shapes) else s for n, s in shapes.items()}
+        factors = {n: (piece.weight[0], *s[1:]) if has_rows(n, shapes) else s for n, s in shapes.items()}
         if blocks:
             rank = blocks[number]
-            own |= {DOWN: (rank, *shapes[DOWN][1:]), UP: (piece.weight[0], rank)}
-        pieces.append({} if blocks and not blocks[number] else own)
+            factors |= {DOWN: (rank, *shapes[DOWN][1:]), UP: (piece.weight[0], rank)}
+        pieces.append({} if blocks and not blocks[number] else factors)
     return pieces
 
 

@@ -89,10 +89,10 @@ class FileRequest:
 
         A file of the user's counts as much as the published one, or the size of its files if their dtype is kept.
         """
-        own = self.user_path
-        if own is None or not self.published.keeps_dtype or not own.exists():
+        path = self.user_path
+        if path is None or not self.published.keeps_dtype or not path.exists():
             return self.published.loaded_bytes
-        files = own.glob("*.safetensors") if own.is_dir() else [own]
+        files = path.glob("*.safetensors") if path.is_dir() else [path]
         return sum(file.stat().st_size for file in files)
 
 

@@ -37,12 +37,12 @@ class FrozenCopy(nn.Module):
 
         No gradient is recorded inside, and no graph through the weights may be alive: its backward pass would mix both.
         """
-        own = [weight.data for weight in self.weights]
+        values = [weight.data for weight in self.weights]
         with torch.no_grad():
             try:
                 for weight, copy in zip(self.weights, self.copies, strict=True):
                     weight.data = copy.data
                 yield
             finally:
-                for weight, value in zip(self.weights, own, strict=True):
+                for weight, value in zip(self.weights, values, strict=True):
                     weight.data = value

@@ -72,8 +72,8 @@ class ShardedModule:
         shape = self._shapes[name]
         stride = torch.empty(shape, device="meta").stride()
         mesh = self._meshes[rows.device.type]
-        own = DTensor.from_local(rows.detach(), mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
-        whole: torch.Tensor = own.full_tensor()
+        sharded = DTensor.from_local(rows.detach(), mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+        whole: torch.Tensor = sharded.full_tensor()
         return whole
 
     def is_like(self, name: str, shape: Sequence[int]) -> bool:

@@ -70,7 +70,9 @@ def interface_to(host: str) -> str:
     Empty if there is none.
     """
     address = _reachable_address(host)
-    return next((name for name, own in psutil.net_if_addrs().items() if any(a.address == address for a in own)), "")
+    return next(
+        (name for name, addresses in psutil.net_if_addrs().items() if any(a.address == address for a in addresses)), ""
+    )
 
 
 def require_reachable(rank: Rank, store: KeyValueStore, host: str) -> None:
@@ -78,9 +80,9 @@ def require_reachable(rank: Rank, store: KeyValueStore, host: str) -> None:
 
     Otherwise gloo waits half an hour in the processes that can be reached. `host` is where the processes meet.
     """
-    own = _address_of(os.environ.get(_SET_BY_USER, "")) or _reachable_address(host)
-    with _listening(own, rank.world_size) as port:
-        store.set(f"address/{rank.index}", f"{own} {port}")
+    address = _address_of(os.environ.get(_SET_BY_USER, "")) or _reachable_address(host)
+    with _listening(address, rank.world_size) as port:
+        store.set(f"address/{rank.index}", f"{address} {port}")
         store.set(f"reaches/{rank.index}", _first_unreachable(rank, store))
         problems = [store.get(f"reaches/{index}").decode() for index in range(rank.world_size)]
     for problem in filter(None, problems):

@@ -42,9 +42,9 @@ def folder_for_images(paths: Iterable[str]) -> Path:
     """Return where to look for more images: next to the last of these paths whose folder exists, else in the user's
     folder of images, else at home.
     """
-    beside = (from_root(path).parent for path in reversed([*paths]) if path)
+    siblings = (from_root(path).parent for path in reversed([*paths]) if path)
     usual = (platformdirs.user_pictures_path(), Path.home())
-    return next((folder for folder in (*beside, *usual) if folder.is_dir()), PROGRAM_ROOT)
+    return next((folder for folder in (*siblings, *usual) if folder.is_dir()), PROGRAM_ROOT)
 
 
 def user_presets_dir() -> Path:

@@ -97,9 +97,9 @@ def compare_runs(settings: CheckpointSettings, run_dirs: Sequence[Path], job: Jo
 
 def _prompts(config: Config, settings: CheckpointSettings) -> list[SamplePrompt]:
     """Return the prompts with their seeds and without wildcards. Raises DarkroomError if there are none."""
-    own = [prompt for prompt in config.sampling.prompts if prompt.enabled]
-    first = (own or [SamplePrompt()])[0]
-    chosen = [first.model_copy(update={"prompt": text}) for text in settings.prompts] or own
+    prompts = [prompt for prompt in config.sampling.prompts if prompt.enabled]
+    first = (prompts or [SamplePrompt()])[0]
+    chosen = [first.model_copy(update={"prompt": text}) for text in settings.prompts] or prompts
     if not chosen:
         raise DarkroomError("The run has no sample prompts.", advice="Write a prompt, or use --prompt.")
     seeded = (

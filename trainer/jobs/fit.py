@@ -130,7 +130,7 @@ def fit_as_json(choice: Fit) -> dict[str, Any]:
 def save_changed(config: Config, settings: FitSettings) -> str:
     """Save a config in the file of --save and return a sentence.
 
-    Raises DarkroomError if it would replace lists of others, and OSError.
+    Raises DarkroomError if it would replace lists that are not the config's own, and OSError.
     """
     file = from_root(settings.save)
     confirmed = [problem.path for problem in lists_to_confirm(config, file)] if settings.save_lists else []

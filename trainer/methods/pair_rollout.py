@@ -140,7 +140,7 @@ def best_and_worst(sampled: SampledGroup, reward: CompositeReward, combination: 
     by_prompt: dict[int, list[float]] = {}
     for prompt, advantage in zip(prompts, advantages, strict=True):
         by_prompt.setdefault(prompt, []).append(advantage)
-    return [extremes_of(own) for _, own in sorted(by_prompt.items())]
+    return [extremes_of(pairs) for _, pairs in sorted(by_prompt.items())]
 
 
 def extremes_of(values: Sequence[float]) -> Extremes | None:

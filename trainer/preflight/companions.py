@@ -141,13 +141,13 @@ def _references(config: Config, training: Dataset) -> Iterator[Problem]:
     missing, num_fewer, lacking = list[Path](), 0, list[int]()
     numbers = [n for n, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == "training"]
     for number, concept, most_of_concept in zip(numbers, training.concepts, most, strict=True):
-        own = _examples_of(training, concept)
+        examples = _examples_of(training, concept)
         if most_of_concept or not has_some:
-            without = [e.image.path for e in own if not _num_references(e)]
+            without = [e.image.path for e in examples if not _num_references(e)]
             missing += without
             lacking += [number] if without else []
-        num_fewer += sum(0 < _num_references(e) < most_of_concept for e in own)
-        if not most_of_concept and has_some and own:
+        num_fewer += sum(0 < _num_references(e) < most_of_concept for e in examples)
+        if not most_of_concept and has_some and examples:
             message = f"The images of the concept {concept.name} have no reference images: the model learns from their "
             yield Problem("model.variant", f"{message}captions alone.", "info")
     if missing:

@@ -312,7 +312,7 @@ def _unpacking_bytes(dtype: str) -> float:
     """Return the bytes that a pass moves for each quantized weight; of GGUF's types, about as many as of 4 bits."""
     if dtype not in FORMATS:
         return 0.0
-    if (own := FORMATS[dtype].cost) is not None:
-        return own.moved_bytes_per_weight
+    if (cost := FORMATS[dtype].cost) is not None:
+        return cost.moved_bytes_per_weight
     measured = (f for f in FORMATS.values() if f.cost is not None and not f.is_stored)
     return (min(measured, key=lambda f: f.bytes_per_weight).cost or PLAIN_COST).moved_bytes_per_weight

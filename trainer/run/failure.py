@@ -78,8 +78,10 @@ def remedy_of(error: BaseException) -> str:
         return "space"
     if is_out_of_memory(error):
         return "memory"
-    own = error.remedy if isinstance(error, DarkroomError) else ""
-    return own or (remedy_of(error.__cause__) if isinstance(error, BranchError) and error.__cause__ is not None else "")
+    remedy = error.remedy if isinstance(error, DarkroomError) else ""
+    return remedy or (
+        remedy_of(error.__cause__) if isinstance(error, BranchError) and error.__cause__ is not None else ""
+    )
 
 
 def _way_on(run_dir: Path | None, backups: Sequence[BackupInfo]) -> str:

@@ -130,10 +130,10 @@ def prompts_of(config: Config, loaders: Loaders) -> list[SamplePrompt]:
     """Return the prompts of all images that a run samples without a request, with their wildcards replaced."""
     sampling = config.sampling
     is_off = sampling.every.is_never and not sampling.at_start and not sampling.at_end
-    own = [] if is_off else [expand_wildcards(sampling, p) for p in sampling.prompts if p.enabled]
+    prompts = [] if is_off else [expand_wildcards(sampling, p) for p in sampling.prompts if p.enabled]
     if not method_of(config).needs_reward_models:
-        return own
-    return [*own, *measured_prompts(config, loaders.validation.dataset, loaders.training.dataset)]
+        return prompts
+    return [*prompts, *measured_prompts(config, loaders.validation.dataset, loaders.training.dataset)]
 
 
 def compilation_of(config: Config, clock: Callable[[], float], *, measures: bool = False) -> Compilation | None:

@@ -1,4 +1,4 @@
-"""The destination of a run's result: it replaces no file of others unless the user agreed.
+"""The destination of a run's result: it replaces no file of another run or program unless the user agreed.
 
 A destination that is taken gets a number (lora-2), when the run starts and again when it writes. The run's folder
 records what the settings named, what was chosen, and which file a person let it replace, so that a resumed run writes

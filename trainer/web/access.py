@@ -67,8 +67,8 @@ class Access:
         if not self._is_own(host):
             return 421, "The page does not answer to this name. Open it by the address that Darkroom shows."
         if method not in _READING:
-            own = f"{self.scheme}://{host}"
-            if headers.get("origin", own) != own or COMMAND_HEADER not in headers:
+            origin = f"{self.scheme}://{host}"
+            if headers.get("origin", origin) != origin or COMMAND_HEADER not in headers:
                 return 403, "This command did not come from Darkroom's page."
         elif headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and path.startswith(_DATA):
             return 403, "Another site cannot read this."
@@ -96,8 +96,8 @@ def access_for(host: str, port: int, token: str) -> Access:
     if is_loopback(host):
         return Access(port, token)
     assert token
-    own = platform.node().lower()
-    names = {own, f"{own}.local", own.partition(".")[0], host.lower()} if own else {host.lower()}
+    hostname = platform.node().lower()
+    names = {hostname, f"{hostname}.local", hostname.partition(".")[0], host.lower()} if hostname else {host.lower()}
     return Access(port, token, is_open=True, names=_LOOPBACK_NAMES | names)
 
 
@@ -142,11 +142,11 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = {name.lower() for name, _ in message.get("headers", ())}
+                present = {name.lower() for name, _ in message.get("headers", ())}
                 added = [*_HEADERS, ("cache-control", "no-store")]
                 message["headers"] = [
                     *message.get("headers", ()),
-                    *_encode_headers(h for h in added if h[0].encode() not in own),
+                    *_encode_headers(h for h in added if h[0].encode() not in present),
                 ]
             await send(message)
 

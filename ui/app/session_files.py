@@ -145,8 +145,8 @@ def _choose_session(file: Path, files: Sequence[Path]) -> Session:
     if form is None and file not in files:  # the first start of a further window
         now = newest.document
         form = FormModel(now.baseline, source=now.source)
-    own = session.settings  # what the other window has left is its own
-    left = {"left_run": own.left_run, "left_queue": own.left_queue}
+    settings = session.settings  # what the other window has left is its own
+    left = {"left_run": settings.left_run, "left_queue": settings.left_queue}
     return Session(newest.settings.model_copy(update=left), form, session.problems)
 
 

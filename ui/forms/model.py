@@ -321,9 +321,9 @@ def plain(config: Config) -> Config:
     updates: dict[str, Any] = {"remembered": {}}
     for path, record in top_records(type(config)).items():
         if record.kind == "map" and record.item is not None and "." not in path:
-            own = {key.name: key.defaults for key in config.map_keys(path)}
+            defaults = {key.name: key.defaults for key in config.map_keys(path)}
             entries = value_at(config, path).items()
-            updates[path] = {name: entry for name, entry in entries if entry != record.item(**own.get(name, {}))}
+            updates[path] = {name: entry for name, entry in entries if entry != record.item(**defaults.get(name, {}))}
     return config.model_copy(update=updates)
 
 

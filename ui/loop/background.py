@@ -64,7 +64,7 @@ class Background:
     """Two threads that run short jobs in order, two for those that report, and the results for the Tk thread.
 
     A check before a start may wait for minutes until the memory of a model is estimated; meanwhile, thumbnails and
-    captions appear as ever.
+    captions appear as usual.
     """
 
     def __init__(self) -> None:

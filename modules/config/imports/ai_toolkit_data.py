@@ -175,11 +175,11 @@ def samples(given: Args, trigger: str, train: Args, result: Tree, notes: Notes) 
     common = {key: given.pop(key, default) for key, default in _DEFAULTS.items()}
     prompts = []
     for index, item in enumerate(_items(given)):
-        own = {key: item.pop(key) for key in _OF_SAMPLE if is_set(item.get(key))}
-        if walks and "seed" not in own:
-            own["seed"] = (number_of(common["seed"]) or 0) + index
+        sample = {key: item.pop(key) for key in _OF_SAMPLE if is_set(item.get(key))}
+        if walks and "seed" not in sample:
+            sample["seed"] = (number_of(common["seed"]) or 0) + index
         references = ai_toolkit_samples(item)
-        prompts.append(_prompt(str(item.pop("prompt", "")), {**common, **own}, trigger) | references)
+        prompts.append(_prompt(str(item.pop("prompt", "")), {**common, **sample}, trigger) | references)
         if item:
             given.setdefault("samples", []).append(item)
     put(result, "sampling.prompts", prompts)

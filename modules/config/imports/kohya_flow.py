@@ -200,7 +200,7 @@ def _conditioner(given: Args, network: Args, family: FamilySpec, result: Tree) -
     if not (part := _inner_part(family)):
         return
     rate = number_of(given.pop("llm_adapter_lr", None))
-    rate = rate if (own := number_of(network.pop("llm_adapter_lr", None))) is None else own
+    rate = rate if (adapter_rate := number_of(network.pop("llm_adapter_lr", None))) is None else adapter_rate
     is_named = flag_of(network.pop("train_llm_adapter", False))
     trains = (is_named if result["training"]["trains"] == "adapter" else rate is not None) and rate != 0
     if trains:

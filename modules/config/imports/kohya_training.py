@@ -62,8 +62,8 @@ def _rates(given: Args, network: Args, family: FamilySpec, result: Tree) -> None
     singles = [number_of(pop_first(given, f"learning_rate_te{number}")) for number in (1, 2, 3)]
     for index, part in enumerate(encoders):
         shared = firsts[min(index, len(firsts) - 1)]
-        own = singles[index] if index < len(singles) else None
-        rates[part.name] = shared if own is None else own
+        single = singles[index] if index < len(singles) else None
+        rates[part.name] = shared if single is None else single
     only_denoiser = flag_of(given.pop("network_train_unet_only", False))
     only_text = flag_of(given.pop("network_train_text_encoder_only", False))
     trains_text = flag_of(given.pop("train_text_encoder", False)) or result["training"]["trains"] != "full"
@@ -284,7 +284,7 @@ def schedule(given: Args, result: Tree, notes: Notes) -> None:
     elif ours is None:
         message = f"The schedule {quote(theirs)} is not supported here; constant is used instead."
         notes.append(Problem("training.schedule", message, "warning"))
-    own: dict[str, dict[str, Any]] = {
+    parts: dict[str, dict[str, Any]] = {
         "cosine_with_hard_restarts": {"cycles": cycles},
         "polynomial": {"power": power},
         "inverse_sqrt": {"timescale_steps": int(timescale or 0)},
@@ -292,7 +292,7 @@ def schedule(given: Args, result: Tree, notes: Notes) -> None:
         "wsd": {"decay_share": decay if decay and decay < 1 else None, "min_factor": min_factor},
         "cosine": {"min_factor": min_factor},
     }
-    settings |= {name: value for name, value in own.get(settings["name"], {}).items() if value}
+    settings |= {name: value for name, value in parts.get(settings["name"], {}).items() if value}
     if settings["name"] == "wsd" and decay and decay >= 1:
         message = f"The decay of {decay:g} steps is set as a fraction of the run here; the default is used."
         notes.append(Problem("training.schedule.decay_share", message, "warning"))

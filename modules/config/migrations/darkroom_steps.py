@@ -123,7 +123,7 @@ def _with_new_path(note: Problem) -> Problem:
     steps = note.path.split(".")
     for section, names in _RENAMED.items():
         depth = len(section.split("."))
-        is_there = all(own in ("*", step) for own, step in zip(section.split("."), steps, strict=False))
+        is_there = all(name in ("*", step) for name, step in zip(section.split("."), steps, strict=False))
         if len(steps) > depth and is_there and steps[depth] in names:
             steps[depth] = names[steps[depth]]
     return replace(note, path=".".join(steps))
@@ -145,7 +145,10 @@ def to_darkroom_3(tree: Tree, notes: Notes) -> Tree:
         result["adapter"] = _with_axis(result["adapter"])
     remembered = result.get("remembered")
     if isinstance(remembered, dict) and isinstance(variants := remembered.get("adapter"), dict):
-        result["remembered"] = {**remembered, "adapter": {name: _with_axis(own) for name, own in variants.items()}}
+        result["remembered"] = {
+            **remembered,
+            "adapter": {name: _with_axis(variant) for name, variant in variants.items()},
+        }
     return result
 
 

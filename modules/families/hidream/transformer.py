@@ -60,7 +60,7 @@ class RoutedFeedForward(nn.Module):
         num_chosen = chosen_NK.shape[-1]
         order = chosen_NK.flatten().argsort(stable=True)  # of all choices: the first expert's come first
         rows = tokens_NC[order // num_chosen].split(self._counts(chosen_NK))
-        outputs = torch.cat([expert(own) for expert, own in zip(self.experts, rows, strict=True)])
+        outputs = torch.cat([expert(routed) for expert, routed in zip(self.experts, rows, strict=True)])
         outputs_NKC = outputs.to(tokens_NC.dtype)[order.argsort()].unflatten(0, (-1, num_chosen))
         routed_NC: torch.Tensor = (outputs_NKC * weights_NK.unsqueeze(-1)).sum(dim=1)
         return routed_NC

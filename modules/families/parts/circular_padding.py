@@ -66,9 +66,9 @@ def is_circular(part: nn.Module) -> bool:
     return any(_paddings(module) for module in part.modules())
 
 
-def pad_as(own: nn.Module, layer: nn.Module) -> None:
+def pad_as(source: nn.Module, layer: nn.Module) -> None:
     """Make a layer that gets the same input as `own`, with its padding, pad as `own` does."""
-    for padding in _paddings(own):
+    for padding in _paddings(source):
         layer.register_forward_pre_hook(padding)
 
 

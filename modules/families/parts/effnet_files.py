@@ -75,8 +75,8 @@ def _read(source: AutoencoderSource, request: LoadRequest[FamilySettings], base:
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         latent_channels, width, *_ = shapes["mapper.0.weight"]
         stages = [astuple(stage) for stage in stages_of(shapes)]
-        own = {"stages": stages, "width": width, "latent_channels": latent_channels}
-        module = empty_part(source.kind, {name: _config(part) for name, part in parts.items()} | own)
+        sizes = {"stages": stages, "width": width, "latent_channels": latent_channels}
+        module = empty_part(source.kind, {name: _config(part) for name, part in parts.items()} | sizes)
         module.effnet.load_state_dict({n: _cast(tensor, dtype) for n, tensor in tensors.items()}, assign=True)
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
         label = published_model(source.family).label

@@ -123,8 +123,8 @@ def _scaled_file(folder: Path, name: str, part: PartSpec) -> Path | None:
     Raises DarkroomError if several files may be meant. `name` is the user's name for the folder.
     """
     files = [] if part.role == "vae" else sorted((folder / part.name).glob("*.safetensors"))
-    own = folder / part.name / ("model" if part.library == "transformers" else "diffusion_pytorch_model")
-    if (whole := own.with_suffix(".safetensors")) in files:  # the library reads no other one then
+    stem = folder / part.name / ("model" if part.library == "transformers" else "diffusion_pytorch_model")
+    if (whole := stem.with_suffix(".safetensors")) in files:  # the library reads no other one then
         files = [whole]
     try:
         is_scaled = any(read_checkpoint_header(file).scales.names for file in files)

@@ -89,8 +89,8 @@ def _place_of(error: BaseException) -> str:
     """Return the line of the user's code that failed, as part of a sentence; empty where none is known."""
     if isinstance(error, SyntaxError):
         return f" in line {error.lineno}" if error.lineno else ""
-    own = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename not in (__file__, "<string>")]
-    return f" in line {own[0]}" if own else ""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename not in (__file__, "<string>")]
+    return f" in line {lines[0]}" if lines else ""
 
 
 def load_user_reward(code: bytes, path: Path, function: str) -> UserCode:

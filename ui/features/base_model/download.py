@@ -54,8 +54,8 @@ class Download:
     @property
     def labels(self) -> dict[str, str]:
         """The repositories with the label of their family, the config's family first."""
-        own = self._form.config.family.name
-        ordered = sorted(self.repositories.items(), key=lambda entry: entry[1].family.name != own)
+        family = self._form.config.family.name
+        ordered = sorted(self.repositories.items(), key=lambda entry: entry[1].family.name != family)
         return {name: f"{config.family.label}:  {name}" for name, config in ordered}
 
     @property

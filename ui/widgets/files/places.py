@@ -24,13 +24,13 @@ class Place:
 
 def places(known: Sequence[tuple[str, Path]], recent: Iterable[str], disks: Iterable[Path]) -> tuple[Place, ...]:
     """Return the places that exist, each folder once: the user's, the known ones, the disks, then the recent ones."""
-    own = [
+    users = [
         ("Home", Path.home()),
         ("Pictures", platformdirs.user_pictures_path()),
         ("Downloads", platformdirs.user_downloads_path()),
     ]
     groups: tuple[tuple[str, list[tuple[str, Path]]], ...] = (
-        ("Places", [*own, *known]),
+        ("Places", [*users, *known]),
         ("Disks", [(disk.name or str(disk), disk) for disk in disks]),
         ("Recent folders", [(Path(name).name or name, Path(name)) for name in recent]),
     )

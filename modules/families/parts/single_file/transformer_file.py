@@ -34,10 +34,10 @@ def transformer_file(
     """
     unused_names = frozenset(f"{prefix}{name}" for name in unused)
     starts = (*(part.start for part in (inside or {}).values()), *(name for name in unused if name.endswith(".")))
-    beside = tuple(f"{prefix}{start}" for start in starts)
+    unused_starts = tuple(f"{prefix}{start}" for start in starts)
 
     def is_unused(name: str) -> bool:
-        return name in unused_names or name.startswith(beside)
+        return name in unused_names or name.startswith(unused_starts)
 
     def layout(config: Mapping[str, Any]) -> PartLayout:
         return PartLayout(_PART, prefix, tuple(limit_layers(slots(config))), is_unused=is_unused)
