@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import nn
 
 from modules.system.devices import Device
 from modules.system.file_errors import plain_reason
-from trainer.methods.protocol import StepBatch, StepContext, StepLoss
+from trainer.methods.protocol import RecordableMethod, StepBatch, StepContext, StepLoss, TrainingMethod
 from trainer.step.precision import Precision
 from trainer.step.prediction_modes import check_references_left
 
@@ -223,25 +223,26 @@ class StepGraphs:
 
 
 def recorded_loss(
-    graphs: StepGraphs, batch: StepBatch, method: Any, context: StepContext, precision: Precision
+    graphs: StepGraphs, batch: StepBatch, method: TrainingMethod, context: StepContext, precision: Precision
 ) -> StepLoss | None:
     """Return the loss of a batch whose gradients a graph has added; None, and no gradients, if it cannot be recorded.
 
-    `method` is a `RecordableMethod`. Autocast is entered inside of what is recorded: it keeps casts until it is left.
+    Only a run whose `method` is also a `RecordableMethod` has graphs. Autocast is entered inside of what is recorded:
+    it keeps casts until it is left.
     """
+    recordable = cast(RecordableMethod, method)
     if graphs.failure:
         return None
     with precision.of_steps():
-        drawn = method.draw(batch, context)
+        drawn = recordable.draw(batch, context)
     if drawn is None:
         return None
 
     def loss_of(inputs: Any) -> torch.Tensor:
         with precision.of_steps(), check_references_left():
-            loss: torch.Tensor = method.loss_of(inputs, context)
-        return loss
+            return recordable.loss_of(inputs, context)
 
-    without: StepLoss = method.as_step_loss(_NO_LOSS, batch)
+    without = recordable.as_step_loss(_NO_LOSS, batch)
     return replace(without, loss=graphs.add_gradients(drawn, without.share, loss_of))
 
 
