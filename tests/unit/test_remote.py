@@ -414,7 +414,7 @@ def test_a_machine_is_ended_once_nothing_else_trains_or_waits() -> None:
         assert asked.commands == [["sh", "-c", "poweroff"]]
     asked = Asked(["j"])
     for ending in (RunFailed("No."), RunFinished("stopped", 3, "Stopped.")):
-        assert "backups of this one are there" in (after(ending, asked) or "")
+        assert "backups of this run are on it" in (after(ending, asked) or "")
     assert after(FINISHED, Asked([], command="")) is None
     RemotesFile().add(Remote("box", "host", command_after="true"))  # it was changed while the run trained
     changed = Asked([])
