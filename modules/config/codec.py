@@ -26,7 +26,7 @@ from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.settings.field import records_of
 from modules.system.atomic import atomic_file, write_text
-from modules.system.problem import Problem, cut, shown
+from modules.system.problem import Problem, quote, shorten
 from modules.system.regular_files import read_json_object
 from modules.system.secrets import without_secrets
 
@@ -38,7 +38,7 @@ _NOT_SETTINGS = (*_KEPT, _SCHEMA, "darkroom_version")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConfig:
     """A config that was read, the problems found while reading it, and whether the file had to be migrated."""
 
     config: Config
@@ -46,7 +46,7 @@ class Loaded:
     was_migrated: bool = False
 
 
-def load_file(path: Path, *, over: Config | None = None) -> Loaded:
+def load_file(path: Path, *, over: Config | None = None) -> LoadedConfig:
     """Read a config file, and the files that it names for its concepts and samples.
 
     Settings missing from the file come from `over`, or else from the defaults. Content never raises; a file that cannot
@@ -55,15 +55,15 @@ def load_file(path: Path, *, over: Config | None = None) -> Loaded:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.", "error")])
+        return LoadedConfig(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.", "error")])
     except UnicodeDecodeError:
-        return Loaded(Config(), [Problem("", f"{path} is not a JSON file: it is not valid UTF-8.", "error")])
+        return LoadedConfig(Config(), [Problem("", f"{path} is not a JSON file: it is not valid UTF-8.", "error")])
     except ValueError as error:  # an impossible file name
-        return Loaded(Config(), [Problem("", f"{shown(str(path))} cannot be read: {error}.", "error")])
+        return LoadedConfig(Config(), [Problem("", f"{quote(str(path))} cannot be read: {error}.", "error")])
     return load_text(text, name=str(path), folder=path.parent, over=over)
 
 
-def load_text(text: str, *, name: str, folder: Path, over: Config | None = None) -> Loaded:
+def load_text(text: str, *, name: str, folder: Path, over: Config | None = None) -> LoadedConfig:
     """Read a config from JSON text, like `load_file`; messages name the text `name`; files are in `folder`."""
     duplicates: list[str] = []
     try:
@@ -73,13 +73,15 @@ def load_text(text: str, *, name: str, folder: Path, over: Config | None = None)
             object_pairs_hook=lambda pairs: _object(pairs, duplicates),
         )
     except RecursionError:
-        return Loaded(Config(), [Problem("", f"{name} does not contain a config: it is nested too deeply.", "error")])
+        return LoadedConfig(
+            Config(), [Problem("", f"{name} does not contain a config: it is nested too deeply.", "error")]
+        )
     except json.JSONDecodeError as error:
         message = f"{name} is not a JSON file: {describe_error(text, error)}."
-        return Loaded(Config(), [Problem("", message, "error", advice_for(text, error))])
+        return LoadedConfig(Config(), [Problem("", message, "error", advice_for(text, error))])
     loaded = decode(raw, over=over, name=name)
     if duplicates:
-        names = ", ".join(shown(name) for name in dict.fromkeys(duplicates))
+        names = ", ".join(quote(name) for name in dict.fromkeys(duplicates))
         note = Problem("", f"These keys occur twice in one object; the last one counts: {names}.", "warning")
         loaded = replace(loaded, problems=[note, *loaded.problems])
     for kind in LISTS if isinstance(raw, dict) else ():
@@ -136,7 +138,7 @@ def save_file(
         if name := str(get_path(config, kind.name_path)).strip():
             place = path.parent.absolute() / name
             if "\0" in name or place in (path.absolute(), *apart):
-                raise OSError(f"{shown(name)} cannot be used as the file for the {kind.name}.")
+                raise OSError(f"{quote(name)} cannot be used as the file for the {kind.name}.")
             folder, _, key = kind.list_path.rpartition(".")
             apart[place] = kind, (tree[folder] if folder else tree).pop(key)
     if unconfirmed := [
@@ -181,7 +183,7 @@ def _json_text(tree: dict[str, Any]) -> str:
     return text + "\n"
 
 
-def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path) -> Loaded:
+def _with_list(loaded: LoadedConfig, kind: ListKind, raw: dict[str, Any], folder: Path) -> LoadedConfig:
     """Read a list from the file that the config names. A list inside the config takes precedence over it."""
     config, is_theirs = loaded.config, is_onetrainer(raw)
     name = str(get_path(config, kind.name_path)).strip()
@@ -200,7 +202,7 @@ def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path
     if entries_file.leftovers:
         theirs = unknown.get("onetrainer")
         names = ", ".join(sorted({key for item in entries_file.leftovers for key in item}))
-        message = f"These settings have no effect here and are kept unchanged: {cut(names, max_chars=200)}."
+        message = f"These settings have no effect here and are kept unchanged: {shorten(names, max_chars=200)}."
         notes.append(Problem(kind.list_path, message, "info"))
         kept = {kind.name: _storable(entries_file.leftovers)}
         unknown["onetrainer"] = {**(theirs if isinstance(theirs, dict) else {}), **kept}
@@ -228,30 +230,30 @@ def encode(config: Config, sections: Collection[str] | None = None) -> dict[str,
     return beginning | {name: value for name, value in tree.items() if value or name not in ("unknown", "remembered")}
 
 
-def decode(raw: object, *, over: Config | None = None, name: str = "The file") -> Loaded:
+def decode(raw: object, *, over: Config | None = None, name: str = "The file") -> LoadedConfig:
     """Return the config that JSON data describe. Total: any data give a valid config.
 
     Settings missing from the data come from `over`, or else from the defaults. Messages name the data `name`.
     """
     if not isinstance(raw, dict):
         message = f"{name} does not contain a config: it is not a JSON object."
-        return Loaded(Config(), [Problem("", message, "error")])
+        return LoadedConfig(Config(), [Problem("", message, "error")])
     kept = {key: raw[key] for key in _KEPT if key in raw}
     rest = {key: value for key, value in raw.items() if key not in _KEPT}
     if _is_deeper(rest, _MAX_DEPTH) or _is_deeper(kept, _MAX_DEPTH_KEPT):
         message = f"{name} does not contain a config: it is nested too deeply."
-        return Loaded(Config(), [Problem("", message, "error")])
+        return LoadedConfig(Config(), [Problem("", message, "error")])
     raw, left_out = without_secrets(raw)
     tree, problems, was_migrated = migrate(raw, is_whole=over is None)
     problems = [*left_out, *problems]
     if raw and not is_onetrainer(raw) and "darkroom_version" not in raw and not _has_setting(tree):
-        return Loaded(Config(), [_without_settings(raw, name)])
+        return LoadedConfig(Config(), [_without_settings(raw, name)])
     schema = tree.pop(_SCHEMA, None)  # for editors; kept in place, not a setting
     if over is not None:
         tree = _merge(encode(over), tree)
     unknown = tree.pop("unknown", {})
     if not isinstance(unknown, dict):
-        problems.append(Problem("unknown", f"{shown(unknown)} is not an object with unknown settings; it is left out."))
+        problems.append(Problem("unknown", f"{quote(unknown)} is not an object with unknown settings; it is left out."))
         unknown = {}
     if schema is not None:
         unknown[_SCHEMA] = schema
@@ -260,7 +262,7 @@ def decode(raw: object, *, over: Config | None = None, name: str = "The file") -
     if "remembered" in known:
         known["remembered"] = _storable(known["remembered"])
     config = validate(known, problems)
-    return Loaded(config, [default_named(p, config) for p in problems], was_migrated)
+    return LoadedConfig(config, [default_named(p, config) for p in problems], was_migrated)
 
 
 def _has_setting(tree: Mapping[str, Any]) -> bool:
@@ -271,7 +273,7 @@ def _has_setting(tree: Mapping[str, Any]) -> bool:
 
 
 def _without_settings(raw: Mapping[str, Any], name: str) -> Problem:
-    names = cut(", ".join(map(shown, raw)), max_chars=100)
+    names = shorten(", ".join(map(quote, raw)), max_chars=100)
     message = f"{name} does not contain a config: nothing in it is a setting. It contains {names}."
     return Problem("", message, "error", "Choose a config of Darkroom, OneTrainer or kohya.")
 

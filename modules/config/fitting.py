@@ -14,7 +14,7 @@ from modules.config.schema import Config
 from modules.settings.edit import get_path, reason_of
 from modules.settings.every import Every
 from modules.settings.field import record_of
-from modules.system.problem import DEFAULT_USED, Problem, shown
+from modules.system.problem import DEFAULT_USED, Problem, quote
 
 _Place = tuple[Any, ...]  # keys of objects and indices of lists
 
@@ -112,11 +112,11 @@ def _describe_default(default: object) -> str:
         case Every():
             return str(default)
         case BaseModel():
-            return shown(getattr(default, "name", "..."))
+            return quote(getattr(default, "name", "..."))
         case tuple():
-            return ", ".join(map(shown, default)) or "none"
+            return ", ".join(map(quote, default)) or "none"
         case _:
-            return shown(default)
+            return quote(default)
 
 
 def _place_of(tree: dict[str, Any], location: _Place) -> _Place:
@@ -155,7 +155,7 @@ def _drop(tree: dict[str, Any], place: _Place, message: str, removed: Mapping[_P
     outcome = "it is left out" if is_item else DEFAULT_USED
     kept = place[:-1] if is_item else place
     path = ".".join(str(_new_index(kept, n, removed)) for n in range(len(kept)))
-    given = f"{source} = {shown(value)}" if source else shown(value)
+    given = f"{source} = {quote(value)}" if source else quote(value)
     return Problem(path, f"{given} is not valid ({message}); {outcome}.", "warning")
 
 

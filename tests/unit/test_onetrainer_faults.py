@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.config.codec import Loaded, as_text, decode, encode, load_file, save_file
+from modules.config.codec import LoadedConfig, as_text, decode, encode, load_file, save_file
 from modules.config.imports.any_file import load_any
 from modules.config.schema import Config
 from modules.settings.edit import get_path
@@ -41,7 +41,7 @@ LARGEST: Mapping[int, Tree] = {version: max(trees, key=lambda tree: len(str(tree
 ANY_FILE = st.sampled_from([tree for trees in FILES.values() for tree in trees])
 
 
-def assert_told(loaded: Loaded) -> None:
+def assert_told(loaded: LoadedConfig) -> None:
     """The config is valid and loads again, and each problem is a sentence without raw names of Python."""
     assert_sound(loaded)
     for problem in loaded.problems:

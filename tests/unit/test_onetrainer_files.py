@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from modules.config.codec import Loaded, decode, encode, load_file, save_file
+from modules.config.codec import LoadedConfig, decode, encode, load_file, save_file
 from modules.config.migrations.tree_moves import THEIR_DEFAULTS
 from modules.config.schema import Config
 from tests.builders.for_each import for_each
@@ -29,7 +29,7 @@ def known(config: Config) -> Config:
     return config.model_copy(update={"unknown": {}})
 
 
-def assert_plain(name: str, loaded: Loaded) -> None:
+def assert_plain(name: str, loaded: LoadedConfig) -> None:
     """The report has no errors, and no names of ours for what the file has."""
     for problem in loaded.problems:
         assert problem.severity != "error", (name, problem)
@@ -47,7 +47,7 @@ def check_versions(version: int, folder: Path, *, every: int) -> int:
         assert_plain(name, read)
         assert known(read.config) == known(new.config), name
         save_file(read.config, folder / "ours.json")
-        assert load_file(folder / "ours.json") == Loaded(read.config), name
+        assert load_file(folder / "ours.json") == LoadedConfig(read.config), name
         for kind in ("concept", "sample"):
             if lists := old.pop(f"{kind}s", None):
                 (folder / f"{kind}s.json").write_text(json.dumps(lists))

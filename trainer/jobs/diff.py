@@ -15,7 +15,7 @@ from modules.settings.edit import get_path
 from modules.settings.field import Setting
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
-from modules.system.problem import cut
+from modules.system.problem import shorten
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import ConfigSettings, read_config
@@ -76,7 +76,7 @@ def diff(settings: DiffSettings, _job: Job) -> JobFinished:
         return JobFinished("Compared.", text=json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     name = settings.other or "the defaults"
     lines = (
-        f"{path} = {cut(_text_of(value), max_chars=100)}   ({name}: {cut(_text_of(before), max_chars=60)})\n"
+        f"{path} = {shorten(_text_of(value), max_chars=100)}   ({name}: {shorten(_text_of(before), max_chars=60)})\n"
         for path, value, before in rows
     )
     return JobFinished("Compared.", text="".join(lines) or f"No setting differs from {name}.\n")

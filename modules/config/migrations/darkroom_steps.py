@@ -67,7 +67,7 @@ def to_darkroom_2(tree: Tree, notes: Notes) -> Tree:
     result = _drop_modes(result)
     remembered = result.get("remembered")
     if isinstance(remembered, dict):
-        result["remembered"] = {path: _remembered(path, variants) for path, variants in remembered.items()}
+        result["remembered"] = {path: _rename_remembered(path, variants) for path, variants in remembered.items()}
     notes[:] = [_with_new_path(note) for note in notes]
     return result
 
@@ -75,7 +75,7 @@ def to_darkroom_2(tree: Tree, notes: Notes) -> Tree:
 def _at(node: Any, steps: list[str], names: Mapping[str, str]) -> Any:
     """Return a node with the keys below a path renamed; anything but objects and lists is left unchanged."""
     if not steps:
-        return _renamed(node, names)
+        return _rename_keys(node, names)
     step, *rest = steps
     if step == "*":
         return [_at(item, rest, names) for item in node] if isinstance(node, list) else node
@@ -84,7 +84,7 @@ def _at(node: Any, steps: list[str], names: Mapping[str, str]) -> Any:
     return node
 
 
-def _renamed(node: object, names: Mapping[str, str]) -> object:
+def _rename_keys(node: object, names: Mapping[str, str]) -> object:
     """Return an object with its keys renamed; a key that already has its new name takes precedence."""
     if not isinstance(node, dict):
         return node
@@ -110,12 +110,12 @@ def _drop_modes(tree: Tree) -> Tree:
     return {**tree, "concepts": [mode_of(c) for c in concepts]} if isinstance(concepts, list) else tree
 
 
-def _remembered(path: str, variants: object) -> object:
+def _rename_remembered(path: str, variants: object) -> object:
     """Return the remembered settings of the variants at a path, renamed like the selected one's."""
     names = _RENAMED.get(path)
     if names is None or not isinstance(variants, dict):
         return variants
-    return {variant: _renamed(fields, names) for variant, fields in variants.items()}
+    return {variant: _rename_keys(fields, names) for variant, fields in variants.items()}
 
 
 def _with_new_path(note: Problem) -> Problem:
@@ -254,11 +254,11 @@ def to_darkroom_5(tree: Tree, notes: Notes) -> Tree:
         for name in [name for name in _WITH_DELTA if strengths.get(name)] or ["huber"]:
             added[name] = {**added.get(name, {}), **of_delta}
     if added:
-        loss["mix"] = _merged(added, mix)
+        loss["mix"] = _add_missing(added, mix)
     return {**tree, "training": {**training, "loss": loss}}
 
 
-def _merged(added: Tree, entries: Tree) -> Tree:
+def _add_missing(added: Tree, entries: Tree) -> Tree:
     """Return entries by name with those added that they lack; an entry that is not an object stays as it is."""
     result = with_defaults(entries, added)
     for name, entry in entries.items():
@@ -303,7 +303,7 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
     parts = tree.get("parts", {})
     result = {**tree, "model": {key: value for key, value in model.items() if key not in places}}
     if moved and isinstance(parts, dict):
-        result["parts"] = _merged(moved, parts)
+        result["parts"] = _add_missing(moved, parts)
     return result
 
 
@@ -312,7 +312,7 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
 #
 # Until then every part was trained, and all adapters had kohya's names. A file keeps what it meant: it is stated where
 # the file did not. Families whose large encoders cannot be trained are not affected. OneTrainer's files come through
-# here, too, with the same defaults: so do those of families that are newer than version 6.
+# here, too, with the same defaults: so do the sections of families that are newer than version 6.
 
 
 _KOHYAS_NAMES = frozenset({"sd", "sdxl", "sd3", "flux", "flux2", "flux2_klein", "chroma"})  # still
@@ -327,14 +327,14 @@ def to_darkroom_7(tree: Tree, notes: Notes) -> Tree:
     if not isinstance(name, str):
         return tree
     if name not in _KOHYAS_NAMES:
-        tree = _stated(tree, "output", {"format": "kohya"})
-    return _stated(tree, "parts", {_LARGE[name]: {"train": True}}) if name in _LARGE else tree
+        tree = _fill_section(tree, "output", {"format": "kohya"})
+    return _fill_section(tree, "parts", {_LARGE[name]: {"train": True}}) if name in _LARGE else tree
 
 
-def _stated(tree: Tree, section: str, values: Tree) -> Tree:
+def _fill_section(tree: Tree, section: str, values: Tree) -> Tree:
     """Return a tree with values of a section where it lacks them; a section that is not an object stays as it is."""
     present = tree.get(section, {})
-    return {**tree, section: _merged(values, present)} if isinstance(present, dict) else tree
+    return {**tree, section: _add_missing(values, present)} if isinstance(present, dict) else tree
 
 
 # Settings of our own earlier files that no longer exist are dropped, with a note where they had a value of their own;

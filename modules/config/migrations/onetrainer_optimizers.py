@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from modules.config.migrations.tree_moves import Notes, Tree, moved_from, number, pop_switch
 from modules.optim.registry import OPTIMIZERS
 from modules.settings.field import FieldRecord, records_of
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 _OPTIMIZER = "training.optimizer"
 # Optimizers that OneTrainer removed, and the closest ones to them.
@@ -48,11 +48,11 @@ def optimizer_from(given: Tree, notes: Notes) -> Tree:
     An unknown optimizer stays in `given`, and AdamW is used instead.
     """
     theirs = given.pop("optimizer", None)
-    result = _named(theirs)
+    result = _settings_of_name(theirs)
     if result is None:
         given["optimizer"] = theirs
         message = (
-            f"The optimizer {theirs if isinstance(theirs, str) else shown(theirs)} is unknown; AdamW is used instead."
+            f"The optimizer {theirs if isinstance(theirs, str) else quote(theirs)} is unknown; AdamW is used instead."
         )
         notes.append(
             Problem(_OPTIMIZER, message, "warning", "Check the learning rate: it may not be suitable for AdamW.")
@@ -80,7 +80,7 @@ def drop_removed(given: Tree, name: str, notes: Notes) -> None:
         value = given.pop(key, given.pop(key.lower(), None))  # in our own files all names are lower case
         if value is None or value in removed.harmless:
             continue
-        message = f"{source} = {shown(value)} of {spec.label} does not exist here: {removed.why}"
+        message = f"{source} = {quote(value)} of {spec.label} does not exist here: {removed.why}"
         notes.append(Problem(_OPTIMIZER, message, "warning"))
 
 
@@ -92,7 +92,7 @@ def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes) -> Tree:
     """
     remembered: Tree = {}
     for theirs in sorted(defaults):
-        if _named(theirs) is None or not isinstance(defaults[theirs], dict):
+        if _settings_of_name(theirs) is None or not isinstance(defaults[theirs], dict):
             continue
         left = {**defaults.pop(theirs), "optimizer": theirs}
         rounds = left.pop("stochastic_rounding", None)
@@ -123,7 +123,7 @@ def low_precision_updates_from(
     return "stochastic" if rounds and name in _CAN_ROUND and are_bfloat16 else "master"
 
 
-def _named(theirs: object) -> Tree | None:
+def _settings_of_name(theirs: object) -> Tree | None:
     """Return the first of our settings for one of their names; None for an unknown name."""
     if theirs is None:
         return {"name": "adamw"}
@@ -162,9 +162,9 @@ def _convert_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes)
         return
     cast = _cast(value, record)
     if cast is None or not _is_allowed(result["name"], folders, name, cast):
-        default = "none" if record.default is None else shown(record.default)
+        default = "none" if record.default is None else quote(record.default)
         allowed = record.allowed or record.kind
-        message = f"{theirs} = {shown(value)} is not allowed ({allowed}); the default, {default}, is used."
+        message = f"{theirs} = {quote(value)} is not allowed ({allowed}); the default, {default}, is used."
         notes.append(Problem(f"{_OPTIMIZER}.{record.path}", message, "warning"))
         return
     for folder in folders:

@@ -18,7 +18,7 @@ from modules.config.migrations.tree_moves import (
     rename,
     with_defaults,
 )
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 # OneTrainer's config version 0 to 1: the optimizer becomes an object, and the keys of 2023 get their later names.
 #
@@ -53,7 +53,7 @@ def _loss_function(tree: Tree, notes: Notes) -> None:
     if given == "MSE":
         del tree["loss_function"]
     elif "loss_function" in tree:
-        message = f"loss_function = {shown(given)} is not supported; the mean squared error is used instead."
+        message = f"loss_function = {quote(given)} is not supported; the mean squared error is used instead."
         notes.append(Problem("training.loss", message, "warning"))
 
 
@@ -69,7 +69,7 @@ def _extra_model(tree: Tree, notes: Notes) -> None:
     del tree["extra_model_name"]
     tree[target] = given if target == "lora_model_name" else [given]
     notes.append(
-        Problem("", f"extra_model_name = {shown(given)} is used as the file to continue training from.", "info")
+        Problem("", f"extra_model_name = {quote(given)} is used as the file to continue training from.", "info")
     )
 
 
@@ -82,7 +82,7 @@ def _latent_caching_epochs(tree: Tree, notes: Notes) -> None:
     notes.append(
         Problem(
             "concepts",
-            f"latent_caching_epochs = {shown(given)}: the number of cached variations is now set for each concept.",
+            f"latent_caching_epochs = {quote(given)}: the number of cached variations is now set for each concept.",
             "info",
             "Set Image variations in the concepts if they use random augmentations.",
         )
@@ -146,7 +146,7 @@ def to_3(tree: Tree, notes: Notes) -> Tree:
             result["loss_weight_fn"] = "MIN_SNR_GAMMA"
             put(result, "loss_weight_strength", value, source="min_snr_gamma")
         elif value is None and gamma is not None and gamma is not False:
-            message = f"min_snr_gamma = {shown(gamma)} is not a number; loss weighting is off."
+            message = f"min_snr_gamma = {quote(gamma)} is not a number; loss weighting is off."
             notes.append(Problem("training.loss", message, "warning"))
         del result["min_snr_gamma"]
     _embedding(result, notes)
@@ -162,20 +162,20 @@ def to_4(tree: Tree, notes: Notes) -> Tree:
     weight, bias = number(result.get("noising_weight", 0.0)), number(result.get("noising_bias", 0.5))
     if weight is None or bias is None:
         name = "noising_weight" if weight is None else "noising_bias"
-        message = f"{name} = {shown(result[name])} is not a number; the uniform timestep distribution is used."
+        message = f"{name} = {quote(result[name])} is not a number; the uniform timestep distribution is used."
         result.update(timestep_distribution="UNIFORM", noising_weight=0.0, noising_bias=0.0)
         notes.append(Problem("training.noise.distribution", message, "warning"))
     elif weight:
         # As in OneTrainer's own step; rounded, since 0.7 - 0.5 is not exact in floats.
         result.update(timestep_distribution="SIGMOID", noising_weight=weight, noising_bias=round(bias - 0.5, 12))
         message = (
-            f"noising_weight = {shown(weight)} without a timestep_distribution is read as SIGMOID, its old meaning."
+            f"noising_weight = {quote(weight)} without a timestep_distribution is read as SIGMOID, its old meaning."
         )
         notes.append(Problem("training.noise.distribution", message, "info"))
     else:
         result.update(timestep_distribution="UNIFORM", noising_weight=0.0, noising_bias=0.0)
         if bias not in (0.5, 0):
-            message = f"noising_bias = {shown(bias)} had no effect without a noising_weight; it is left out."
+            message = f"noising_bias = {quote(bias)} had no effect without a noising_weight; it is left out."
             notes.append(Problem("training.noise.distribution_bias", message, "info"))
     return result
 
@@ -282,7 +282,7 @@ def to_10(tree: Tree, notes: Notes) -> Tree:
     if not isinstance(dtype, str):
         if "weight_dtype" in result:
             del result["weight_dtype"]
-            message = f"weight_dtype = {shown(dtype)} is not a dtype; float32 is used instead."
+            message = f"weight_dtype = {quote(dtype)} is not a dtype; float32 is used instead."
             notes.append(Problem("parts", message, "warning"))
         return result
     del result["weight_dtype"]
@@ -345,7 +345,7 @@ def _into_parts(tree: Tree, notes: Notes) -> None:
     if isinstance(method, bool):
         method = "ON" if method else "OFF"
     if not (isinstance(method, str) and method in _METHODS):
-        message = f"gradient_checkpointing = {shown(method)} is not one of {', '.join(_METHODS)}; ON is used instead."
+        message = f"gradient_checkpointing = {quote(method)} is not one of {', '.join(_METHODS)}; ON is used instead."
         notes.append(Problem("parts", message, "warning"))
         method = "ON"
     is_offloaded = method == "CPU_OFFLOADED"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from modules.system.problem import DEFAULT_USED, Problem, shown
+from modules.system.problem import DEFAULT_USED, Problem, quote
 
 Tree = dict[str, Any]
 Notes = list[Problem]
@@ -94,7 +94,7 @@ def choose(
     if (default := str(THEIR_DEFAULTS.get(source))) in names:
         put(result, path, names[default])
     if value not in (None, "NONE"):
-        message = f"{theirs} = {shown(value)} is not supported here; {DEFAULT_USED}."
+        message = f"{theirs} = {quote(value)} is not supported here; {DEFAULT_USED}."
         notes.append(Problem(where or path, message, "warning"))
 
 
@@ -105,7 +105,7 @@ def pop_switch(rest: Tree, source: str, notes: Notes, where: str, *, default: bo
     if value in (True, False) and isinstance(value, int | float):
         return bool(value)
     if value is not None:
-        message = f"{theirs} = {shown(value)} is not true or false; {shown(default)} is used instead."
+        message = f"{theirs} = {quote(value)} is not true or false; {quote(default)} is used instead."
         notes.append(Problem(where, message, "warning"))
     return default
 
@@ -117,7 +117,7 @@ def pop_object(rest: Tree, key: str, notes: Notes, where: str) -> Tree:
         return {k: v for k, v in given.items() if not k.startswith("__")}
     if given is not None:
         notes.append(
-            Problem(where, f"{key} = {shown(given)} is not an object; the defaults are used instead.", "warning")
+            Problem(where, f"{key} = {quote(given)} is not an object; the defaults are used instead.", "warning")
         )
     return {}
 
@@ -163,7 +163,7 @@ def own_object(tree: Tree, key: str, notes: Notes) -> Tree:
     """Return a copy of a nested object, empty if it is missing; anything else is reported."""
     given = tree.get(key)
     if given is not None and not isinstance(given, dict):
-        message = f"{key} = {shown(given)} is not an object; other keys of the file for it are used instead."
+        message = f"{key} = {quote(given)} is not an object; other keys of the file for it are used instead."
         notes.append(Problem(_OUR_PATHS.get(key, f"parts.{key}"), message, "warning"))
     return dict(given) if isinstance(given, dict) else {}
 

@@ -18,7 +18,7 @@ from modules.config.migrations.onetrainer_11.training import PLAIN, training_of
 from modules.config.migrations.onetrainer_keys import PARTS
 from modules.config.migrations.tree_moves import THEIR_DEFAULTS, Notes, Tree, moved_from, number, with_defaults
 from modules.families.registry import FAMILIES
-from modules.system.problem import Problem, cut, shown
+from modules.system.problem import Problem, quote, shorten
 
 __all__ = ["to_darkroom_1"]
 
@@ -66,7 +66,7 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     samples_of(rest, result, notes)
     if rest:
         result["unknown"] = {"onetrainer": rest}
-        message = f"These settings have no effect here and are kept unchanged: {_named(rest, family_of(result))}."
+        message = f"These settings have no effect here and are kept unchanged: {_list_names(rest, family_of(result))}."
         notes.append(Problem("", message, "info"))
     return result
 
@@ -86,17 +86,17 @@ def _replace_invalid(rest: Tree, notes: Notes) -> None:
             is_valid = isinstance(given, type(default))
             rest[key] = given if is_valid else default
         if not is_valid:
-            message = f"{name} = {shown(given)} is not valid; OneTrainer's default, {default}, is used instead."
+            message = f"{name} = {quote(given)} is not valid; OneTrainer's default, {default}, is used instead."
             notes.append(Problem(PLAIN.get(key, ""), message, "warning"))
 
 
-def _named(rest: Tree, family: str) -> str:
+def _list_names(rest: Tree, family: str) -> str:
     """Return the first few names, and how many more there are: those with a meaning for this type of model first."""
     foreign = {*PARTS, "embedding"} - {part.name for part in FAMILIES[family].parts}
     keys = sorted(rest, key=lambda key: (key in foreign or not _is_set(key, rest[key]), key))
     more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
     names = (key if key in foreign else _name(key, rest[key]) for key in keys[:_MAX_NAMED])
-    return ", ".join(cut(name, max_chars=60) for name in names) + more
+    return ", ".join(shorten(name, max_chars=60) for name in names) + more
 
 
 def _is_set(key: str, value: object) -> bool:
@@ -113,7 +113,7 @@ def _is_set(key: str, value: object) -> bool:
 def _name(key: str, value: object) -> str:
     """Return a name, with the names inside if the rest of the object is used."""
     if key not in _PARTLY_USED:
-        return cut(key, max_chars=60)
+        return shorten(key, max_chars=60)
     items = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
     inside = [name for item in items for name in sorted(item, key=lambda name: not _is_set(name, item[name]))]
     return f"{key} ({', '.join(dict.fromkeys(inside))})" if inside else key

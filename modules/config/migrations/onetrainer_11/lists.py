@@ -16,28 +16,30 @@ from modules.config.migrations.tree_moves import (
     put,
     put_back,
 )
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 # OneTrainer's lists: each entry is converted on its own, and its unused keys are kept.
 
 Convert = Callable[[Tree, Notes, str], Tree]
 
 
-def converted(given: object, theirs: str, ours: str, convert: Convert, notes: Notes) -> tuple[list[Tree], list[Tree]]:
+def convert_list(
+    given: object, theirs: str, ours: str, convert: Convert, notes: Notes
+) -> tuple[list[Tree], list[Tree]]:
     """Return our entries for their list, and the unused keys of each; invalid entries are reported and left out.
 
     `theirs` is the name of the entries in messages, `ours` the path of our list.
     """
     if not isinstance(given, list):
         if given is not None:
-            notes.append(Problem(ours, f"{shown(given)} is not a list of {theirs}; it is left out.", "warning"))
+            notes.append(Problem(ours, f"{quote(given)} is not a list of {theirs}; it is left out.", "warning"))
         return [], []
     entries: list[Tree] = []
     leftovers: list[Tree] = []
     for item in given:
         if not isinstance(item, dict):
             notes.append(
-                Problem(ours, f"{shown(item)} in the list of {theirs} is not an object; it is left out.", "warning")
+                Problem(ours, f"{quote(item)} in the list of {theirs} is not an object; it is left out.", "warning")
             )
             continue
         left = {k: v for k, v in item.items() if not k.startswith("__")}
@@ -53,7 +55,7 @@ def is_key(value: object, names: Container[str]) -> bool:
 
 def plain(value: object) -> str:
     """Return a short name unchanged, and anything else as messages quote it."""
-    return value if isinstance(value, str) and len(value) < 40 else shown(value)
+    return value if isinstance(value, str) and len(value) < 40 else quote(value)
 
 
 # OneTrainer's concepts, of version 2 or older.
@@ -108,7 +110,7 @@ def concepts_of(rest: Tree, result: Tree, notes: Notes) -> None:
 
 def concepts_from(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
     """Return our concepts for their list, and the unused keys of each."""
-    return converted(given, "concepts", "concepts", _concept, notes)
+    return convert_list(given, "concepts", "concepts", _concept, notes)
 
 
 def _concept(given: Tree, notes: Notes, where: str) -> Tree:
@@ -243,7 +245,7 @@ def samples_from(given: object, notes: Notes, family: str) -> tuple[list[Tree], 
     def convert(item: Tree, notes: Notes, where: str) -> Tree:
         return _sample(item, notes, where, _SIDES_PX.get(family, _SIDE_PX))
 
-    return converted(given, "samples", "sampling.prompts", convert, notes)
+    return convert_list(given, "samples", "sampling.prompts", convert, notes)
 
 
 def _sample(given: Tree, notes: Notes, where: str, side_px: int) -> Tree:

@@ -28,7 +28,7 @@ from modules.config.migrations.tree_moves import (
     put_back,
 )
 from modules.families.registry import FAMILIES
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 # OneTrainer's model, output and folders.
 
@@ -130,7 +130,7 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
     elif family_of(result) == "sd3":
         put(result, "model.text_tokens", _T5_TOKENS)
     elif family_of(result) == _VIDEO and str(rest.get("frames", 1)) != "1":  # it is kept under unknown
-        message = f"Videos are not supported (frames = {shown(rest['frames'])}), only images are trained."
+        message = f"Videos are not supported (frames = {quote(rest['frames'])}), only images are trained."
         notes.append(Problem("model.family", message, "info"))
     if family_of(result) in _WITH_T5_LAST:
         for key in ("text_encoder_3_layer_skip", "text_encoder_4_layer_skip"):
@@ -159,7 +159,7 @@ def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
         rest.pop("model_type", None)
     elif not isinstance(model_type, str) or not model_type:
         rest.pop("model_type")
-        message = f"model_type = {shown(model_type)} is not a valid model type."
+        message = f"model_type = {quote(model_type)} is not a valid model type."
         notes.append(Problem("model.family", message, "warning"))
     else:  # kept under unknown, where preflight finds it and refuses the run
         message = f"{model_type} models are not supported; only settings shared with Stable Diffusion were read."
@@ -172,7 +172,7 @@ def _text_tokens(rest: Tree, result: Tree, notes: Notes) -> None:
     if isinstance(tokens, int) and 64 <= tokens < 512:
         put(result, "model.text_tokens", tokens)
     elif tokens not in (None, 512):
-        message = f"text_encoder_sequence_length {shown(tokens)} is not supported, but 64 to 512; 512 tokens are read."
+        message = f"text_encoder_sequence_length {quote(tokens)} is not supported, but 64 to 512; 512 tokens are read."
         notes.append(Problem("model.family", message, "warning"))
 
 
@@ -243,7 +243,7 @@ _PARTS = (
 _LATER = (_TRANSFORMER, _GUIDE, _PRIOR, "text_encoder_3", "text_encoder_4")
 _WUERSTCHEN = "wuerstchen"
 _CASCADES = ("stable_cascade", _WUERSTCHEN)
-# The published files of their encoders: that of Stable Cascade is in the decoder's folder, the other is the default.
+# The published files of their encoders: Stable Cascade's is in the decoder's folder, the other is the default.
 _PUBLISHED = re.compile(r"huggingface\.co/(stabilityai/stable-cascade|dome272/wuerstchen)/|^dome272/wuerstchen\b")
 _DROPOUTS = {
     "text_encoder": "data.caption_dropout",

@@ -16,7 +16,7 @@ from modules.config.migrations.tree_moves import (
     put_back,
 )
 from modules.settings.shared_types import sides_of
-from modules.system.problem import DEFAULT_USED, Problem, shown
+from modules.system.problem import DEFAULT_USED, Problem, quote
 
 # OneTrainer's resolution, cache and mask settings.
 
@@ -53,7 +53,7 @@ def _unmasked_probability(rest: Tree, result: Tree, notes: Notes) -> None:
         put(result, "masks.unmasked_probability", given, source="unmasked_probability")
     elif result.get("masks", {}).get("enabled") is True and given not in (0, _UNMASKED_PROBABILITY):
         message = (
-            f"OneTrainer uses unmasked_probability only for inpainting models, so {shown(given)} had no effect. It is "
+            f"OneTrainer uses unmasked_probability only for inpainting models, so {quote(given)} had no effect. It is "
             "0 now: masks always apply."
         )
         notes.append(Problem("masks.unmasked_probability", message, "info"))
@@ -70,7 +70,7 @@ def _resolution(given: object, result: Tree, notes: Notes) -> None:
     if not is_whole:
         shorter = ", ".join(r if isinstance(r, str) else f"{r:g}" for r in resolutions)
         used = f"{shorter} is used" if resolutions else DEFAULT_USED
-        message = f"resolution = {shown(given)} is not valid; {used}."
+        message = f"resolution = {quote(given)} is not valid; {used}."
         notes.append(Problem("data.resolution_px", message, "warning"))
 
 
@@ -96,12 +96,12 @@ def embeddings_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int)
         put_back(rest, "embedding", given)
     additional = rest.pop("additional_embeddings", None)
     if additional is not None and not isinstance(additional, list):
-        message = f"{shown(additional)} is not a list of embeddings; it is left out."
+        message = f"{quote(additional)} is not a list of embeddings; it is left out."
         notes.append(Problem("embeddings.words", message, "warning"))
     leftovers: list[Tree] = []
     for item in additional if isinstance(additional, list) else []:
         if not isinstance(item, dict):
-            message = f"{shown(item)} is not an embedding; it is left out."
+            message = f"{quote(item)} is not an embedding; it is left out."
             notes.append(Problem("embeddings.words", message, "warning"))
             continue
         left = {k: v for k, v in item.items() if not k.startswith("__")}
@@ -175,7 +175,7 @@ def _skip(rest: Tree, source: str, path: str, unit: object, steps_per_update: in
     given = rest.pop(source, 0)
     n = number(given)
     if n is None:
-        notes.append(Problem(path, f"{source} = {shown(given)} is not a number; nothing is skipped.", "warning"))
+        notes.append(Problem(path, f"{source} = {quote(given)} is not a number; nothing is skipped.", "warning"))
     elif n > 0 and unit in ("EPOCH", "STEP", "SECOND", "MINUTE", "HOUR"):
         put(result, path, period(n, str(unit), steps_per_update))
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from modules.config.migrations.tree_moves import Notes, Tree, choose, move, moved_from, number, put
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, quote
 
 DTYPES: Mapping[str, str] = {
     "FLOAT_32": "float32",
@@ -71,7 +71,7 @@ def every(rest: Tree, key: str, steps_per_update: int, default: tuple[float, str
     if unit == "NEVER" or (given is None and key == "stop_training_after"):
         return {"unit": "never"}
     if n is None or not isinstance(unit, str) or unit not in _UNITS:
-        wrong = f"{names[key]} = {shown(given)}" if n is None else f"{names[unit_key]} = {shown(unit)}"
+        wrong = f"{names[key]} = {quote(given)}" if n is None else f"{names[unit_key]} = {quote(unit)}"
         message = f"{wrong} is not a valid period; {default[0]} {default[1]} is used instead."
         notes.append(Problem(where, message, "warning"))
         n, unit = default

@@ -180,7 +180,7 @@ def _fields(given: Tree, scorer: Tree, strength: float | None, notes: Notes) -> 
     num_steps, fraction = number(values["align_prop_steps"]), number(values["align_prop_truncate_steps"])
     if fraction is None or not 0 <= fraction <= 1:
         fraction = _THEIR_DEFAULTS["align_prop_truncate_steps"]
-        theirs = shown(values["align_prop_truncate_steps"])
+        theirs = quote(values["align_prop_truncate_steps"])
         message = f"align_prop_truncate_steps = {theirs} is not from 0 to 1; {fraction} is used instead."
         notes.append(Problem("training.method", message, "warning"))
     fields |= _last_steps(num_steps, fraction, 1.0 if strength is None else strength)
