@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.config.codec import Loaded, load_file
+from modules.config.codec import LoadedConfig, load_file
 from modules.config.compare import fixed_on_resume, resumed_config
 from modules.config.schema import Config
 from modules.settings.edit import replace_value
@@ -208,11 +208,11 @@ class Starter:
             self._backup_job.cancel()
         self._backup_job = self._pump.lasting.run(lambda: _resumable_in(workspace), self._keep_backup)
 
-    def _load_config_of(self, backup: BackupInfo, done: Callable[[Loaded | None], None]) -> None:
+    def _load_config_of(self, backup: BackupInfo, done: Callable[[LoadedConfig | None], None]) -> None:
         file = backup.path / "config.json"
         self._pump.lasting.run(lambda: load_file(file) if file.is_file() else None, done)
 
-    def _compare_images_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+    def _compare_images_with(self, backup: BackupInfo, loaded: LoadedConfig | None) -> None:
         from trainer.child.run import launch_as_set
         from trainer.launch import RunRequest
 
@@ -236,7 +236,7 @@ class Starter:
 
         self._pump.lasting.run(lambda: read_past_state(run_dir), show)
 
-    def _resume_as_it_was(self, backup: BackupInfo, loaded: Loaded | None, *, more_epochs: int = 0) -> None:
+    def _resume_as_it_was(self, backup: BackupInfo, loaded: LoadedConfig | None, *, more_epochs: int = 0) -> None:
         if self._is_refused():
             return
         if loaded is not None:
@@ -245,7 +245,7 @@ class Starter:
             self._form.edit("training.epochs", self._form.config.training.epochs + more_epochs)
         self._check_then("resume", backup)
 
-    def _fork_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+    def _fork_with(self, backup: BackupInfo, loaded: LoadedConfig | None) -> None:
         """Start a fork: with the state of the run, or, if settings changed that its state depends on, its weights."""
         from trainer.run_folder.fork import weights_do_not_fit
 
@@ -262,7 +262,7 @@ class Starter:
             return
         self._check_then("fork_weights" if changed else "fork", backup)
 
-    def _resume_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+    def _resume_with(self, backup: BackupInfo, loaded: LoadedConfig | None) -> None:
         now = self._form.config
         changed = fixed_on_resume(loaded.config, now) if loaded else []
         if loaded and changed:
