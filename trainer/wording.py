@@ -32,6 +32,12 @@ PHASE_LABELS: Mapping[str, str] = {
     "stopping": "Stopping",
 }
 
+MIXED_16_BIT = (
+    "This model cannot be computed in one 16-bit dtype with weights in the other on this device.",
+    "Choose the same for the precision and for the weight dtype of each part, or float32 for one of them.",
+)
+"""The sentence and the advice for a model whose tensors autocast cannot join, before and during a run."""
+
 
 def describe_validation(event: ValidationFinished) -> str:
     """Return a validation's loss and metrics, its step and the best one."""

@@ -100,6 +100,9 @@ class ModelClass:
 
     `overflows_in_float16`: activations of the published weights do, so that no run may compute in it.
 
+    `joins_weights`: its code joins tensors in the dtype of its weights with others, which autocast on a CPU refuses if
+    its own dtype is the other 16-bit one.
+
     `is_large`: a text encoder about as large as a denoiser. A run that caches its outputs has it in memory only while
     it encodes.
 
@@ -128,6 +131,7 @@ class ModelClass:
     fill_buffers: str = ""
     identity_if_missing: frozenset[str] = frozenset()
     overflows_in_float16: bool = False
+    joins_weights: bool = False
     is_large: bool = False
     longest_side: Callable[[Mapping[str, Any]], int] | None = None
     channels_key: str = "in_channels"

@@ -11,9 +11,11 @@ from modules.quantization.registry import FORMATS, PLAIN_COST, PRODUCT_CAPABILIT
 from modules.system import hardware
 from modules.system.problem import Problem, count, quote
 from trainer.launch import first_device
+from trainer.wording import MIXED_16_BIT
 
 _NAME = re.compile(r"(cpu|cuda|mps)(?::(\d{1,3}))?|auto|", re.ASCII)
 _INTEL = re.compile(r"xpu(?::\d{1,3})?", re.ASCII)
+_SIXTEEN_BITS = ("float16", "bfloat16")
 _AMPERE = 8.0  # the first GPUs that compute in bfloat16 and TF32
 
 
@@ -30,6 +32,7 @@ def problems_of_devices(config: Config) -> Iterator[Problem]:
             kind = hardware.here().kind_of(name)
             yield from _unknown_gpus(name)
     yield from _precision(config, kind)
+    yield from _mixed_16_bit(config, kind)
     yield from _problems_of_quantized(config, kind)
 
 
@@ -128,6 +131,18 @@ def _precision(config: Config, kind: str) -> Iterator[Problem]:
         )
     elif kind == "cuda" and 0 < (capability := hardware.here().capability_of(first_device(config))) < _AMPERE:
         yield from _old_gpu(config, capability)
+
+
+def _mixed_16_bit(config: Config, kind: str) -> Iterator[Problem]:
+    """Yield an error for each part that autocast on a CPU cannot compute in the other 16-bit dtype than its own."""
+    precision = config.training.precision
+    if kind != "cpu" or precision not in _SIXTEEN_BITS or config.training.trains == "vae":
+        return
+    message, advice = MIXED_16_BIT
+    for part in config.family.parts:
+        dtype = config.part(part.name).dtype
+        if part.model.joins_weights and dtype in _SIXTEEN_BITS and dtype != precision:
+            yield Problem(f"parts.{part.name}.dtype", message, advice=advice)
 
 
 def _old_gpu(config: Config, capability: float) -> Iterator[Problem]:

@@ -9,6 +9,7 @@ import torch
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import NO_THREAD, describe_file_error, plain_reason
 from trainer.step.precision import CUBLAS_WORKSPACE
+from trainer.wording import MIXED_16_BIT
 
 _NOT_DETERMINISTIC = " does not have a deterministic implementation"
 _OTHER_BUILD = "no kernel image is available"
@@ -77,10 +78,7 @@ def explain(error: BaseException) -> tuple[str, str]:
                 "Install the build for it (the launcher chooses it in a new environment), or train on another device.",
             )
         case RuntimeError() if _OTHER_16_BIT in str(error):
-            return (
-                "This model cannot be computed in one 16-bit dtype with weights in the other on this device.",
-                "Choose the same for the precision and for the weight dtype of each part, or float32 for one of them.",
-            )
+            return MIXED_16_BIT
         case OSError() if error.errno == errno.ENOSPC:
             return describe_file_error(error)[0], "Free some space."
         case OSError():

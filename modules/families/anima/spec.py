@@ -69,6 +69,7 @@ TRANSFORMER = ModelClass(
     library="diffusers",
     longest_side=longest_side,
     work=3.5,
+    joins_weights=True,
 )
 TEXT_CONDITIONER = ModelClass(
     "diffusers.models.condition_embedders.condition_embedder_anima:AnimaTextConditioner",

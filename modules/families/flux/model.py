@@ -18,7 +18,7 @@ from modules.families.flux.files import published_name
 from modules.families.flux.spec import FLUX, MAX_TOKENS, PACKED, FluxSettings
 from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
-from modules.families.parts.conditioning import PooledConditioning, guidance_input, replaced_rows
+from modules.families.parts.conditioning import PooledConditioning, guidance_input, replaced_rows, stack_states
 from modules.families.parts.packing import image_ids, pack, unpack, with_references
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
@@ -66,7 +66,7 @@ class Flux(FlowModel[FluxConditioning]):
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> FluxConditioning:
         """Return the states of prompts; all have the same number of tokens, so `padded_like` changes nothing."""
-        states_BLD = torch.stack(self.t5.encode(self._forward(_T5), prompts))
+        states_BLD = stack_states(self.t5.encode(self._forward(_T5), prompts))
         pooled_BE = pooled_states(self.modules[_CLIP], self.clip_tokenizer, self._forward(_CLIP), prompts)
         return FluxConditioning(states_BLD, pooled_BE)
 

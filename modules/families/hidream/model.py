@@ -19,6 +19,7 @@ from modules.families.hidream.spec import HIDREAM, HiDreamSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.clip_text import TextTower
+from modules.families.parts.conditioning import stack_states
 from modules.families.parts.encoder_states import EncoderStates
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
@@ -99,8 +100,8 @@ class HiDream(FlowModel[HiDreamConditioning]):
         rows, num_layers = self.llama.encode(self._forward(LLAMA), prompts), len(self.llama.layers)
         llama = [states_LX.unflatten(-1, (num_layers, -1)) for states_LX in rows]
         states = {
-            T5: torch.stack(self.t5.encode(self._forward(T5), prompts)),
-            LLAMA: torch.stack(llama).transpose(1, 2).contiguous(),
+            T5: stack_states(self.t5.encode(self._forward(T5), prompts)),
+            LLAMA: stack_states(llama).transpose(1, 2).contiguous(),
         }
         return HiDreamConditioning(states, pooled)
 

@@ -71,6 +71,7 @@ TRANSFORMER = ModelClass(
     masks_padding=True,
     library="diffusers",
     work=3.5,
+    joins_weights=True,
 )
 _VAE = "diffusers.models.autoencoders.autoencoder_kl_hunyuanimage"
 VAE = ModelClass(

@@ -45,6 +45,7 @@ TRANSFORMER = ModelClass(
     never_quantized=frozenset({"time_text_embed", "context_embedder", "x_embedder", "norm_out", "^proj_out"}),
     masks_padding=True,
     work=3.5,
+    joins_weights=True,
 )
 CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(7.0))
 HUNYUAN_VIDEO = FamilySpec(

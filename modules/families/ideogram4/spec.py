@@ -78,6 +78,7 @@ TRANSFORMER = ModelClass(
     library="diffusers",
     overflows_in_float16=True,  # diffusers' example for training gives NaN in float16
     work=3.5,
+    joins_weights=True,
 )
 CONVENTION = FlowConvention(
     target_sign=-1, time_input="1 - sigma", shift=RootShift(1024), sample_grid=LogitNormalGrid(1.5, -7.5, 9.0)

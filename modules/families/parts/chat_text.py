@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from modules.families.parts.chat_tokens import ChatTokenizer
+from modules.families.parts.conditioning import stack_states
 from modules.system.devices import tensor_on
 
 
@@ -138,7 +139,7 @@ class ChatReader:
         output = forward(input_ids=ids_1L, **masked, output_hidden_states=True, use_cache=False)
         states = [output.hidden_states[layer][0, self.dropped :] for layer in self.layers]
         if self.alternates:
-            alternating: torch.Tensor = torch.stack(states, dim=-1).flatten(-2)
+            alternating: torch.Tensor = stack_states(states, dim=-1).flatten(-2)
             return alternating
         return torch.cat(states, dim=-1) if len(states) > 1 else states[0]
 

@@ -167,6 +167,15 @@ def guidance_input(
     return {"guidance": torch.full_like(timesteps_B, guidance, dtype=torch.float32)}
 
 
+def stack_states(states: Sequence[torch.Tensor], *, dim: int = 0) -> torch.Tensor:
+    """Return states of equal sizes, stacked: also those of weights in the other 16-bit dtype than autocast's.
+
+    Autocast on a CPU refuses to join these.
+    """
+    with torch.autocast("cpu", enabled=False):
+        return torch.stack(list(states), dim=dim)
+
+
 def replaced_rows(rows_BX: torch.Tensor, other_1X: torch.Tensor, is_replaced: Sequence[bool]) -> torch.Tensor:
     """Return the rows (B, ...) of a tensor with another (1, ...) in place of those for which `is_replaced` holds."""
     return torch.cat([other_1X if r else row[None] for row, r in zip(rows_BX, is_replaced, strict=True)])

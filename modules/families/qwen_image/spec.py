@@ -73,6 +73,7 @@ TRANSFORMER = ModelClass(
     fill_buffers=f"{_HOME}.files:fill_positions",
     overflows_in_float16=True,  # diffusers' class clips the states of float16
     work=3.5,
+    joins_weights=True,
 )
 CONVENTION = FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))
 QWEN_IMAGE = FamilySpec(

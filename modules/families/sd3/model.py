@@ -14,6 +14,7 @@ from torch import nn
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.parts.clip_text import TextTower
+from modules.families.parts.conditioning import stack_states
 from modules.families.parts.encoder_states import EncoderStates
 from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS
 from modules.families.parts.read_model import read_model
@@ -97,7 +98,7 @@ class StableDiffusion3(FlowModel[Sd3Conditioning]):
             assert text.pooled_BE is not None, "both CLIPs have a projection"
             states[name], pooled[name] = text.states_BLD, text.pooled_BE
         if self.t5 is not None:
-            states[_T5] = torch.stack(self.t5.encode(self._forward(_T5), prompts))
+            states[_T5] = stack_states(self.t5.encode(self._forward(_T5), prompts))
         return Sd3Conditioning(states, pooled)
 
     def predict(

@@ -103,6 +103,7 @@ TRANSFORMER = ModelClass(
     # The embeddings of time, prompt, text and image, and the output: small, and sensitive.
     never_quantized=frozenset({"time_text_embed", "context_embedder", "pos_embed", "norm_out", "^proj_out"}),
     longest_side=longest_side,
+    joins_weights=True,
 )
 CLIP_L = replace(CLIP_TEXT_WITH_PROJECTION, identity_if_missing=frozenset({"text_projection.weight"}))
 CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(3.0), sample_grid="scheduler")

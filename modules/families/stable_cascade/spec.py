@@ -76,6 +76,7 @@ PRIOR = ModelClass(
     ),
     library="diffusers",
     overflows_in_float16=True,
+    joins_weights=True,
 )
 AUTOENCODER = ModelClass(
     f"{_HOME}.model:StableCascadeAutoencoder",
