@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import nn
@@ -28,17 +30,48 @@ def counted(layer: nn.Module) -> LayerCost:
     return LayerCost(counts.kernels, round(counts.traffic_bytes / 1e6))
 
 
+def forget() -> None:
+    for function in (products._has_product, products._takes_row_scales):
+        function.forget()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """What is known of other tests' GPUs is forgotten, and afterwards what is known of this one."""
+    forget()
+    yield
+    forget()
+
+
 @pytest.mark.parametrize("name", ["", *COMPUTED])
 def test_the_cost_of_a_layer_is_the_one_of_its_record(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_has_kernels", lambda device: False)
-    for function in (products._has_product, products._takes_row_scales):
-        function.forget()  # type: ignore[attr-defined]
     with fake_gpu():
         layer: nn.Module = nn.Linear(SIZE, SIZE, dtype=torch.bfloat16, device=GPU.torch).requires_grad_(False)
         assert isinstance(layer, nn.Linear)
         if name:
             layer = QuantizedLinear(layer, COMPUTED[name])
         found = counted(layer)
-    for function in (products._has_product, products._takes_row_scales):
-        function.forget()  # type: ignore[attr-defined]
     assert found == (COMPUTED[name].cost if name else PLAIN_COST)
+
+
+@pytest.mark.parametrize("tokens", [1, 15, 17, 77, 257, 333])
+@pytest.mark.parametrize(("name", "product"), [("int8_w8a8", "_int_mm"), ("float8_w8a8", "_scaled_mm")])
+def test_the_product_in_8_bits_takes_any_number_of_tokens(name: str, product: str, tokens: int) -> None:
+    """By torch's own rules for a GPU, which ask for multiples of 16 of the sides of the weight alone."""
+    with fake_gpu():
+        layer = QuantizedLinear(nn.Linear(80, 48, dtype=torch.bfloat16, device=GPU.torch), COMPUTED[name])
+        products._takes_row_scales(layer.packed.device)  # which tries one
+        x = torch.empty(tokens, 80, dtype=torch.bfloat16, device=GPU.torch, requires_grad=True)
+        with KernelCounter() as counter:
+            found = layer(x)
+            found.backward(torch.empty_like(found))
+        assert found.shape == (tokens, 48)
+        counts = counter.counts()
+        assert (counts.products, counts.by_operation[product][0]) == (2, 2)
+        odd, one = (
+            torch.empty(tokens, 72, dtype=torch.float8_e4m3fn, device=GPU.torch),
+            x.new_ones((), dtype=torch.float32),
+        )
+        with pytest.raises(RuntimeError, match="divisible by 16"):
+            torch._scaled_mm(odd, odd.new_empty(48, 72).T, one, one)
