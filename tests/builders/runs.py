@@ -121,3 +121,10 @@ def weights_of(family: Any) -> dict[str, torch.Tensor]:
     """Return copies of all weights of a loaded model, by the part and their name in it."""
     modules = {name: part.module for name, part in family.parts.items()}
     return {f"{p}.{n}": w.detach().clone() for p, m in modules.items() for n, w in m.named_parameters()}
+
+
+def assert_lora_trained(ran: Ran) -> None:
+    """Require of a LoRA from the start that all of its B, which are zero at first, have moved, to finite values."""
+    moved = {name: bool(w.isfinite().all() and w.any()) for name, w in ran.weights.items() if ".lora_B." in name}
+    assert moved, "there is no LoRA"
+    assert [name for name, has_moved in moved.items() if not has_moved] == []

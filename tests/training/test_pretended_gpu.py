@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +19,14 @@ from modules.memory import transfers
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
 from modules.optim.ema import Ema
+from modules.quantization.registry import COMPUTED
 from modules.system import hardware
 from modules.system.devices import CPU, Device, move
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pretended_gpu import CAN_PRETEND, MixedDevicesError, NoKernelError, pretended_gpu
 from tests.builders.recorded_operations import RecordedOperations
-from tests.builders.runs import Ran, assert_equal_tensors, run, steps_of
+from tests.builders.runs import Ran, assert_equal_tensors, assert_lora_trained, run, steps_of
 from tests.training.test_devices import assert_all_went_well, watched_config
 from trainer.events import SampleReady, ValidationFinished, WarningRaised
 from trainer.run import stepper
@@ -100,6 +102,40 @@ def test_a_short_run(tiny_sd: Path, two_sizes: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_all_the_same(any_model: Path, two_sizes: Path, tmp_path: Path, case: str, is_cached: bool) -> None:
     assert_all_went_well(run_there(any_model, two_sizes, tmp_path, is_cached=is_cached, **CASES[case]))
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("_nvidia")
+@pytest.mark.parametrize("dtype", COMPUTED)
+def test_quantized_flow_models(
+    tiny_z_image: Path, two_sizes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """Products in 8 bits are computed in 8 bits there: no layer is left to 16 bits by its size or the card."""
+    products_in_8_bits = Counter[str]()
+    for name in ("_int_mm", "_scaled_mm"):
+        monkeypatch.setattr(torch, name, _counted(products_in_8_bits, name, getattr(torch, name)))
+    config = config_there(
+        tiny_z_image, two_sizes, tmp_path, is_cached=True,
+        training={"precision": "bfloat16"}, parts={"transformer": {"dtype": dtype}},
+    )  # fmt: skip
+    with pretended_gpu(), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+        ran = run(config)
+    assert_all_went_well(ran)
+    assert set(products_in_8_bits) == {{"int8": "_int_mm", "float8": "_scaled_mm"}[r] for r in _rounding(dtype)}
+    assert_lora_trained(ran)
+
+
+def _rounding(dtype: str) -> list[str]:
+    return [rounding] if (rounding := COMPUTED[dtype].rounds_inputs) else []
+
+
+def _counted(calls: Counter[str], name: str, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def counted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        calls[name] += 1
+        return function(*args, **kwargs)
+
+    return counted
 
 
 @pytest.mark.full

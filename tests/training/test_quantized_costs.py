@@ -10,9 +10,11 @@ from torch import nn
 
 from benchmarks.kernels.counter import KernelCounter
 from benchmarks.kernels.fake_gpu import GPU, fake_gpu
+from modules.formats.gguf_header import BlockType
 from modules.quantization import packing, products
 from modules.quantization.linear import QuantizedLinear
-from modules.quantization.registry import COMPUTED, PLAIN_COST, LayerCost
+from modules.quantization.packing import PackedWeight
+from modules.quantization.registry import COMPUTED, FORMATS, PLAIN_COST, LayerCost
 from tests.builders.pretended_gpu import CAN_PRETEND
 
 pytestmark = pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
@@ -53,6 +55,23 @@ def test_the_cost_of_a_layer_is_the_one_of_its_record(name: str, monkeypatch: py
             layer = QuantizedLinear(layer, COMPUTED[name])
         found = counted(layer)
     assert found == (COMPUTED[name].cost if name else PLAIN_COST)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cost"),
+    [
+        (BlockType("Q8_0", 32, 34), LayerCost(kernels=8, moved_mb=37)),
+        (BlockType("Q4_0", 32, 18), LayerCost(kernels=16, moved_mb=60)),
+        (BlockType("Q4_K", 256, 144), LayerCost(kernels=46, moved_mb=82)),
+    ],
+)
+def test_the_cost_of_blocks_of_a_gguf_file_is_the_documented_one(kind: BlockType, cost: LayerCost) -> None:
+    with fake_gpu():
+        layer = nn.Linear(SIZE, SIZE, dtype=torch.bfloat16, device=GPU.torch).requires_grad_(False)
+        num_bytes = SIZE * SIZE // kind.block * kind.num_bytes
+        packed = torch.empty(num_bytes, dtype=torch.uint8, device=GPU.torch)
+        weight = PackedWeight(packing.GgufBlocks(kind), packed, torch.empty(0, device=GPU.torch))
+        assert counted(QuantizedLinear(layer, FORMATS["gguf"], weight)) == cost
 
 
 @pytest.mark.parametrize("tokens", [1, 15, 17, 77, 257, 333])

@@ -28,7 +28,7 @@ from tests.builders.flow_models import FLOW_MODELS
 from tests.builders.images import draw_folder, draw_mask
 from tests.builders.preference import NAMES, draw_both, preference_config, settings_of, spec_of
 from tests.builders.pretended_gpu import CAN_PRETEND, Counts, pretended_gpu
-from tests.builders.runs import Ran, assert_resumed, run, stop_at
+from tests.builders.runs import Ran, assert_lora_trained, assert_resumed, run, stop_at
 from tests.training.test_clips import clips  # noqa: F401 - a fixture
 from tests.training.test_devices import EVERYTHING, WITH_TRAINED_TEXT
 from tests.training.test_every_optimizer import WITH_MORE_STATE, Toy, case, changed
@@ -199,6 +199,7 @@ def test_each_method(request: pytest.FixtureRequest, drawn: Path, tmp_path: Path
     assert found.ran.finished.outcome == "finished"
     assert found.ran.of(SampleReady)
     assert found.ran.of(BackupSaved)
+    assert_lora_trained(found.ran)
 
 
 # -- optimizers

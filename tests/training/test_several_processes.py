@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,7 +42,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.launch import RunRequest
-from trainer.ranks import SeveralProcesses
+from trainer.ranks import OneProcess, SeveralProcesses
 from trainer.rollout_events import RolloutSampled
 from trainer.run.execute import execute_guarded
 from trainer.run.export_backup import export_backup
@@ -271,6 +272,32 @@ def test_the_other_process_ends_with_the_scan_of_the_main_one(
         assert ending["message"] == "The process 1 of 2 failed: a fault"
 
 
+class AfterAnother(OneProcess):
+    """A process that torchrun stops because another one has failed."""
+
+    def messages_of_others(self) -> str:
+        """Return why the other one has failed."""
+        return "The process 2 of 2 failed: There is no model."
+
+
+@pytest.mark.parametrize("ranks", [AfterAnother(), OneProcess()])
+def test_a_stop_after_another_process_has_failed_is_its_failure(
+    ranks: OneProcess, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise StopRequested
+
+    monkeypatch.setattr("trainer.run.execute._connect_ranks", lambda general: ranks)
+    monkeypatch.setattr("trainer.run.execute.execute", stopped)
+    ending = run(config).ending
+    if isinstance(ranks, AfterAnother):
+        assert isinstance(ending, RunFailed)
+        assert ending.message == "The process 2 of 2 failed: There is no model."
+    else:
+        assert isinstance(ending, RunFinished)
+        assert ending.message == "Stopped before the first step."
+
+
 def full(checkpointing: str = "block", **training: Any) -> dict[str, Any]:
     """Changes for a fine-tune, which the processes shard."""
     parts = {"unet": {"checkpointing": checkpointing}, "text_encoder": {"learning_rate": 1e-4}}
@@ -394,13 +421,19 @@ def test_two_processes_shard_what_was_saved(other: OtherProcess, config: Config,
     assert max(float((results[0][n] - results[1][n]).abs().max()) for n in results[0]) < 1e-4
 
 
-def torchrun(config_file: Path, *, max_restarts: int = 0) -> subprocess.Popen[str]:
+def torchrun(config_file: Path, *, max_restarts: int = 0, stderr: int | None = None) -> subprocess.Popen[str]:
     """Start a run of two processes as a user does."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", str(max_restarts), "-m", "trainer", "train", str(config_file), "--json-lines"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     return subprocess.Popen(
-        command, cwd=PROGRAM_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=PROGRAM_ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
     )
 
 
@@ -516,6 +549,21 @@ def test_torchrun_ends_well_after_a_stop(config: Config, tmp_path: Path) -> None
                 process.send_signal(signal.SIGINT)
             last = event
     assert (last["event"], last["outcome"]) == ("RunFinished", "stopped")
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_torchrun_names_the_code_of_a_refused_config(config: Config, tmp_path: Path) -> None:
+    """It ends with 1, as for every failure of its processes; which of them is the first, is chance."""
+    file = tmp_path / "config.json"
+    save_file(in_folder(config, tmp_path, concepts=[{"path": str(tmp_path / "nowhere")}]), file)
+    with torchrun(file, stderr=subprocess.PIPE) as process:
+        out, errors = process.communicate(timeout=240)
+    assert process.returncode == 1
+    assert "2" in re.findall(r"exitcode *: (\d+)", errors)
+    last = json.loads(out.splitlines()[-1])
+    assert last["event"] == "RunFailed"
+    assert "nowhere of the concept number 1 does not exist" in last["message"]
 
 
 @pytest.mark.full

@@ -38,7 +38,7 @@ from trainer.phases import phase_facts
 from trainer.preflight.model import found_model, without_lacking_parts
 from trainer.preflight.passes import ESTIMATING
 from trainer.preflight.report import Progress, Report
-from trainer.ranks import ALONE, LostProcessError, Ranks, connect
+from trainer.ranks import ALONE, LostProcessError, Ranks, connect, lost_process
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.failure import RefusedConfigError, failure_of, not_enough_memory
 from trainer.run.machine import Machine, machine_of, name_of, no_spill
@@ -73,8 +73,11 @@ def execute_guarded(
         ranks = _connect_ranks(request.config.general)
         execute(request, log=log, desk=desk, clocks=clocks, on_device=meter.watch, ranks=ranks)
     except StopRequested:
-        ranks.announce_stop()
-        log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
+        if ranks.messages_of_others():  # one has failed, and torchrun stops the others
+            log.emit(failure_of(lost_process(ranks), log.run_dir))
+        else:
+            ranks.announce_stop()
+            log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
     except LostProcessError as error:
         is_stopped = ranks.is_stop_announced(at_once=True)
         log.emit(RunFinished("stopped", 0, "Stopped.") if is_stopped else failure_of(error, log.run_dir))

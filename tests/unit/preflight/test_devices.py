@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
+from modules.quantization.registry import FORMATS
 from modules.system import hardware
 from modules.system.hardware import Hardware
 from tests.unit.preflight.setups import changed, errors, reported
-from trainer.preflight import check
+from trainer.preflight import check, devices
 
 
 def machine(
@@ -120,6 +121,14 @@ def test_what_a_quantized_denoiser_costs_is_stated(
     [problem] = [p for p in found.problems if p.path == "parts.unet.dtype"]
     assert problem.severity == severity
     assert said in problem.message
+
+
+def test_what_the_blocks_of_a_gguf_file_cost_is_stated(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 8.9)
+    there = changed(config, general__train_device="cuda:0")
+    [problem] = devices._speed_of(FORMATS["gguf"], "parts.unet.dtype", there)
+    assert "8 kernels a layer and step (Q8_0) to 46 (Q4_K), so steps are slower than in bfloat16" in problem.message
+    assert problem.severity == "info"
 
 
 @pytest.mark.parametrize(
