@@ -117,7 +117,7 @@ def _speed_of(form: QuantizedFormat, path: str, config: Config) -> Iterator[Prob
             f"{part} keeps the blocks of its file, which a GPU unpacks at each use, with 8 kernels a layer and step "
             "(Q8_0) to 46 (Q4_K), so steps are slower than in bfloat16.",
             "info",
-            f"Choose {FORMATS['gguf_a8_int'].label} if a byte for each weight fits the GPU: blocks are unpacked once.",
+            "Choose GGUF computed in 8 bits if the GPU has room for a byte of each weight: then nothing is unpacked.",
         )
 
 
