@@ -137,6 +137,33 @@ class ImageSampler:
                 self._denoise(*of_prompt, on_step, most_steps)
                 for of_prompt in zip(prompts, conditionings, starts, inputs, strict=True)
             ]
+        return self._decode(prompts, latents, conditionings)
+
+    @torch.no_grad()
+    def guess(
+        self, prompts: Sequence[SamplePrompt], timestep: int, *, on_step: Callable[[], None]
+    ) -> list[Image.Image]:
+        """Return the clean image that the model predicts from noise alone at a timestep, without guidance, per prompt.
+
+        It is the mean of all images that the model expects, in one step. `on_step` is called before each prompt.
+        """
+        process = self.family.process
+        starts = [initial_noise(self._shape(p), seed=p.seed, device=self.device) for p in prompts]
+        inputs = self._inputs(prompts, [generator for _, generator in starts])
+        conditionings = self.conditionings([p.model_copy(update={"guidance": 1.0}) for p in prompts])
+        timesteps_1 = move(torch.tensor([timestep]), self.device)
+        latents = []
+        with self.placement.phase(phases.SAMPLE_DENOISE), self.precision.of_steps():
+            for (noise_1CHW, _), conditioning, further in zip(starts, conditionings, inputs, strict=True):
+                on_step()
+                noisy_1CHW = process.add_noise(torch.zeros_like(noise_1CHW), noise_1CHW, timesteps_1)
+                output_1CHW = self.family.predict(noisy_1CHW, timesteps_1, conditioning, further)
+                latents.append(process.to_x0(noisy_1CHW, output_1CHW, timesteps_1))
+        return self._decode(prompts, latents, conditionings)
+
+    def _decode(
+        self, prompts: Sequence[SamplePrompt], latents: Sequence[torch.Tensor], conditionings: Sequence[Conditioning]
+    ) -> list[Image.Image]:
         with self.placement.phase(phases.SAMPLE_DECODE):
             return [
                 to_image(self.family.decode(z, self.tiles_of(p.width_px, p.height_px), text))

@@ -18,7 +18,6 @@ from PIL import Image
 from modules.adapters.stack import AdapterStack
 from modules.adapters.tools.opening import WeightedFile
 from modules.config.codec import encode, load_file
-from modules.config.quantized_parts import quantized_parts
 from modules.config.sampled_model import model_name_of_samples, without_additions, without_training_adapter
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingSettings
@@ -32,7 +31,7 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.redaction import redact
-from trainer import commands, phases
+from trainer import commands
 from trainer.callbacks.image_sampler import ImageSampler, SampledModel
 from trainer.event_lines import to_line
 from trainer.job import Job
@@ -45,13 +44,10 @@ from trainer.launch import import_engine
 from trainer.preflight.model import found_model, without_lacking_parts
 from trainer.preflight.sample_tiles import SampleTiles
 from trainer.run.checkpoint import restore_fixed
-from trainer.run.embeddings import attach_embeddings
 from trainer.run.failure import remedy_of
 from trainer.run.machine import Machine, machine_of
-from trainer.run.model import choose_attention, load_model, prepare_parts, sampling_model_of
-from trainer.run.placement import placement_of
-from trainer.run.reading import load_family
-from trainer.run.sampled_model import place_sampled_model
+from trainer.run.model import load_model
+from trainer.run.untrained import load_untrained
 from trainer.run_folder.run_dir import existing_start_copy
 from trainer.run_folder.shards import has_averages, read_whole
 from trainer.step.failures import explain
@@ -196,7 +192,7 @@ def _config_of(request: SampleRequest, weights: Weights) -> Config:
 def _load(config: Config, backup: str, key: str) -> _LoadedModel:
     config = without_lacking_parts(config, found_model(config))
     machine = machine_of(config.general, config.training.precision)
-    load = partial(_of_backup, from_root(backup)) if backup else _of_config
+    load = partial(_of_backup, from_root(backup)) if backup else load_untrained
     family, placement, sampled = load(config, machine)
     for part in family.parts.values():
         part.module.eval().requires_grad_(False)
@@ -206,22 +202,6 @@ def _load(config: Config, backup: str, key: str) -> _LoadedModel:
     fit = fit_of_references(config)
     sampler = ImageSampler(family, placement, device, precision, sampled, tiles_of=tiles.of, fit=fit)
     return _LoadedModel(key, family, sampler, stack)
-
-
-def _of_config(config: Config, machine: Machine) -> _Placed:
-    quantized = quantized_parts(config)
-    family = load_family(
-        config.model,
-        config.part,
-        fallback_dtype=config.training.fallback_train_dtype,
-        quantized=quantized,
-    )
-    other = sampling_model_of(config, family, quantized)
-    prepare_parts(family, machine.precision)
-    choose_attention(family, config.training.attention, machine)
-    attach_embeddings(config, family, copies=None)
-    placement = placement_of(family, phases.phase_facts(config), machine)
-    return family, placement, place_sampled_model(family, placement, None, other)[0]
 
 
 def _of_backup(backup: Path, config: Config, machine: Machine) -> _Placed:

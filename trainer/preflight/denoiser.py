@@ -48,6 +48,11 @@ def problems_of_distilled(config: Config) -> Iterator[Problem]:
     yield from _samples(config, distilled)
 
 
+def distilled_by(config: Config) -> str:
+    """Return the sign by which the denoiser of a config is known to be distilled; empty if it is not."""
+    return "" if config.family.distilled is None else _evidence(config, config.family.distilled)
+
+
 def _training(config: Config, distilled: DistilledSpec) -> Iterator[Problem]:
     source, evidence = _source(config), _evidence(config, distilled)
     has_adapter = bool(config.model.training_adapter.strip())

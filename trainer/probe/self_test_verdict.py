@@ -1,0 +1,278 @@
+"""The verdict of a self-test: whether settings, weights or program are at fault, and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from modules.system.problem import join_words
+
+Fault = Literal["none", "settings", "weights", "program", "unknown"]
+
+_CLEAR_FALL = 0.05  # of the loss with settings that are chosen to show within a minute
+_ANY_FALL = 0.01  # with the user's settings: validation losses have no chance in them
+_DIVERGED = 1.1
+_HIGHEST_SHARE = 2.0
+"""Of the best linear guess, at one noise level. A trained model has less than 1; quantization and timesteps that it was
+hardly trained on raise that a little. Noise of a third of the weights' own size: 3.5 and 4.7 for the demo's models."""
+_RMS_RANGE = (0.4, 2.5)  # of the latents of one image
+_DECODING_ERROR = 0.1  # mean squared, of values from -1 to 1: that of one grey for a photograph is about 0.3
+_COLOUR_FIT = 0.6  # random text encoders and shuffled tokens: up to 0.5; the demo's models: 0.9
+_COLOUR_SPREAD = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTrial:
+    """Training on one image: its validation loss before and after, NaN if not measured; why it failed, if it did.
+
+    `by_timestep` has the losses before at each timestep, `gradient_norm` is the largest of any step.
+    """
+
+    before: float = math.nan
+    after: float = math.nan
+    failure: str = ""
+    samples: tuple[str, ...] = ()
+    by_timestep: Mapping[str, float] = field(default_factory=dict)
+    gradient_norm: float = math.nan
+
+    @property
+    def fall(self) -> float:
+        """The share by which the loss fell; negative if it rose."""
+        return 1 - self.after / self.before
+
+    @property
+    def learns(self) -> bool:
+        """Whether it fell clearly."""
+        return self.fall >= _CLEAR_FALL
+
+    @property
+    def works(self) -> bool:
+        """Whether it fell at all, without an error."""
+        return not self.failure and self.fall >= _ANY_FALL
+
+    @property
+    def diverges(self) -> bool:
+        """Whether it rose clearly, or is not a number."""
+        return not math.isfinite(self.after) or self.after > _DIVERGED * self.before
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether no weight changed: the same weights have the same validation loss, bit for bit."""
+        return self.after == self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What is measured of a model before it is trained.
+
+    `broken_parts` and `random_parts` are the labels of parts with weights that are not finite, and of text encoders
+    whose weights are like random numbers. `bounds` are the losses by timestep of the best linear guess.
+    `colour_fit` is the correlation of the colours of eight prompts with those that they name, from -1 to 1, and
+    `colour_spread` how far they are apart, of a range of 2.
+    """
+
+    broken_parts: tuple[str, ...] = ()
+    random_parts: tuple[str, ...] = ()
+    latents_rms: float = 1.0
+    decoding_error: float = 0.0
+    colour_fit: float = 1.0
+    colour_spread: float = 1.0
+    prediction_type: str = ""
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is at fault, in a sentence, then what was seen and what to do."""
+
+    fault: Fault
+    message: str
+    notes: tuple[str, ...] = ()
+
+
+def of_measures(measures: Measures) -> Verdict | None:
+    """Return the verdict on a model whose weights are damaged, as far as they show it; None if they do not."""
+    if measures.broken_parts:
+        parts = join_words(measures.broken_parts)
+        message = f"The weights are at fault: values of the {parts} are not finite (NaN or infinite)."
+        return Verdict("weights", message, ("Download the file again, or choose another one on the Model page.",))
+    if measures.random_parts:
+        parts = join_words(measures.random_parts)
+        message = f"The weights are at fault: those of the {parts} are random numbers, without any training."
+        return Verdict("weights", message, ("Choose a complete model, or a file for this part, on the Model page.",))
+    if not measures.decoding_error <= _DECODING_ERROR:
+        return Verdict(
+            "weights",
+            "The VAE is at fault: an image is no longer the same after it has been encoded and decoded.",
+            (
+                f"The mean squared error is {measures.decoding_error:.2g}; up to {_DECODING_ERROR:g} is usual.",
+                "Choose another VAE on the Model page, or a model with its own.",
+            ),
+        )
+    lowest, highest = _RMS_RANGE
+    if not lowest <= measures.latents_rms <= highest:
+        much = "small" if measures.latents_rms < lowest else "large"
+        return Verdict(
+            "weights",
+            f"The VAE is at fault: the latents of the image are much too {much}.",
+            (
+                f"They are {measures.latents_rms:.2g} on average (root mean square), where about 1 is usual and "
+                f"{lowest:g} to {highest:g} possible. The scaling factor in the VAE's config does not fit.",
+                "Choose the VAE of this model on the Model page, or correct its config. An image of one plain colour "
+                "can have such latents, too: then choose another image.",
+            ),
+        )
+    return None
+
+
+def of_predictions(known: ImageTrial, measures: Measures, *, denoiser: str, is_distilled: bool) -> Verdict | None:
+    """Return the verdict on a model that predicts worse than without any knowledge of images; None if it does not."""
+    share, bound = share_of(known, measures), sum(measures.bounds.values()) / max(1, len(measures.bounds))
+    worst, worst_share = _worst(known, measures)
+    is_low = not share <= 1
+    if not is_low and (is_distilled or worst_share <= _HIGHEST_SHARE):
+        return None
+    seen = (
+        f"Before training its loss is {known.before:.2g}, {share:.0%} of that of a guess without knowledge of images "
+        f"({bound:.2g})"
+    )
+    at = "" if is_low else f", and {worst_share:.1f} times as high at timestep {worst}"
+    return Verdict(
+        "weights",
+        f"The weights of the {denoiser} are at fault: it predicts the noise worse than a guess.",
+        (
+            f"{seen}{at}.",
+            "Its file is damaged or badly merged, or the model does not fit its settings: check the family, zero "
+            "terminal SNR and the files of single parts on the Model page.",
+        ),
+    )
+
+
+def of_prediction_type(used: str, fitting: str) -> Verdict:
+    """Return the verdict on a model that predicts well with another prediction type."""
+    return Verdict(
+        "settings",
+        f"The settings are at fault: the prediction type is {fitting}, and {used} is set.",
+        (f"Set the prediction type to {fitting} on the Model page. With it the model predicts this image well.",),
+    )
+
+
+def of_prompts(measures: Measures) -> Verdict | None:
+    """Return the verdict on a model that does not follow its prompts; None if it does."""
+    if measures.colour_fit >= _COLOUR_FIT and measures.colour_spread >= _COLOUR_SPREAD:
+        return None
+    ignored = measures.colour_spread < _COLOUR_SPREAD
+    seen = (
+        "For squares of eight colours it expects the same image"
+        if ignored
+        else f"For squares of eight colours it expects other colours than the prompts name (correlation "
+        f"{measures.colour_fit:.2f}, usually above {_COLOUR_FIT:g})"
+    )
+    return Verdict(
+        "weights",
+        f"The text encoder is at fault: the model {'ignores' if ignored else 'does not understand'} prompts.",
+        (
+            f"{seen}.",
+            "Its weights or its tokenizer are damaged or those of another model. Choose a complete model, or another "
+            "file of the text encoder, on the Model page. Only a model for prompts in another language may do so.",
+        ),
+    )
+
+
+def of_known_settings(known: ImageTrial) -> Verdict | None:
+    """Return the verdict on a model that does not learn with settings that are known to work; None if it learns."""
+    if known.learns:
+        return None
+    report = "If that changes nothing, this is a bug: please report it with self_test.json."
+    if known.changes_nothing:
+        return Verdict(
+            "program",
+            "The program is at fault: no weight changes in training, even with settings that are known to work.",
+            (_why_nothing_changes(known), "Please report it with self_test.json."),
+        )
+    return Verdict(
+        "program",
+        f"Even with settings that are known to work {change_of(known)}: probably the program is at fault.",
+        (f"It should fall by more than {_CLEAR_FALL:.0%}. Try more steps (--steps). {report}",),
+    )
+
+
+def of_settings(mine: ImageTrial, *, culprit: str, known: ImageTrial) -> Verdict | None:
+    """Return the verdict on settings that do not work; None if they do. `culprit` is the one that is wrong, if known.
+
+    It states its present value and one that works.
+    """
+    if mine.works:
+        return None
+    if mine.failure:
+        seen = f"With your settings the run failed: {mine.failure}"
+    elif mine.changes_nothing:
+        seen = f"With your settings no weight changes. {_why_nothing_changes(mine)}"
+    elif mine.diverges:
+        seen = f"With your settings {change_of(mine)}: it diverges."
+    else:
+        seen = f"With your settings {change_of(mine)}, which is hardly anything."
+    works = f"The model works: with settings that are known to work {change_of(known)}."
+    if culprit:
+        return Verdict("settings", f"Your settings are at fault: {culprit}.", (seen, works))
+    advice = (
+        "No single one of them explains it. Begin with a preset for this model, and change one thing after another."
+    )
+    return Verdict("settings", "Your settings are at fault: with them the model does not learn.", (seen, works, advice))
+
+
+def of_untrained_denoiser(denoiser: str, trained: str, known: ImageTrial) -> Verdict:
+    """Return the verdict on settings that train other parts alone."""
+    return Verdict(
+        "settings",
+        f"Your settings are at fault: they do not train the {denoiser}, only the {trained}.",
+        (
+            f"A text encoder alone learns little of what an image shows. Switch on Train for the {denoiser}.",
+            f"The model works: with settings that are known to work {change_of(known)}.",
+        ),
+    )
+
+
+def passed(known: ImageTrial, mine: ImageTrial | None, measures: Measures) -> Verdict:
+    """Return the verdict on a model that works, and on settings that do, if they were tried."""
+    seen = [f"With settings that are known to work {change_of(known)}."]
+    seen.append(
+        f"Before training its loss is {share_of(known, measures):.0%} of that of a guess without knowledge of images; "
+        f"its latents are {measures.latents_rms:.2g} on average; prompts for colours are followed with a correlation "
+        f"of {measures.colour_fit:.2f}."
+    )
+    if mine is None:
+        return Verdict("none", "Passed: the model and the program work.", tuple(seen))
+    if mine.learns:
+        message = "Passed: the model, the program and your settings work."
+        return Verdict("none", message, (f"With your settings {change_of(mine)}.", *seen))
+    message = "Passed, but your settings learn slowly."
+    return Verdict("none", message, (f"With your settings {change_of(mine)}. A higher rate is faster.", *seen))
+
+
+def share_of(known: ImageTrial, measures: Measures) -> float:
+    """Return the loss of the untrained model as a share of that of the best linear guess."""
+    bound = sum(measures.bounds.values()) / max(1, len(measures.bounds))
+    return known.before / bound if bound else 0.0
+
+
+def change_of(trial: ImageTrial) -> str:
+    """Return how the loss changed, as a clause."""
+    if not math.isfinite(trial.after):
+        return "the loss is not a number in the end"
+    verb = "falls" if trial.fall >= 0 else "rises"
+    return f"the loss {verb} by {abs(trial.fall):.1%}, from {trial.before:.3g} to {trial.after:.3g}"
+
+
+def _worst(known: ImageTrial, measures: Measures) -> tuple[str, float]:
+    """Return the timestep with the highest share of the best linear guess, and the share."""
+    shares = {t: loss / measures.bounds[t] for t, loss in known.by_timestep.items() if measures.bounds.get(t)}
+    return max(shares.items(), key=lambda item: item[1], default=("", 0.0))
+
+
+def _why_nothing_changes(trial: ImageTrial) -> str:
+    if trial.gradient_norm > 0:
+        return "The gradient is not zero, so the optimizer or the learning rate does nothing."
+    return "The gradient is zero, so the loss does not depend on what is trained."
