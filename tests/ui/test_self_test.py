@@ -36,7 +36,7 @@ class FakeChild(io.StringIO):
         paths = [out / f"{name}.png" for name in ("known_before", "known_after", "config_before", "config_after")]
         for path in paths:
             Image.new("RGB", (64, 64)).save(path)
-        done = JobFinished("The self-test is passed.", tuple(map(str, paths)), ("The model learns.",))
+        done = JobFinished("Passed: the model works.", tuple(map(str, paths)), ("The loss falls.", "The settings, too."))
         for line in (to_line(JobProgress("Known settings", 1, 60)), to_line(done), ""):
             self._lines.put(line)
         return len(text)
@@ -65,7 +65,8 @@ def test_it_tests_the_form_and_shows_the_verdict(ready: Window, steps: str, tmp_
     ready.wait_until(lambda: window.runner.state.stage == "finished", "the verdict")
     ready.wait_until(lambda: "Your settings" in texts(window), "the samples")
     assert {"Before", "Known settings"} < set(texts(window))
-    assert "The self-test is passed.\nThe model learns." in window.status.cget("text")
+    assert window.status.cget("text") == "Passed: the model works."
+    assert window.notes.cget("text") == "The loss falls.\nThe settings, too."
     (request,) = seen
     assert request["job"] == "self-test"
     assert json.loads(Path(request["settings"]["config"]).read_text())["output"]["destination"]

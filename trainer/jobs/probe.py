@@ -98,11 +98,12 @@ class SelfTestSettings(ConfigSettings):
 SELF_TEST = JobSpec(
     "self-test",
     "Self-test",
-    "Memorize one image, to find out whether the model or the settings are wrong.",
+    "Find out whether the weights, the settings or the program are at fault when a run does not learn.",
     SelfTestSettings,
     "trainer.jobs.probe:self_test",
-    "Trains two short runs on one image, with settings that are known to work and with the config's. It "
-    "compares the losses at fixed timesteps before and after, and writes samples and self_test.json.",
+    "Examines the weights, the VAE and what the model makes of prompts, then trains two short runs on one image, with "
+    "settings that are known to work and with those of the config. If only these fail, it tries which of them is "
+    "wrong. It writes samples and self_test.json.",
 )
 
 

@@ -139,11 +139,15 @@ class _Tester:
         known = self._try("known", self._known, "2 of 3: learning with known settings")
         if known.failure:
             return self._failed(known.failure)
-        is_distilled = bool(distilled_by(config))
         label = config.family.denoiser.label
-        if verdict := of_predictions(known, measures, denoiser=label, is_distilled=is_distilled):
-            return self._other_prediction(is_distilled=is_distilled) or verdict
-        if verdict := of_prompts(measures) or of_known_settings(known):
+        if verdict := of_predictions(known, measures, denoiser=label):
+            return self._other_prediction() or verdict
+        if verdict := of_prompts(measures):
+            return verdict
+        is_exact = not distilled_by(config)
+        if verdict := of_predictions(known, measures, denoiser=label, at_each_level=is_exact):
+            return verdict
+        if verdict := of_known_settings(known):
             return verdict
         if config.training.trains == "embedding":
             return passed(known, None, measures)
@@ -177,7 +181,7 @@ class _Tester:
         trial = self._trials[name] = _trial(changed, num, self._request.approved_code, self._job, what)
         return trial
 
-    def _other_prediction(self, *, is_distilled: bool) -> Verdict | None:
+    def _other_prediction(self) -> Verdict | None:
         """Return the verdict on the prediction type if the model predicts well with the other one."""
         used = self._measures.prediction_type
         if used == "flow" or not has_path(self._known, _PREDICTION_TYPE):
@@ -188,7 +192,7 @@ class _Tester:
         measures = self._measure(changed, what)
         trial = self._try("prediction", changed, what, num_steps=1)
         label = self._request.config.family.denoiser.label
-        if trial.failure or of_predictions(trial, measures, denoiser=label, is_distilled=is_distilled):
+        if trial.failure or of_predictions(trial, measures, denoiser=label):
             return None
         return of_prediction_type(_PREDICTION_LABELS[used], _PREDICTION_LABELS[other])
 

@@ -127,23 +127,24 @@ def of_measures(measures: Measures) -> Verdict | None:
     return None
 
 
-def of_predictions(known: ImageTrial, measures: Measures, *, denoiser: str, is_distilled: bool) -> Verdict | None:
-    """Return the verdict on a model that predicts worse than without any knowledge of images; None if it does not."""
-    share, bound = share_of(known, measures), sum(measures.bounds.values()) / max(1, len(measures.bounds))
-    worst, worst_share = _worst(known, measures)
-    is_low = not share <= 1
-    if not is_low and (is_distilled or worst_share <= _HIGHEST_SHARE):
+def of_predictions(
+    known: ImageTrial, measures: Measures, *, denoiser: str, at_each_level: bool = False
+) -> Verdict | None:
+    """Return the verdict on a model that predicts worse than without any knowledge of images; None if it does not.
+
+    Overall, or `at_each_level` of noise: there only a model that predicts means is better, which a distilled one does
+    not.
+    """
+    share, (worst, worst_share) = share_of(known, measures), _worst(known, measures)
+    if share <= 1 and not (at_each_level and worst_share > _HIGHEST_SHARE):
         return None
-    seen = (
-        f"Before training its loss is {known.before:.2g}, {share:.0%} of that of a guess without knowledge of images "
-        f"({bound:.2g})"
-    )
-    at = "" if is_low else f", and {worst_share:.1f} times as high at timestep {worst}"
+    at = f", and {worst_share:.1f} times as high at timestep {worst}" if at_each_level else ""
     return Verdict(
         "weights",
         f"The weights of the {denoiser} are at fault: it predicts the noise worse than a guess.",
         (
-            f"{seen}{at}.",
+            f"Before training its loss is {known.before:.2g}, {share:.0%} of that of a guess without knowledge of "
+            f"images{at}.",
             "Its file is damaged or badly merged, or the model does not fit its settings: check the family, zero "
             "terminal SNR and the files of single parts on the Model page.",
         ),

@@ -23,12 +23,12 @@ from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
-_SIZE = (720, 470)
+_SIZE = (720, 560)
 _PHOTO_PX = 150
 _HELP = (
-    "Does a run not learn? The model memorizes one image here, first with settings that are known to work, then with "
-    "yours. This shows whether the model or the settings are wrong. It takes a minute or two on a GPU, and your runs "
-    "are not affected."
+    "Does a run not learn? The model is examined here, then it learns one image by heart, first with settings that are "
+    "known to work, then with yours. So it shows whether the weights, the program or the settings are at fault, and "
+    "which ones. It takes a minute or two on a GPU, and touches nothing of your runs."
 )
 _SAMPLES = {
     "image": "The image",
@@ -57,8 +57,10 @@ class SelfTestWindow(Window):
         self.add_footer(above_px=0)
         self.bar = ThinBar(self, self.theme)
         self.bar.pack(fill="x", padx=pad)
-        self.status = WrappedText(self, self.theme)
+        self.status = WrappedText(self, self.theme, role="strong")
         self.status.pack(fill="x", padx=pad, pady=(self.theme.px(8), 0))
+        self.notes = WrappedText(self, self.theme)
+        self.notes.pack(fill="x", padx=pad, pady=(self.theme.px(4), 0))
         self._samples = Panel(self, self.theme)
         self._samples.pack(fill="both", expand=True, padx=pad, pady=pad)
         self.at_close(
@@ -108,8 +110,8 @@ class SelfTestWindow(Window):
     def _follow(self) -> None:
         state = self.runner.state
         self.bar.set(state.share if state.is_active else 0.0)
-        verdict = "\n".join((state.message, *state.notes)) if state.stage == "finished" else ""
-        self.status.set_text(self.problem or verdict or state.status)
+        self.status.set_text(self.problem or state.status)
+        self.notes.set_text("\n".join(state.notes) if state.stage == "finished" and not self.problem else "")
         self.status.recolour("error" if self.problem or state.stage == "failed" else "text")
         self.start_button.set_enabled(not state.is_active)
         if state.is_active:

@@ -28,7 +28,7 @@ BASE: dict[str, Any] = {
     "output": {"dtype": "float32", "format": "diffusers"},
 }
 PROMPT = {"prompt": "a disc", "steps": 2, "guidance": 2.0}
-RUN_ON_EDITING_MODELS = ("test_run", "test_ways_to_train", "test_memory")
+RUN_ON_EDITING_MODELS = ("test_run", "test_ways_to_train", "test_memory", "test_measures")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
