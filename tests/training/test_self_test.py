@@ -1,4 +1,4 @@
-"""The self-test finds what is at fault, of faults that are planted in the demo's models, which are trained."""
+"""The self-test finds what is wrong, of faults that are planted in the demo's models, which are trained."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Demo:
 
 
 def verdict_on(config: Config, tmp_path: Path, steps: int = 12, image: str = "zog_01") -> tuple[str, JobFinished]:
-    """Return what is at fault, and the whole verdict."""
+    """Return what is wrong, and the whole verdict."""
     file = ROOT / "demo" / "zog" / f"{image}.png"
     done = self_test(SelfTestRequest(config, file, "a zog", tmp_path / "out", steps), Job(lambda _event: None))
-    return json.loads((tmp_path / "out" / "self_test.json").read_text())["at_fault"], done
+    return json.loads((tmp_path / "out" / "self_test.json").read_text())["cause"], done
 
 
 def measures(tmp_path: Path) -> dict[str, float]:
@@ -212,11 +212,11 @@ def test_weights_that_predict_badly(demo: Demo, fault: str, tmp_path: Path) -> N
             "settings",
             "the prediction type is epsilon, and v-prediction is set",
         ),
-        ({"model": {"base_model": "/nowhere"}}, "unknown", "cannot be carried out"),
+        ({"model": {"base_model": "/nowhere"}}, "unknown", "the run does not start"),
     ],
 )
 def test_settings(changes: dict[str, Any], fault: str, sentence: str, demo: Demo, tmp_path: Path) -> None:
-    found, done = verdict_on(laid_over(demo.config(), changes), tmp_path)
+    found, done = verdict_on(laid_over(demo.config(), changes, replaced={"optimizer"}), tmp_path)
     assert (found, done.code) == (fault, 0 if fault == "none" else 1), done.notes
     assert sentence in done.message
 
@@ -225,10 +225,15 @@ def test_settings(changes: dict[str, Any], fault: str, sentence: str, demo: Demo
 @pytest.mark.parametrize("demo", FOLDERS, indirect=True)
 def test_an_optimizer_that_does_nothing(demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_arguments, **_options: None)
-    found, done = verdict_on(demo.config(), tmp_path)
-    assert found == "program"
+    found, done = verdict_on(demo.config(), tmp_path, 4)
+    assert found == "program", done.notes
     assert "no weight changes in training" in done.message
     assert "The gradient is not zero" in done.notes[0]
+    (tmp_path / "out" / "self_test.json").unlink()
+    found, done = verdict_on(demo.config(), tmp_path, 12)
+    assert found == "program", "the run itself sees it after ten steps"
+    assert "training fails even with settings that are known to work" in done.message
+    assert "its weights did not change in 10 steps" in done.notes[0]
 
 
 @pytest.mark.full
@@ -278,7 +283,7 @@ def process_named(prediction: str) -> NoiseProcess:
 def test_random_matrices_are_told_from_those_that_have_learned(shape: tuple[int, int], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     uniform = torch.rand(shape, generator=generator) * 2 - 1
-    assert excess_of_random(uniform) == pytest.approx(1, abs=0.06)
+    assert 0.9 < excess_of_random(uniform) < 1.06
     direction = 0.5 * torch.outer(*(torch.randn(n, generator=generator) for n in shape))
     assert excess_of_random(uniform + direction) > 1.3
     assert math.isnan(excess_of_random(torch.zeros(shape)))
@@ -308,13 +313,13 @@ def test_a_level_of_noise_at_which_a_model_predicts_badly_is_enough() -> None:
     [
         (KNOWN, None, ""),
         (replace(KNOWN, after=0.1), "program", "no weight changes"),
-        (replace(KNOWN, after=0.099), "program", "probably the program"),
+        (replace(KNOWN, after=0.099), "program", "probably this is a bug"),
         (replace(KNOWN, after=0.3), "program", "the loss rises by 200.0%"),
     ],
 )
 def test_the_verdict_on_known_settings(trial: ImageTrial, fault: str | None, sentence: str) -> None:
     verdict = of_known_settings(trial)
-    assert (verdict and verdict.fault) == fault
+    assert (verdict and verdict.cause) == fault
     assert verdict is None or sentence in verdict.message
 
 
@@ -332,7 +337,7 @@ def test_the_verdict_on_known_settings(trial: ImageTrial, fault: str | None, sen
 def test_the_verdict_on_settings(trial: ImageTrial, seen: str) -> None:
     verdict = of_settings(trial, culprit="the rate is too low", known=KNOWN)
     assert verdict is not None
-    assert (verdict.fault, verdict.message) == ("settings", "Your settings are at fault: the rate is too low.")
+    assert (verdict.cause, verdict.message) == ("settings", "Your settings are wrong: the rate is too low.")
     assert seen in verdict.notes[0]
     unknown = of_settings(trial, culprit="", known=KNOWN)
     assert unknown is not None
@@ -343,7 +348,7 @@ def test_settings_that_learn_slowly_pass() -> None:
     slow = replace(KNOWN, after=0.097)
     assert of_settings(slow, culprit="", known=KNOWN) is None
     assert passed(KNOWN, slow, GOOD).message == "Passed, but your settings learn slowly."
-    assert passed(KNOWN, None, GOOD).fault == passed(KNOWN, KNOWN, GOOD).fault == "none"
+    assert passed(KNOWN, None, GOOD).cause == passed(KNOWN, KNOWN, GOOD).cause == "none"
 
 
 @pytest.mark.parametrize("rms", [0.5, 1.0, 2.0])

@@ -36,7 +36,9 @@ class FakeChild(io.StringIO):
         paths = [out / f"{name}.png" for name in ("known_before", "known_after", "config_before", "config_after")]
         for path in paths:
             Image.new("RGB", (64, 64)).save(path)
-        done = JobFinished("Passed: the model works.", tuple(map(str, paths)), ("The loss falls.", "The settings, too."))
+        done = JobFinished(
+            "Passed: the model works.", tuple(map(str, paths)), ("The loss falls.", "The settings, too.")
+        )
         for line in (to_line(JobProgress("Known settings", 1, 60)), to_line(done), ""):
             self._lines.put(line)
         return len(text)

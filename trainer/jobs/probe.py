@@ -98,7 +98,7 @@ class SelfTestSettings(ConfigSettings):
 SELF_TEST = JobSpec(
     "self-test",
     "Self-test",
-    "Find out whether the weights, the settings or the program are at fault when a run does not learn.",
+    "Find out whether the weights, the settings or the program are wrong when a run does not learn.",
     SelfTestSettings,
     "trainer.jobs.probe:self_test",
     "Examines the weights, the VAE and what the model makes of prompts, then trains two short runs on one image, with "

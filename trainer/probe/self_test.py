@@ -94,12 +94,12 @@ def self_test(request: SelfTestRequest, job: Job) -> JobFinished:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     verdict = found.verdict
-    facts: dict[str, object] = {"at_fault": verdict.fault, "message": verdict.message, "notes": verdict.notes}
+    facts: dict[str, object] = {"cause": verdict.cause, "message": verdict.message, "notes": verdict.notes}
     facts |= {"image": str(request.image), "steps": request.num_steps, "measures": found.measures}
     report = request.out / "self_test.json"
     trials = {name: asdict(trial) for name, trial in found.trials.items()}
     write_text(report, json.dumps(_finite({**facts, "trials": trials}), indent=1) + "\n")
-    return JobFinished(verdict.message, (str(report), *paths), verdict.notes, code=0 if verdict.fault == "none" else 1)
+    return JobFinished(verdict.message, (str(report), *paths), verdict.notes, code=0 if verdict.cause == "none" else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class _Found:
 
 
 class _Tester:
-    """Measures and tries until something is at fault, in an order in which each step relies on the ones before."""
+    """Measures and tries until something is wrong, in an order in which each step relies on the ones before."""
 
     def __init__(self, request: SelfTestRequest, scratch: Path, job: Job) -> None:
         self._request, self._scratch, self._job = request, scratch, job
@@ -138,7 +138,7 @@ class _Tester:
             return verdict
         known = self._try("known", self._known, "2 of 3: learning with known settings")
         if known.failure:
-            return self._failed(known.failure)
+            return self._failed(known.failure, has_trained=known.has_trained)
         label = config.family.denoiser.label
         if verdict := of_predictions(known, measures, denoiser=label):
             return self._other_prediction() or verdict
@@ -155,7 +155,7 @@ class _Tester:
         if label not in trained:
             return of_untrained_denoiser(label, join_words(trained), known)
         mine = self._try("config", config, "3 of 3: learning with your settings")
-        culprit = "" if mine.works else self._culprit(mine)
+        culprit = "" if mine.works else self._culprit()
         return of_settings(mine, culprit=culprit, known=known) or passed(known, mine, measures)
 
     def _measure(self, config: Config, what: str) -> Measures:
@@ -164,9 +164,11 @@ class _Tester:
         _free()
         return measures
 
-    def _failed(self, reason: str) -> Verdict:
-        message = "The self-test cannot be carried out: even with settings that are known to work the run fails."
-        return Verdict("unknown", message, (reason,))
+    def _failed(self, reason: str, *, has_trained: bool = False) -> Verdict:
+        if has_trained:
+            message = "Probably this is a bug: training fails even with settings that are known to work."
+            return Verdict("program", message, (reason, "If that does not help, report it with self_test.json."))
+        return Verdict("unknown", "The self-test cannot be carried out, because the run does not start.", (reason,))
 
     def _try(self, name: str, config: Config, what: str, *, num_steps: int | None = None) -> ImageTrial:
         num = num_steps or self._request.num_steps
@@ -196,11 +198,10 @@ class _Tester:
             return None
         return of_prediction_type(_PREDICTION_LABELS[used], _PREDICTION_LABELS[other])
 
-    def _culprit(self, mine: ImageTrial) -> str:
+    def _culprit(self) -> str:
         """Return which settings are wrong: the first group without which the model learns; empty if there is none."""
         config = self._request.config
-        is_high = bool(mine.failure) or mine.diverges
-        for name, with_known, sentence in groups(config, is_high=is_high):
+        for name, with_known, sentence in groups(config):
             changed = with_known(config)
             if changed != config and self._try(name, changed, f"Which setting is wrong: {name}?").works:
                 return sentence
@@ -236,7 +237,7 @@ def _trial(changed: Config, num_steps: int, approved_code: frozenset[str], job: 
         raise StopRequested
     failure = f"{end.message} {end.advice}".strip() if isinstance(end, RunFailed) else ""
     if len(measured) < 2:
-        return ImageTrial(failure=failure, samples=tuple(samples))
+        return ImageTrial(failure=failure, samples=tuple(samples), gradient_norm=max(norms, default=math.nan))
     before, after = measured[0], measured[-1]
     return ImageTrial(
         before.loss, after.loss, failure, tuple(samples), before.by_timestep, max(norms, default=math.nan)

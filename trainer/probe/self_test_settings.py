@@ -24,13 +24,13 @@ KNOWN_RATE = 5e-4
 _KNOWN_RATE_OF_FINE_TUNES = 2e-5
 
 
-def groups(config: Config, *, is_high: bool) -> Iterator[tuple[str, Callable[[Config], Config], str]]:
+def groups(config: Config) -> Iterator[tuple[str, Callable[[Config], Config], str]]:
     """Yield groups of settings: the name, what replaces them by known ones, and the sentence if they are wrong."""
     rate, optimizer = config.training.learning_rate, OPTIMIZERS[config.training.optimizer.name].label
     yield (
         "the learning rate",
         _with_known_rate,
-        f"the learning rate is too {'high' if is_high else 'low'}. It is {rate:g}, and with "
+        f"the learning rate is too {'high' if rate > _known_rate(config) else 'low'}. It is {rate:g}, and with "
         f"{_known_rate(config):g} the model learns",
     )
     yield (

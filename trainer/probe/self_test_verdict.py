@@ -1,4 +1,4 @@
-"""The verdict of a self-test: whether settings, weights or program are at fault, and what to do."""
+"""The verdict of a self-test: whether settings, weights or program are wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 from modules.system.problem import join_words
 
-Fault = Literal["none", "settings", "weights", "program", "unknown"]
+Cause = Literal["none", "settings", "weights", "program", "unknown"]
 
 _CLEAR_FALL = 0.05  # of the loss with settings that are chosen to show within a minute
 _ANY_FALL = 0.01  # with the user's settings: validation losses have no chance in them
@@ -58,6 +58,11 @@ class ImageTrial:
         return not math.isfinite(self.after) or self.after > _DIVERGED * self.before
 
     @property
+    def has_trained(self) -> bool:
+        """Whether it made a step at least."""
+        return math.isfinite(self.gradient_norm)
+
+    @property
     def changes_nothing(self) -> bool:
         """Whether no weight changed: the same weights have the same validation loss, bit for bit."""
         return self.after == self.before
@@ -85,9 +90,9 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is at fault, in a sentence, then what was seen and what to do."""
+    """What is wrong, in a sentence, then what was seen and what to do."""
 
-    fault: Fault
+    cause: Cause
     message: str
     notes: tuple[str, ...] = ()
 
@@ -96,16 +101,16 @@ def of_measures(measures: Measures) -> Verdict | None:
     """Return the verdict on a model whose weights are damaged, as far as they show it; None if they do not."""
     if measures.broken_parts:
         parts = join_words(measures.broken_parts)
-        message = f"The weights are at fault: values of the {parts} are not finite (NaN or infinite)."
+        message = f"The weights are wrong: values of the {parts} are not finite (NaN or infinite)."
         return Verdict("weights", message, ("Download the file again, or choose another one on the Model page.",))
     if measures.random_parts:
         parts = join_words(measures.random_parts)
-        message = f"The weights are at fault: those of the {parts} are random numbers, without any training."
+        message = f"The weights are wrong: those of the {parts} are random numbers, without any training."
         return Verdict("weights", message, ("Choose a complete model, or a file for this part, on the Model page.",))
     if not measures.decoding_error <= _DECODING_ERROR:
         return Verdict(
             "weights",
-            "The VAE is at fault: an image is no longer the same after it has been encoded and decoded.",
+            "The VAE is wrong: an image is no longer the same after it has been encoded and decoded.",
             (
                 f"The mean squared error is {measures.decoding_error:.2g}; up to {_DECODING_ERROR:g} is usual.",
                 "Choose another VAE on the Model page, or a model with its own.",
@@ -116,7 +121,7 @@ def of_measures(measures: Measures) -> Verdict | None:
         much = "small" if measures.latents_rms < lowest else "large"
         return Verdict(
             "weights",
-            f"The VAE is at fault: the latents of the image are much too {much}.",
+            f"The VAE is wrong: the latents of the image are much too {much}.",
             (
                 f"They are {measures.latents_rms:.2g} on average (root mean square), where about 1 is usual and "
                 f"{lowest:g} to {highest:g} possible. The scaling factor in the VAE's config does not fit.",
@@ -141,7 +146,7 @@ def of_predictions(
     at = f", and {worst_share:.1f} times as high at timestep {worst}" if at_each_level else ""
     return Verdict(
         "weights",
-        f"The weights of the {denoiser} are at fault: it predicts the noise worse than a guess.",
+        f"The weights of the {denoiser} are wrong: it predicts the noise worse than a guess.",
         (
             f"Before training its loss is {known.before:.2g}, {share:.0%} of that of a guess without knowledge of "
             f"images{at}.",
@@ -155,7 +160,7 @@ def of_prediction_type(used: str, fitting: str) -> Verdict:
     """Return the verdict on a model that predicts well with another prediction type."""
     return Verdict(
         "settings",
-        f"The settings are at fault: the prediction type is {fitting}, and {used} is set.",
+        f"The settings are wrong: the prediction type is {fitting}, and {used} is set.",
         (f"Set the prediction type to {fitting} on the Model page. With it the model predicts this image well.",),
     )
 
@@ -173,7 +178,7 @@ def of_prompts(measures: Measures) -> Verdict | None:
     )
     return Verdict(
         "weights",
-        f"The text encoder is at fault: the model {'ignores' if ignored else 'does not understand'} prompts.",
+        f"The text encoder is wrong: the model {'ignores' if ignored else 'does not understand'} prompts.",
         (
             f"{seen}.",
             "Its weights or its tokenizer are damaged or those of another model. Choose a complete model, or another "
@@ -186,16 +191,16 @@ def of_known_settings(known: ImageTrial) -> Verdict | None:
     """Return the verdict on a model that does not learn with settings that are known to work; None if it learns."""
     if known.learns:
         return None
-    report = "If that changes nothing, this is a bug: please report it with self_test.json."
+    report = "If that changes nothing, please report it with self_test.json."
     if known.changes_nothing:
         return Verdict(
             "program",
-            "The program is at fault: no weight changes in training, even with settings that are known to work.",
+            "This is a bug: no weight changes in training, even with settings that are known to work.",
             (_why_nothing_changes(known), "Please report it with self_test.json."),
         )
     return Verdict(
         "program",
-        f"Even with settings that are known to work {change_of(known)}: probably the program is at fault.",
+        f"Even with settings that are known to work {change_of(known)}: probably this is a bug.",
         (f"It should fall by more than {_CLEAR_FALL:.0%}. Try more steps (--steps). {report}",),
     )
 
@@ -217,18 +222,18 @@ def of_settings(mine: ImageTrial, *, culprit: str, known: ImageTrial) -> Verdict
         seen = f"With your settings {change_of(mine)}, which is hardly anything."
     works = f"The model works: with settings that are known to work {change_of(known)}."
     if culprit:
-        return Verdict("settings", f"Your settings are at fault: {culprit}.", (seen, works))
+        return Verdict("settings", f"Your settings are wrong: {culprit}.", (seen, works))
     advice = (
         "No single one of them explains it. Begin with a preset for this model, and change one thing after another."
     )
-    return Verdict("settings", "Your settings are at fault: with them the model does not learn.", (seen, works, advice))
+    return Verdict("settings", "Your settings are wrong: with them the model does not learn.", (seen, works, advice))
 
 
 def of_untrained_denoiser(denoiser: str, trained: str, known: ImageTrial) -> Verdict:
     """Return the verdict on settings that train other parts alone."""
     return Verdict(
         "settings",
-        f"Your settings are at fault: they do not train the {denoiser}, only the {trained}.",
+        f"Your settings are wrong: they do not train the {denoiser}, only the {trained}.",
         (
             f"A text encoder alone learns little of what an image shows. Switch on Train for the {denoiser}.",
             f"The model works: with settings that are known to work {change_of(known)}.",

@@ -23,11 +23,11 @@ from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
-_SIZE = (720, 560)
+_SIZE = (720, 530)
 _PHOTO_PX = 150
 _HELP = (
     "Does a run not learn? The model is examined here, then it learns one image by heart, first with settings that are "
-    "known to work, then with yours. So it shows whether the weights, the program or the settings are at fault, and "
+    "known to work, then with yours. So it shows whether the weights, the program or the settings are wrong, and "
     "which ones. It takes a minute or two on a GPU, and touches nothing of your runs."
 )
 _SAMPLES = {
@@ -57,7 +57,7 @@ class SelfTestWindow(Window):
         self.add_footer(above_px=0)
         self.bar = ThinBar(self, self.theme)
         self.bar.pack(fill="x", padx=pad)
-        self.status = WrappedText(self, self.theme, role="strong")
+        self.status = WrappedText(self, self.theme, role="heading")
         self.status.pack(fill="x", padx=pad, pady=(self.theme.px(8), 0))
         self.notes = WrappedText(self, self.theme)
         self.notes.pack(fill="x", padx=pad, pady=(self.theme.px(4), 0))
