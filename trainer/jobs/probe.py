@@ -101,8 +101,8 @@ SELF_TEST = JobSpec(
     "Find out whether the weights, the settings or the program are wrong when a run does not learn.",
     SelfTestSettings,
     "trainer.jobs.probe:self_test",
-    "Examines the weights, the VAE and what the model makes of prompts, then trains two short runs on one image, with "
-    "settings that are known to work and with those of the config. If only these fail, it tries which of them is "
+    "Measures the weights, the VAE and whether the model follows prompts, then trains two short runs on one image, "
+    "with settings that are known to work and with the config's. If only these fail, it tries which of them is "
     "wrong. It writes samples and self_test.json.",
 )
 

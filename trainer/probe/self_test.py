@@ -1,4 +1,4 @@
-"""The self-test of a model: learn one image by heart, with settings that are known to work and with those of a config.
+"""The self-test of a model: memorize one image, with settings that are known to work and with a config's settings.
 
 Before that the model is measured (`model_measures.py`): its weights, its VAE, and whether it follows prompts. Then both
 trials decide between the model, the program and the settings. If only the settings fail, each group of them is

@@ -26,9 +26,9 @@ from ui.widgets.variables import TextVar
 _SIZE = (720, 530)
 _PHOTO_PX = 150
 _HELP = (
-    "Does a run not learn? The model is examined here, then it learns one image by heart, first with settings that are "
-    "known to work, then with yours. So it shows whether the weights, the program or the settings are wrong, and "
-    "which ones. It takes a minute or two on a GPU, and touches nothing of your runs."
+    "Does a run not learn? The model is measured here, then it memorizes one image, first with settings that are known "
+    "to work, then with yours. This shows whether the weights, the program or the settings are wrong, and which ones. "
+    "It takes a minute or two on a GPU, and your runs are not affected."
 )
 _SAMPLES = {
     "image": "The image",
