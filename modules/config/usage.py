@@ -13,7 +13,7 @@ from modules.config.sections.data import Data
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.training import method_in_use
 from modules.data.captions.drawing import CaptionDropout
-from modules.data.inputs import ModelInput, inputs_named
+from modules.data.inputs import ModelInput, inputs_by_name
 from modules.data.references import ReferenceFit
 from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import families_with
@@ -204,7 +204,7 @@ def inputs_of(config: Config) -> tuple[ModelInput, ...]:
     """Return the further inputs that the model gets with each image, in their order."""
     if not _has_denoiser(config):
         return ()
-    return inputs_named(config.family.inputs.get(config.model.variant, ()))
+    return inputs_by_name(config.family.inputs.get(config.model.variant, ()))
 
 
 def inpaints(config: Config) -> bool:

@@ -172,7 +172,7 @@ class BucketRules:
         result = []
         for at_resolution in sizes:
             fit = resize_crop_for(shape.width_px, shape.height_px, at_resolution)
-            bucket = self._not_upscaled(size, part, fit.bucket, angles) if self.never_upscale else fit.bucket
+            bucket = self._smaller_bucket(size, part, fit.bucket, angles) if self.never_upscale else fit.bucket
             bucket = replace(bucket, num_frames=num_frames)
             result.append(resize_crop_for(size.width_px, size.height_px, (bucket,)))
         return tuple(result)
@@ -191,7 +191,7 @@ class BucketRules:
             resolution, step_px=self.step_px, max_aspect_ratio=self.max_aspect_ratio, is_bucketing=self.is_bucketing
         )
 
-    def _not_upscaled(self, size: Size, part: Size | None, bucket: Size, angles: Angles) -> Size:
+    def _smaller_bucket(self, size: Size, part: Size | None, bucket: Size, angles: Angles) -> Size:
         """Return a bucket, or the largest smaller one of about its aspect ratio that the image covers unscaled.
 
         It does so at any of the angles. The part around a mask is at least as large as the mask, rotated with it.

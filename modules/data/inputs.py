@@ -123,7 +123,7 @@ def references_of(inputs: Mapping[str, Value]) -> list[Value]:
     return [inputs[name] for name in REFERENCES if name in inputs]
 
 
-def inputs_named(names: Iterable[str]) -> tuple[ModelInput, ...]:
+def inputs_by_name(names: Iterable[str]) -> tuple[ModelInput, ...]:
     """Return the records of inputs, in the order of their names. Raises KeyError for an unknown name."""
     return tuple(INPUTS[name] for name in names)
 

@@ -124,8 +124,8 @@ def key_rows() -> list[str]:
 def places(config: Config) -> dict[str, Match]:
     """Return what Find shows of each setting, by path."""
     found: dict[str, Match] = {}
-    for match in Index(config).all_matches():
-        found.setdefault(match.path, match)
+    for entry in Index(config)._entries:  # also those that do not apply now
+        found.setdefault(entry.match.path, entry.match)
     return found
 
 

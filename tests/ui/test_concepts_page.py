@@ -103,11 +103,17 @@ def test_cards_show_images_captions_and_problems(window: Window, concepts: Any, 
     assert concepts.filter_bar.count.cget("text") == "1 disabled"
 
 
+def centre_of(grid: Any, number: int) -> tuple[int, int]:
+    """Return the middle of a card on the canvas."""
+    layout, (x, y) = grid.layout(), grid.place_of(number)
+    return x + layout.cell_width // 2, y + layout.cell_height // 2
+
+
 def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     form, grid, canvas = window.app.form, concepts.grid, concepts.grid.canvas
-    press(concepts, window, *grid.centre_of(1))
+    press(concepts, window, *centre_of(grid, 1))
     assert concepts.selected_indices == [1]
-    press(concepts, window, *grid.centre_of(0), state=0x4)
+    press(concepts, window, *centre_of(grid, 0), state=0x4)
     assert concepts.selected_indices == [0, 1]
     press(concepts, window, *grid.switch_of(0))
     assert [c.enabled for c in form.config.concepts] == [False, True]
@@ -119,9 +125,9 @@ def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: p
     assert names(window) == ["cats", "cats", "dogs"]
     assert concepts.selected_indices == [1]
     assert form.config.concepts[1].seed is not None
-    x, y = grid.centre_of(2)
+    x, y = centre_of(grid, 2)
     canvas.event_generate("<ButtonPress-1>", x=x, y=y)
-    target_x, target_y = grid.centre_of(0)
+    target_x, target_y = centre_of(grid, 0)
     canvas.event_generate("<B1-Motion>", x=target_x - 60, y=target_y)
     window.settle()
     assert canvas.find_withtag("target")
@@ -155,7 +161,7 @@ def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: p
     concepts.menu().invoke("Open folder")
     assert window.asked.asked("open_path")
     for _ in range(2):
-        press(concepts, window, *grid.centre_of(1))
+        press(concepts, window, *centre_of(grid, 1))
     assert concepts.editor.path == "concepts.1"
 
 

@@ -15,7 +15,7 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import LatentFactor, Size
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.depth import latent_depth, load_sample_depth
-from modules.data.inputs import REFERENCES, inputs_named
+from modules.data.inputs import REFERENCES, inputs_by_name
 from modules.data.references import ReferenceFit, ReferenceSizes
 from modules.data.tiles import VAE_TILES, Tiling
 from modules.families.protocol import FamilyThatSees, ModelFamily
@@ -202,7 +202,7 @@ class ImageSampler:
         names, factor = self.family.spec.inputs.get(self.family.variant, ()), self.family.spec.latents.factor
         if "depth" in names:
             return [{"depth": move(_depth_map(p, factor), self.device)} for p in prompts]
-        if any(i.reference for i in inputs_named(names)):
+        if any(i.reference for i in inputs_by_name(names)):
             with self.placement.phase(phases.SAMPLE_IMAGES):
                 return [self._references(p) for p in prompts]
         if "masked_image" not in names or not self.family.spec.names_of("vae"):
@@ -214,7 +214,7 @@ class ImageSampler:
                 latents_1CHW = self.family.encode_images(move(images.image_13PP, self.device), generator)
                 masks = {
                     i.name: images.latent_mask(factor) if i.delivery == "mask" else images.mask_by_latents(factor)
-                    for i in inputs_named(names)
+                    for i in inputs_by_name(names)
                     if i.is_mask
                 }
                 on_device = {name: move(mask, self.device) for name, mask in masks.items()}

@@ -106,7 +106,7 @@ class ReconstructionSamples(SampleCallback):
         self._family = family
         self._placement = placement
 
-    def _named(self) -> list[tuple[int, str]]:
+    def _named_images(self) -> list[tuple[int, str]]:
         return [(index, self._name(index)) for index in range(len(self._versions))]
 
     def _sample_share(self, given: tuple[int, int]) -> list[Image.Image]:

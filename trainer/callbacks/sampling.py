@@ -65,7 +65,7 @@ class SampleCallback(ABC):
         self._meeting.offer(self.task, self._sample_share)
 
     @abstractmethod
-    def _named(self) -> list[tuple[int, str]]:
+    def _named_images(self) -> list[tuple[int, str]]:
         """Return the number and the name of each image."""
 
     @abstractmethod
@@ -91,13 +91,13 @@ class SampleCallback(ABC):
 
     def at_end(self, counters: Counters) -> None:
         """Sample after training, if set, unless the last step already did."""
-        first = self._named()[:1]
+        first = self._named_images()[:1]
         if self._settings.at_end and not any(self._files.path(counters.step, i, name).exists() for i, name in first):
             self.sample_all(counters.step)
 
     def sample_all(self, step: int) -> None:
         """Write every image. A failure is a warning and does not end the run, except for a placement bug."""
-        named = self._named()
+        named = self._named_images()
         if not named:
             return
         self._emit(PhaseChanged("sampling", count(len(named), "sample")))
@@ -142,7 +142,7 @@ class SamplingCallback(SampleCallback):
         self._meeting.offer(_TRIAL, self._sample_shortly)
         self._progress = SamplingProgress(0, self._meeting.check, emit)
 
-    def _named(self) -> list[tuple[int, str]]:
+    def _named_images(self) -> list[tuple[int, str]]:
         return [(index, prompt.prompt) for index, prompt in self._prompts()]
 
     def _sample_share(self, given: tuple[int, int]) -> list[Image.Image]:

@@ -140,7 +140,7 @@ def disk_problems(
     number of distinct captions; `free(path)` returns the free bytes of a path's file system.
     """
     need = disk_need(budget, versions, num_captions=num_captions)
-    errors = list(_cannot_be_written(budget.config, need, free))
+    errors = list(_problems_of_places(budget.config, need, free))
     yield from errors or _tight(budget.config, need, total_steps, free)
     yield from _large_captions(budget, num_captions)
 
@@ -259,7 +259,7 @@ def _backs_up(config: Config) -> bool:
     return config.backup.at_end or not config.backup.every.is_never
 
 
-def _cannot_be_written(config: Config, need: disk.DiskNeed, free: FreeBytes) -> Iterator[Problem]:
+def _problems_of_places(config: Config, need: disk.DiskNeed, free: FreeBytes) -> Iterator[Problem]:
     for path, name, what, size in (
         ("output.destination", config.output.destination, "The result", need.result_bytes),
         ("general.workspace_dir", config.general.workspace_dir, "A backup", need.backup_bytes * _backs_up(config)),

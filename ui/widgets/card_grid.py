@@ -85,11 +85,6 @@ class CardGrid(Grid):
             most_px=px(_MOST_CARD_PX), gap_px=px(_GAP_PX), text_px=px(_TEXT_PX), image_share=_IMAGE_SHARE,
         )  # fmt: skip
 
-    def centre_of(self, number: int) -> tuple[int, int]:
-        """Return the middle of a card on the canvas."""
-        layout, (x, y) = self.layout(), self.place_of(number)
-        return x + layout.cell_width // 2, y + layout.cell_height // 2
-
     def edges_of(self, number: int) -> tuple[int, int]:
         """Return the top and the bottom of a card on the screen."""
         top = self.canvas.winfo_rooty() + self.place_of(number)[1]

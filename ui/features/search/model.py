@@ -107,10 +107,6 @@ class Index:
             return SearchResult(matches)
         return SearchResult(self._nearest(words, text), is_nearest=True)
 
-    def all_matches(self) -> tuple[Match, ...]:
-        """Return all settings and options, also those that do not apply now."""
-        return tuple(entry.match for entry in self._entries)
-
     def _rank_matches(self, words: Sequence[str], text: str) -> tuple[Match, ...]:
         key = text.strip().lower()
         ranked = []

@@ -64,11 +64,6 @@ class Checkpoint:
         return FAMILIES[self.kind.family].denoiser
 
     @property
-    def left_over(self) -> tuple[str, ...]:
-        """Tensors under a part's prefix that belong to no layer of it."""
-        return tuple(name for part in self.layouts.values() for name in left_over_names(part, self.tensors))
-
-    @property
     def companions(self) -> dict[str, LazyTensor]:
         """The tensors of further networks that its variant's files have, by their full names."""
         record = published_model(self.kind.model).single_file

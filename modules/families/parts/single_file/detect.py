@@ -26,7 +26,7 @@ def prefixed_names(names: Iterable[str], mark: str, prefix: str = DENOISER_PREFI
     """
     names = list(names)
     theirs = next((p for p in _PREFIXES if any(n.startswith(f"{p}{mark}") for n in names)), prefix)
-    return {_prefixed(name, theirs, prefix): name for name in names}
+    return {_add_prefix(name, theirs, prefix): name for name in names}
 
 
 def denoiser_kind(
@@ -48,6 +48,6 @@ def denoiser_kind(
     return FileKind("part", sentence, model.family, model.name, prediction=prediction, facts=facts)
 
 
-def _prefixed(name: str, theirs: str, prefix: str) -> str:
+def _add_prefix(name: str, theirs: str, prefix: str) -> str:
     is_other = not name.startswith(theirs) or (not theirs and name.startswith(_OTHER_PARTS))
     return name if is_other else f"{prefix}{name.removeprefix(theirs)}"
