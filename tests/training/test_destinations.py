@@ -10,6 +10,8 @@ import pytest
 from modules.config.schema import Config
 from tests.builders.configs import small_config
 from tests.builders.runs import Ran, run
+from trainer.callbacks import saving
+from trainer.callbacks.side_output import DryRunComplete
 from trainer.commands import Command, CommandDesk, Stop
 from trainer.events import Event, ModelSaved, RunStarted, StepFinished, WarningRaised
 from trainer.launch import RunRequest
@@ -121,3 +123,18 @@ def test_a_fork_keeps_the_result_of_its_parent(config: Config) -> None:
         fork = carried_out(RunRequest(longer, kind, Path(parent.finished.backup_path)))  # type: ignore[arg-type]
         assert [Path(e.path) for e in fork.of(ModelSaved) if e.is_final] == [numbered(config, number)]
     assert asked(config).read_bytes() == before
+
+
+def test_the_dry_run_makes_no_folder_for_the_result(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It made and removed a missing one: a run that started at the same time failed as it wrote there."""
+    folder = Path(config.output.destination).parent
+    were_there: list[bool] = []
+
+    def end_write(_done_bytes: int, _total_bytes: int) -> None:
+        were_there.append(folder.exists())
+        raise DryRunComplete
+
+    monkeypatch.setattr(saving, "end_write", end_write)
+    assert run(config).finished.outcome == "finished"
+    assert were_there == [False, False], "of an intermediate save and of the result"
+    assert [file.parent for file in folder.rglob("*")] == [folder]

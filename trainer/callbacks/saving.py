@@ -121,9 +121,14 @@ class SavingCallback:
         ]
 
     def _begin(self, path: Path, counters: Counters) -> None:
-        """Start to write the model to a path and discard it after the first tensor; an existing file stays."""
-        with discarded_write(path.parent), self._values() as values:
-            self._exporter.save(path, values, self._moment(counters), on_written=end_write)
+        """Start to write the model to a path and discard it after the first tensor; an existing file stays.
+
+        Instead of a missing folder its nearest parent is written to: a folder that is made and removed again may be
+        the one to which another run is writing.
+        """
+        folder = next(parent for parent in path.parents if parent.exists())
+        with discarded_write(folder), self._values() as values:
+            self._exporter.save(folder / path.name, values, self._moment(counters), on_written=end_write)
 
     def _moment(self, counters: Counters) -> SaveMoment:
         return SaveMoment(self._now(), counters.step, counters.epoch)
