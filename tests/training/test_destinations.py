@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from modules.config.schema import Config
+from modules.system.file_lock import FileLock, LockTaken, locked_soon
 from tests.builders.configs import small_config
 from tests.builders.runs import Ran, run
 from trainer.callbacks import saving
@@ -15,6 +16,7 @@ from trainer.callbacks.side_output import DryRunComplete
 from trainer.commands import Command, CommandDesk, Stop
 from trainer.events import Event, ModelSaved, RunStarted, StepFinished, WarningRaised
 from trainer.launch import RunRequest
+from trainer.run import finish
 from trainer.run.execute import execute_guarded
 
 
@@ -94,6 +96,24 @@ def test_the_result_of_a_run_that_ended_meanwhile_is_kept(config: Config) -> Non
     again = run(config, resume_from=Path(ran.finished.backup_path))
     assert again.finished.model_path in ("", str(numbered(config, 2)))
     assert (asked(config).read_bytes(), numbered(config, 3).exists()) == (b"precious", False)
+
+
+def test_the_result_of_a_run_that_ends_at_the_same_time_is_kept(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looked for a free name before either had written: the one that wrote first lost its model."""
+
+    def wait(path: Path, *, patience_seconds: float) -> FileLock:
+        asked(config).parent.mkdir(exist_ok=True)
+        asked(config).write_bytes(b"precious")  # by the run that was waited for
+        lock = locked_soon(path, patience_seconds=patience_seconds)
+        with pytest.raises(LockTaken):
+            FileLock(path)
+        return lock
+
+    monkeypatch.setattr(finish, "locked_soon", wait)
+    ran = run(config)
+    assert (asked(config).read_bytes(), ran.finished.model_path) == (b"precious", str(numbered(config, 2)))
 
 
 @pytest.mark.parametrize("is_taken", [False, True])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext, suppress
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.dataset import Dataset
+from modules.system.atomic import make_folder
 from modules.system.file_errors import UnconfirmedError, describe_file_error, plain_reason
-from modules.system.paths import from_root
+from modules.system.file_lock import LockTaken, locked_soon
+from modules.system.paths import from_root, queue_file
 from modules.system.problem import count
 from trainer.callbacks.best import Search
 from trainer.callbacks.saving import BestBy, SavingCallback
@@ -27,6 +32,8 @@ from trainer.step.counters import Counters
 from trainer.step.failures import explain
 from trainer.step.loop import LoopOutcome, Training
 from trainer.step.meeting import Meeting
+
+_PATIENCE_SECONDS = 600.0  # of a run that waits while another one writes its result to the same place
 
 logger = logging.getLogger("darkroom.run")
 
@@ -65,7 +72,8 @@ def end(run: PreparedRun, outcome: LoopOutcome) -> None:
     counters = run.training.counters
     backup = _last_backup(run) if run.setup.config.backup.at_end else None
     best = _best_model(run)
-    result = _save_result(run.setup, run.callbacks.saving, counters, best)
+    with _alone_at(from_root(run.setup.config.output.destination)):
+        result = _save_result(run.setup, run.callbacks.saving, counters, best)
     finish_recipe(run.setup, result, step=counters.step)
     steps = count(counters.step, "step")
     message = {
@@ -209,6 +217,25 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, be
         write(result)
     _record(setup, result, destination, counters)
     return result
+
+
+@contextmanager
+def _alone_at(destination: Path) -> Iterator[None]:
+    """Wait while another run of this user writes its result to a place, so that each finds what the one before wrote.
+
+    Without that, the model of a run that ends at the same time would be replaced. Not being able to lock changes
+    nothing else.
+    """
+    file = queue_file().with_name("results") / f"{zlib.crc32(os.fsencode(destination)):08x}.lock"
+    lock = None
+    with suppress(LockTaken, OSError):
+        make_folder(file.parent)
+        lock = locked_soon(file, patience_seconds=_PATIENCE_SECONDS)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def _free_destination(setup: RunSetup) -> Path:
