@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from modules.families.kinds.identify import identify
 from modules.formats.repository import index_file
 from modules.settings.field import FieldRecord, Section, records_of
 from modules.system.file_errors import is_disk_full
+from modules.system.leftovers import temporary_path
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.model import kind_of
@@ -203,7 +203,7 @@ def _why_not_writable(folder: Path, *, tries_writing: bool) -> str:
         return f"{existing} is not a folder"
     if not tries_writing:
         return "" if os.access(existing, os.W_OK) else f"{existing} is read-only"
-    probe = existing / f".darkroom-probe-{uuid.uuid4().hex[:8]}"
+    probe = temporary_path(existing / "darkroom-probe")  # removed by the next writer there if this is killed
     try:
         probe.write_bytes(b"x" * 4096)  # an empty file can be created even on a full disk
         probe.unlink()
