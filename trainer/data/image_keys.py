@@ -20,6 +20,8 @@ from modules.data.cache.store import EntryStore
 from modules.data.cache.version_keys import VersionKeys
 from modules.data.example import Example
 from modules.data.versions import ImageVersion, ImageVersions, RejectedVersions
+from modules.system.errors import DarkroomError
+from modules.system.file_errors import describe_file_error
 
 _AT_ONCE = 5000  # images
 
@@ -97,14 +99,23 @@ class ImageKeys:
         return ToEncode(numbers, counts)
 
     def read(self, numbers: Iterable[int], *, threads: int) -> Iterator[tuple[int, str]]:
-        """Set the keys of examples and yield their numbers and digests, in order. `threads` read files ahead."""
+        """Set the keys of examples and yield their numbers and digests, in order. `threads` read files ahead.
+
+        Raises DarkroomError for a file that is gone or cannot be read any more.
+        """
         ordered = list(numbers)
         files = (self.versions.dataset.examples[n].image for n in ordered)
         with closing(self.digests.digests(files, threads=threads, verify=self.verify)) as digests:
-            for number, digest in zip(ordered, digests, strict=True):
-                self.check()
-                self._set(number, digest)
-                yield number, digest
+            try:
+                for number, digest in zip(ordered, digests, strict=True):
+                    self.check()
+                    self._set(number, digest)
+                    yield number, digest
+            except OSError as error:  # not left out: it may be a drive with all other images
+                raise DarkroomError(
+                    f"{describe_file_error(error)[0]} It was there when the images were listed.",
+                    advice="Start again to train on the images that are there now. What was encoded is kept.",
+                ) from error
 
     def set_read(self, digests: Mapping[int, str]) -> None:
         """Set the keys of examples whose files another process has read; it saves their digests."""
