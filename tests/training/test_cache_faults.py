@@ -29,7 +29,7 @@ from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
 from trainer.commands import CommandDesk
 from trainer.data.encoders import Encoders
-from trainer.events import CacheFilled, CacheProgress, StepFinished, WarningRaised
+from trainer.events import CacheFilled, CacheProgress, RunFailed, StepFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.run.execute import execute_guarded
 from trainer.run.training_run import prepare
@@ -200,6 +200,8 @@ def test_no_entry_has_the_content_of_another_file_than_its_key(
     with monkeypatch.context() as patch:
         patch.setattr(digests, "_digest_of", digest_of)
         ran = cached(config)
+    if "mask" not in name:
+        assert ran.of(CacheFilled)[0].num_entries == NUM_IMAGES - 1, "the other one was not encoded"
     told = [*(w.message for w in ran.of(WarningRaised)), getattr(ran.ending, "message", "")]
     assert [t for t in told if f"{file} cannot be used (it was changed while" in t], told
     file.write_bytes(old)
@@ -209,6 +211,22 @@ def test_no_entry_has_the_content_of_another_file_than_its_key(
     found, expected = entries(config), entries(anew)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[k][n], expected[k][n]) for k in expected for n in expected[k])
+
+
+def test_an_image_that_is_deleted_meanwhile_is_named(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, last = digests._digest_of, tmp_path / "images" / "004.png"
+
+    def digest_of(path: Path) -> str:
+        last.unlink(missing_ok=True)
+        return plain(path)
+
+    monkeypatch.setattr(digests, "_digest_of", digest_of)
+    ending = cached(config).ending
+    assert isinstance(ending, RunFailed)
+    assert ending.message == f"{last} does not exist. It was there when the images were listed."
+    assert "What was encoded is kept." in ending.advice
 
 
 def test_a_file_that_was_only_touched_is_used(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,8 +127,9 @@ class Caches:
             )
             num_built = self._merge(missing, sides) if self._is_shared else missing.num_found
         self._report(built)
-        self._report_entries("images", np.concatenate([side.keys.all_set for side in sides]), num_built, store)
         broken = {b.key for b in built if b.problem}
+        keys_NK = np.concatenate([side.keys.all_set for side in sides])
+        self._report_entries("images", keys_NK, num_built, store, num_broken=len(broken))
         return frozenset().union(*(side.keys.examples_with(broken) for side in sides))
 
     def _merge(self, missing: MissingImages, sides: Sequence[ImageKeys]) -> int:
@@ -307,13 +308,18 @@ class Caches:
         if overflowed:
             self.emit(overflow_warning(overflowed))
 
-    def _report_entries(self, what: str, keys_NK: Keys, num_built: int, store: EntryStore) -> None:
-        """Report the entries with these keys, of which some may occur several times, as those that the run uses."""
+    def _report_entries(
+        self, what: str, keys_NK: Keys, num_built: int, store: EntryStore, *, num_broken: int = 0
+    ) -> None:
+        """Report the entries with these keys, of which some may occur several times, as those that the run uses.
+
+        Of the `num_built` ones `num_broken` could not be stored.
+        """
         used_NK = distinct(keys_NK)
         self.used.append(used_NK)
         if len(used_NK):
             num_bytes = int(store.sizes(used_NK).sum())
-            self.emit(CacheFilled(what, len(used_NK), len(used_NK) - num_built, num_bytes))
+            self.emit(CacheFilled(what, len(used_NK) - num_broken, len(used_NK) - num_built, num_bytes))
 
 
 def overflow_warning(files: list[str]) -> WarningRaised:
