@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 from diffusers.models.attention import BasicTransformerBlock
+from diffusers.models.normalization import RMSNorm
 from diffusers.models.resnet import ResnetBlock2D
 from torch import nn
 
@@ -15,6 +16,7 @@ from benchmarks.gpu.models import device_of, small_run
 from benchmarks.gpu.stage import Case, Check, Found, Request, at_most
 from benchmarks.loop_speed import run_setup
 from modules.families.attention import ATTENTIONS, usable_attentions
+from modules.families.parts.fused_norms import fuse_norms
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.registry import COMPUTED
 from modules.system.devices import CPU, Device, move
@@ -49,6 +51,7 @@ def cases(request: Request) -> Sequence[Case]:
             _seeded(lambda: ResnetBlock2D(in_channels=width, temb_channels=None, groups=8)),
             (1, width, 16, 16),
         ),
+        "RMS norm": (_seeded(lambda: _fused_norm(width)), (1, tokens, width)),
     }
     return (
         *(Case(name, partial(_block, device, *block)) for name, block in blocks.items()),
@@ -62,6 +65,14 @@ def cases(request: Request) -> Sequence[Case]:
 def _seeded(build: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     return build()
+
+
+def _fused_norm(channels: int) -> nn.Module:
+    """Return an RMS norm of diffusers as runs on a GPU compute it."""
+    norm: nn.Module = RMSNorm(channels, eps=1e-5)
+    nn.init.normal_(next(norm.parameters()))
+    fuse_norms(norm)
+    return norm
 
 
 def _block(device: Device, block: nn.Module, shape: tuple[int, ...], _seconds: float) -> Iterator[Found]:

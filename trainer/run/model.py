@@ -18,6 +18,7 @@ from modules.config.sections.training import filtered_layers
 from modules.config.usage import needs_autocast, rate_factor_of, trained_parts, trains_on_pixels
 from modules.families.embeddings import Word
 from modules.families.parts.attention_processor import set_attention
+from modules.families.parts.fused_norms import fuse_norms
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.families.spec import DENOISERS, PartSpec
 from modules.memory.compiled_blocks import Compilation
@@ -98,6 +99,8 @@ def prepare_parts(family: ModelFamily, precision: Precision) -> None:
     """
     for part in family.parts.values():
         precision.prepare(part.module)
+        if part.spec.role in DENOISERS and precision.device.type == "cuda":
+            fuse_norms(part.module)
 
 
 def _prepare(family: ModelFamily, precision: Precision, channels_last: Collection[str]) -> None:
