@@ -17,6 +17,7 @@ from modules.memory.recording import Call, Kind, PassSize, Program, Recording
 from modules.memory.replay import Replay
 
 _IMAGE_BYTES = 3 * 4  # of a pixel in float32
+_OPERATIONS_OF_NORM = 8  # of an RMS norm that is written out
 Plans = Mapping[str, PartPlan]
 
 
@@ -319,9 +320,13 @@ class Passes:
         counts: tuple[int, int, int] = self._once(key, run)
         return counts
 
-    def num_operations(self, part: str) -> int:
-        """Return the number of operations of a part's passes over a batch, each of them once."""
-        return sum(_num_operations(r, r.programs[-1]) for r in self._recordings[part].values())
+    def num_operations(self, part: str, *, fuses_norms: bool) -> int:
+        """Return the number of operations of a part's passes over a batch, each of them once.
+
+        `fuses_norms`: an RMS norm of diffusers is one of them, as without autocast on a GPU.
+        """
+        of_norm = 1 if fuses_norms else _OPERATIONS_OF_NORM
+        return sum(_num_operations(r, r.programs[-1], of_norm) for r in self._recordings[part].values())
 
     def _peak_without_gradient(self, plan: PartPlan, part: str, name: str, size: PassSize) -> int:
         replay = self._replay(Tape(), plan, part, name, size, records=False)
@@ -352,10 +357,16 @@ class Passes:
         return self._known[key]
 
 
-def _num_operations(recording: Recording, program: Program) -> int:
+def _num_operations(recording: Recording, program: Program, of_norm: int) -> int:
     """Return the operations of a program and of its blocks, as often as they are called."""
-    inside = (_num_operations(recording, recording.programs[s.program]) for s in program.steps if isinstance(s, Call))
-    return sum(not isinstance(s, Call) for s in program.steps) + sum(inside)
+    return sum(
+        _num_operations(recording, recording.programs[step.program], of_norm)
+        if isinstance(step, Call)
+        else of_norm
+        if step.kind == "norm"
+        else 1
+        for step in program.steps
+    )
 
 
 def count(shapes: Any) -> int:

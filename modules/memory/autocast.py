@@ -18,6 +18,8 @@ WEIGHTS, COMPUTED, SINGLE = torch.float64, torch.float16, torch.float32
 """The dtypes that stand for the weights' dtype, the dtype of autocast's results, and float32."""
 
 ATTENTION = "scaled_dot_product_attention"
+NORM = "rms_norm_of_weights"
+"""An RMS norm that returns the dtype of its weights: it casts by itself where autocast is on (`trace.py`)."""
 _HALF = frozenset(
     [
         "linear",
@@ -105,6 +107,8 @@ def kind_of(name: str, made: Sequence[torch.Tensor], weights: Sequence[str]) -> 
     has_weight = bool(weights) and weights[0].endswith(".weight")
     if name == ATTENTION:
         return "attention"
+    if name == NORM:
+        return "norm"
     if name == "embedding" and has_weight:
         return "embedding"
     if name == "linear" and has_weight:

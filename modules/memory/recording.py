@@ -15,11 +15,22 @@ from typing import Any, Literal
 
 Shape = tuple[int, ...]
 Kind = Literal[
-    "linear", "conv", "embedding", "attention", "half", "single", "weights", "compute", "float32", "complex", "other"
+    "linear",
+    "conv",
+    "embedding",
+    "attention",
+    "norm",
+    "half",
+    "single",
+    "weights",
+    "compute",
+    "float32",
+    "complex",
+    "other",
 ]
-"""Linear layers, convolutions, lookups and fused attention; other functions that autocast computes in 16 bits ("half")
-or in float32 ("single"); casts to the dtype of the weights, of autocast's results or to float32; functions whose
-results are complex, each of two floats of 32 bits; everything else.
+"""Linear layers, convolutions, lookups, fused attention and RMS norms of diffusers; other functions that autocast
+computes in 16 bits ("half") or in float32 ("single"); casts to the dtype of the weights, of autocast's results or to
+float32; functions whose results are complex, each of two floats of 32 bits; everything else.
 """
 
 SIZES = ("1", "L", "S", "H", "W", "SS", "SL", "LL")

@@ -117,6 +117,8 @@ class Replay:
         if step.kind == "linear" and (form := self.plan.format_of(path)) is not None:
             num_out = self._counts[step.results[0].count]
             results = [self._multiply_quantized(path, operands[0], num_out, form)]
+        elif step.kind == "norm":
+            results = [self._replay_norm(step, names[0], operands[0])]
         else:
             results = self._replay_operation(step, names, operands)
         if not path:
@@ -146,6 +148,28 @@ class Replay:
             self._save(step, [*taken, *weights, *results[-len(step.results) or len(results) :]], needs, target)
             self._mark(step, operands, results, names, is_trained)
         return results
+
+    def _replay_norm(self, step: Operation, name: str, x: Array) -> Array:
+        """Return an RMS norm of diffusers in the dtype of its weights, which it casts to by itself.
+
+        Without autocast it is one kernel, as a GPU has it (`modules/families/parts/fused_norms.py`); with it a copy in
+        float32 is saved, and squares and products in float32 are there meanwhile.
+        """
+        out = self._result(step.results[0], self.plan.weight_bytes)
+        is_trained = self.plan.is_trained(name.rpartition(".")[0])
+        needs_grad = self._records and (x.needs_grad or is_trained)
+        is_fused = not self.plan.autocast_bytes
+        single = x if is_fused else self.to(replace(x, numel=out.numel), FLOAT32_BYTES)
+        scales = self._result(step.extras[0], FLOAT32_BYTES)
+        if not is_fused:
+            self.new(out.numel, FLOAT32_BYTES)
+        self._count_trained([name])
+        if needs_grad:
+            self._keep(x, single, scales)
+            if is_trained and not is_fused:
+                self._keep(self._like(out))
+            self.tape.mark(2 * out.numel * (out.item_bytes if is_fused else FLOAT32_BYTES))
+        return replace(out, needs_grad=needs_grad)
 
     def _save(self, step: Operation, known: Sequence[Array | None], needs: Sequence[bool], item_bytes: int) -> None:
         places = dict.fromkeys(p for saves, need in zip(step.saves, needs, strict=True) if need for p in saves)

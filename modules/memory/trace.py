@@ -4,7 +4,8 @@ The pass runs under an imitation of CUDA's autocast (`autocast.py`). A value end
 autograd saves is asked of autograd: each distinct call is repeated with a gradient for one operand at a time. Passes at
 several sizes make one recording for all sizes (`pass_events.py`).
 
-Attention counts as a fused kernel, which never has the matrix of tokens by tokens: GPUs compute it so.
+Attention counts as a fused kernel, which never has the matrix of tokens by tokens: GPUs compute it so. An RMS norm of
+diffusers is one operation, whose memory the replay knows (`rms_norm_of_weights`).
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 from torch.utils._pytree import tree_leaves, tree_map
 
-from modules.memory.autocast import ATTENTION, WEIGHTS, as_autocast, is_cast, kind_of, length_of
+from modules.memory.autocast import ATTENTION, NORM, WEIGHTS, as_autocast, is_cast, kind_of, length_of
 from modules.memory.pass_events import BlockEnd, BlockStart, FunctionCall, PassEvents, ValueRelease, recording_of
 from modules.memory.recording import PassSize, Recording
 
 # Some versions of transformers have the layers of CLIP inside another module.
 _INNER_MODULE = "text_model."
-_GRADIENT_BYTES = 4  # of the logarithms of sums that fused attention keeps for its backward pass
+_GRADIENT_BYTES = 4  # of the logarithms of sums that fused attention keeps, and of the scales that a norm keeps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,6 +148,14 @@ class _SavedValues:
     extras: tuple[tuple[int, int], ...]
 
 
+def rms_norm_of_weights(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return what has the shape of an RMS norm of x, in the dtype of its weights: one operation of a recording."""
+    if has_torch_function((x, weight)):
+        result: torch.Tensor = handle_torch_function(rms_norm_of_weights, (x, weight), x, weight)
+        return result
+    return x.new_empty(x.shape, dtype=weight.dtype)
+
+
 class _Recorder(TorchFunctionMode):
     """Notes each function that is called, under an imitation of autocast."""
 
@@ -224,6 +233,10 @@ class _Recorder(TorchFunctionMode):
             logarithms = (query.numel() // query.shape[-1], _GRADIENT_BYTES)
             everything = tuple(range(len(order) + num_results + 1))
             return _SavedValues((everything,) * len(order), (logarithms,))
+        if call.name == NORM:
+            x = call.tensors()[0]
+            scales = (x.numel() // x.shape[-1], _GRADIENT_BYTES)
+            return _SavedValues(((0, len(order) + num_results),) * len(order), (scales,))
         signature = f"{call.func}{tree_map(lambda leaf: _describe_leaf(leaf, order), call.cast)}"
         if signature not in self._saved:
             self._saved[signature] = _saved_by_autograd(call, order, num_results)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from diffusers.models.normalization import RMSNorm
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -121,3 +123,30 @@ def give_weights(
                 part._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
         plain = {name: value for name, value in vars(part).items() if isinstance(value, torch.Tensor)}
         vars(part).update({name: torch.empty(value.shape, dtype=value.dtype) for name, value in plain.items()})
+
+
+def real_norms(module: nn.Module, *, is_fused: bool) -> None:
+    """Let the RMS norms of diffusers compute again where a recording has put something else in their place.
+
+    `is_fused`: as one kernel of a GPU, which the CPU does not have (`modules/families/parts/fused_norms.py`).
+    """
+    for norm in module.modules():
+        if type(norm) is RMSNorm and norm.weight is not None and norm.bias is None:
+            norm.__dict__.pop("forward", None)
+            if is_fused:
+                norm.forward = partial(_FusedNorm.apply, norm.weight)
+
+
+class _FusedNorm(torch.autograd.Function):
+    """What a fused RMS norm holds in memory, without values: it saves its input and the scale of each row."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return the output (..., channels), in the dtype of x."""
+        ctx.save_for_backward(x, torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device), weight)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
+        """Return the gradient of x."""
+        return None, torch.empty_like(ctx.saved_tensors[0])

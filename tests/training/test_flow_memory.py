@@ -31,7 +31,7 @@ from modules.system.factories import load_factory
 from tests.builders.adapter_plans import LORA_MEMORY
 from tests.builders.editing_models import EDITING_MODELS
 from tests.builders.flow_models import FLOW_MODELS, WITH_VARIANTS, flow_model
-from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter
+from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter, real_norms
 from tests.builders.pipelines import load_tiny
 
 RANK = 8
@@ -121,6 +121,7 @@ def measured(name: str, trains: str, mode: Any, *, autocasts: bool = True) -> in
             module, dtype=BF16, adapter_dtype=torch.float32, learns=lambda n: trains == "full" or is_adapter(n)
         )
         traced = load_factory(model.passes)(module, spec)["forward"]
+        real_norms(module, is_fused=not autocasts)
         forward = create_checkpointed_forward(
             module,
             train_device=CPU,

@@ -204,6 +204,8 @@ class StepTimes:
         part, run = self._part, self._budget.run
         settings, training = config.part(part.name), config.training
         dtype = settings.dtype
+        has_autocast = training.precision in ("bfloat16", "float16") and needs_autocast(config)
+        fuses_norms = self._budget.on_gpu and not has_autocast
         return StepFacts(
             num_weights=self._num_weights,
             weight_bytes=_stored_bytes(dtype),
@@ -214,9 +216,9 @@ class StepTimes:
             num_encoder_weights=self._num_encoder_weights,
             trains_weights=run.plans[part.name].trains == "full",
             checkpointing=_mode_of(part, settings.checkpointing),
-            num_operations=self._budget.passes.num_operations(part.name),
+            num_operations=self._budget.passes.num_operations(part.name, fuses_norms=fuses_norms),
             num_factors=self._num_factors,
-            has_autocast=training.precision in ("bfloat16", "float16") and needs_autocast(config),
+            has_autocast=has_autocast,
             offloads_activations=settings.offload_activations and settings.checkpointing not in ("off", "selective"),
             offload_fraction=settings.offload_fraction,
             unpacking_bytes=_unpacking_bytes(dtype),

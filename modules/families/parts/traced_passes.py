@@ -11,7 +11,7 @@ from diffusers.models.normalization import RMSNorm
 
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
-from modules.memory.trace import TracedPass
+from modules.memory.trace import TracedPass, rms_norm_of_weights
 
 _NUM_SIZES = 6  # height, width, crop and target size of an image: SDXL's size conditioning
 
@@ -110,11 +110,10 @@ def autoencoder_passes(vae: Any, image_channels: int, channels: int, *, factor: 
 
 
 def cast_norms(module: Any) -> None:
-    """Let the RMS norms of a module that is traced cast to the dtype of their weights.
+    """Let each RMS norm of a module that is traced be one operation, with a result in the dtype of the norm's weights.
 
-    diffusers' class does so only for weights of 16 bits, which no dtype stands for while a pass is traced. With weights
-    in float32 the cast changes nothing, so that the recording holds for every dtype. Without it the estimate had all
-    that follows a norm in float32, twice as large as in a run.
+    diffusers' class casts only to weights of 16 bits, which no dtype stands for while a pass is traced. What the norm
+    needs meanwhile depends on the run (`modules/families/parts/fused_norms.py`).
     """
     for norm in module.modules():
         if isinstance(norm, RMSNorm) and norm.weight is not None and norm.bias is None:
@@ -122,7 +121,4 @@ def cast_norms(module: Any) -> None:
 
 
 def _normalize(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:
-    variance = hidden_states.to(torch.float32).pow(2).mean(-1, keepdim=True)
-    scaled = hidden_states * torch.rsqrt(variance + norm.eps)
-    product: torch.Tensor = scaled.to(norm.weight.dtype) * norm.weight
-    return product
+    return rms_norm_of_weights(hidden_states, norm.weight)
