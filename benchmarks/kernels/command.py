@@ -30,6 +30,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--side", type=int, default=1024, help="pixels of a side of the images (default: 1024)")
     parser.add_argument("--batch", type=int, default=1, help="images of a batch (default: 1)")
     parser.add_argument("--dtype", default="bfloat16", help="of the frozen weights (default: bfloat16)")
+    parser.add_argument(
+        "--autocast", action="store_true", help="count steps under autocast, whether they need it or not"
+    )
     parser.add_argument("--operations", action="store_true", help="also show the most frequent operations")
     parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
 
@@ -44,9 +47,10 @@ def _count(options: argparse.Namespace) -> int:
         for mode in options.checkpointing:
             settings = {"checkpointing": mode, "dtype": options.dtype}
             config = lora_config(model.family, side_px=options.side, batch_size=options.batch, **settings)
-            counts = counted_step(model, config)
-            found[f"{name}, checkpointing {mode}"] = asdict(counts)
-            sys.stdout.write(f"{name}, checkpointing {mode}: {counts}\n")
+            counts = counted_step(model, config, autocasts=options.autocast)
+            title = f"{name}{', autocast' if options.autocast else ''}, checkpointing {mode}"
+            found[title] = asdict(counts)
+            sys.stdout.write(f"{title}: {counts}\n")
             if options.operations:
                 for operation, (number, traffic) in list(counts.by_operation.items())[:_SHOWN]:
                     sys.stdout.write(f"    {operation:48}{number:8,}{traffic / 1e9:9.2f} GB\n")

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import torch
 
@@ -33,6 +34,7 @@ from modules.system.devices import CPU, dtype_of
 from modules.system.factories import load_factory
 from trainer.methods.build import build_method
 from trainer.methods.protocol import StepContext
+from trainer.run import model as run_model
 from trainer.run.machine import Machine
 from trainer.run.model import prepare_for_training
 from trainer.run.stepper import build_stepper
@@ -85,13 +87,19 @@ def lora_config(family: str, *, side_px: int, batch_size: int = 1, **changes: An
     return decode(tree).config
 
 
-def counted_step(model: CountedModel, config: Config, configs: Configs | None = None) -> Counts:
-    """Return the counts of a step of a config after its first ones. `configs` of parts replace the published ones."""
+def counted_step(
+    model: CountedModel, config: Config, configs: Configs | None = None, *, autocasts: bool = False
+) -> Counts:
+    """Return the counts of a step of a config after its first ones. `configs` of parts replace the published ones.
+
+    `autocasts`: it runs under autocast even if it does not need it.
+    """
     configs = configs or shipped_configs(model.published)
     counter = KernelCounter()
-    with fake_gpu():
+    needs = mock.patch.object(run_model, "needs_autocast", return_value=True) if autocasts else nullcontext()
+    with needs, fake_gpu():
         training = config.training
-        precision = Precision(training.precision, GPU, training.autocast_cache, needs_autocast(config))
+        precision = Precision(training.precision, GPU, training.autocast_cache, autocasts or needs_autocast(config))
         machine = Machine(GPU, CPU, precision, guard=None)
         family = model.assemble(_parts(model.family, config, configs), configs["scheduler"])
         adapters, groups = prepare_for_training(family, config, machine)

@@ -62,6 +62,21 @@ def test_a_norm_of_torchs_own_is_one_kernel_and_so_is_its_gradient() -> None:
 
 
 @pytest.mark.full
+def test_a_step_of_z_image_has_no_norm_that_is_written_out(tiny_z_image: Path) -> None:
+    """With autocast, whose norms are diffusers' own, one is eight operations forward, with a square among them."""
+    configs = folder_configs(tiny_z_image, CheckpointTraits("z_image"), ("transformer", "text_encoder", "vae"))
+    toy = replace(MODELS["z-image"], text={"states": (1, 32, configs["transformer"]["cap_feat_dim"])})
+    fused, written_out = (
+        counted_step(toy, lora_config("z_image", side_px=64), configs, autocasts=autocasts).by_operation
+        for autocasts in (False, True)
+    )
+    assert "pow" not in fused
+    assert fused["_fused_rms_norm"][0] >= fused["_fused_rms_norm_backward"][0] > 10
+    assert written_out["pow"][0] > 2 * fused["_fused_rms_norm"][0]
+    assert "_fused_rms_norm" not in written_out
+
+
+@pytest.mark.full
 def test_a_step_is_counted_and_recomputing_adds_kernels(tiny_sdxl: Path) -> None:
     plain, checkpointed = counted(tiny_sdxl), counted(tiny_sdxl, checkpointing="block")
     assert plain.kernels > plain.products > 100
