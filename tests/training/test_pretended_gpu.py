@@ -246,9 +246,9 @@ def test_weights_that_wait_are_pinned_while_memory_is_free(
 ) -> None:
     """Torch takes 64 bytes for these 36, or some that it keeps pinned."""
     monkeypatch.setattr(transfers, "free_memory", lambda: transfers._LEFT_FREE_BYTES + 64 - missing)
-    with pretended_gpu():
+    with pretended_gpu(), monkeypatch.context() as patch:
         stats = {"allocated_bytes": {"current": 100 + kept}, "active_bytes": {"current": 100}}
-        monkeypatch.setattr(torch.cuda, "host_memory_stats_as_nested_dict", lambda: stats)
+        patch.setattr(torch.cuda, "host_memory_stats_as_nested_dict", lambda: stats)
         weight = torch.ones(3, 3, device="cuda")
         waiting = transfers.on_temp_device(weight, train_device=Device("cuda"), temp_device=CPU)
         assert (waiting.device.type, waiting.is_pinned()) == ("cpu", is_pinned)

@@ -116,8 +116,8 @@ def test_a_gpu_computes_what_a_cpu_does(
     with monkeypatch.context() as patch:
         patch.setattr(products, "computes_in_8_bits", lambda packed: True)
         expected = passed(layer, x, gradient)
-    with pretended_gpu():
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    with pretended_gpu(), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
         found = passed(layer.to("cuda"), x.to("cuda"), gradient.to("cuda"))
         assert products.computes_in_8_bits(layer.packed)
         for a, b in zip(found, expected, strict=True):
@@ -166,8 +166,8 @@ def test_what_has_no_product_is_computed_in_16_bits_and_said_once(
 ) -> None:
     layer, x = QuantizedLinear(random_layer(48, inner).bfloat16(), COMPUTED[name]), random_input(5, inner)
     gradient = random_input(5, 48, dtype=torch.bfloat16)
-    with pretended_gpu():
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    with pretended_gpu(), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
         there = layer.to("cuda")
         for _ in range(2):
             _, of_x = passed(there, x.bfloat16().to("cuda"), gradient.to("cuda"))
