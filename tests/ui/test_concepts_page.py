@@ -28,6 +28,7 @@ from ui.loop.background import Background
 from ui.widgets.controls import Button, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.image_viewer import ImageViewer
+from ui.widgets.theme import Theme
 
 
 @pytest.fixture
@@ -107,6 +108,24 @@ def centre_of(grid: Any, number: int) -> tuple[int, int]:
     """Return the middle of a card on the canvas."""
     layout, (x, y) = grid.layout(), grid.place_of(number)
     return x + layout.cell_width // 2, y + layout.cell_height // 2
+
+
+def test_the_gaps_between_the_images_of_a_card_follow_the_mode(
+    window: Window, concepts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stayed dark in light mode."""
+    gaps: list[str] = []
+
+    def collage_with(paths: Any, width: int, height: int, *, gap_colour: str, cache: Any) -> Image.Image:
+        gaps.append(gap_colour)
+        return Image.new("RGB", (width, height))
+
+    monkeypatch.setattr("ui.features.concepts.page.collage", collage_with)
+    window.wait_until(lambda: concepts.grid.canvas.find_withtag("photo"), "thumbnails")
+    window.app.preferences.change(appearance="light")
+    window.wait_until(lambda: gaps, "the images again")
+    assert set(gaps) == {Theme("light").colour("card")}
+    window.app.preferences.change(appearance="dark")
 
 
 def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def full_window(window: Window, tmp_path: Path) -> Window:
 
 
 def fill(window: Window, tmp_path: Path) -> None:
-    """Give a window a concept, a prompt, an embedding and two runs."""
+    """Give a window two concepts, a prompt, an embedding and two runs."""
     folder = tmp_path / "images"
     folder.mkdir()
     for name in "abc":
@@ -73,7 +73,7 @@ def fill(window: Window, tmp_path: Path) -> None:
     )
     context = window.app.context
     context.form.load(config, Source("full"))
-    items.add(context.form, "concepts", [Concept(path=str(folder))])
+    items.add(context.form, "concepts", [Concept(path=str(folder)), Concept(path=str(folder))])
     for number in (1, 2):
         events = [(0.0, started(tmp_path)), (1.0, validated(1, 0.5, 0.5, 1))]
         write_run(tmp_path / "workspace", f"2026-03-0{number}_12-00-00", events)

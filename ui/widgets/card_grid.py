@@ -42,7 +42,8 @@ class CardGrid(Grid):
         self._input = GridInput(self, handler)
 
     def apply_theme(self) -> None:
-        """Apply the colours of the current mode."""
+        """Apply the colours of the current mode, which the gaps inside of an image have, too."""
+        self.photos.close()
         self._shapes.forget()
         super().apply_theme()
 

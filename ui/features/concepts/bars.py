@@ -19,7 +19,6 @@ from ui.widgets.variables import TextVar, keep
 
 _SEARCH_SECONDS = 0.15
 _ALL_KINDS = "All types"
-_LEAST_ENTRY = 100  # design pixels, in which its hint can be read in part
 
 
 class EnableVisible(Protocol):
@@ -103,8 +102,8 @@ class FilterBar(Panel):
 
     def _make_room(self) -> None:
         """Put what applies to the shown concepts into a second line where one is too narrow."""
-        others = [widget for widget in (*self._filters[1:], self._shown) if widget.winfo_manager()]
-        needed = self._px(_LEAST_ENTRY) + sum(widget.winfo_reqwidth() + self._px(GAP) for widget in others)
+        in_line = [widget for widget in (*self._filters, self._shown) if widget.winfo_manager()]
+        needed = sum(widget.winfo_reqwidth() + self._px(GAP) for widget in in_line)
         if needed > self.winfo_width() > 1:
             self._shown.grid(row=1, column=0, columnspan=len(self._filters) + 1, sticky="ew", pady=(self._px(GAP), 0))
         else:
