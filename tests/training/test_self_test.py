@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from modules.config.codec import export_file
 from modules.config.presets import list_presets
 from modules.config.schema import Config
 from modules.diffusion.flow import FlowProcess
@@ -381,6 +382,20 @@ def test_what_is_refused_on_the_command_line(
     monkeypatch.chdir(tmp_path)
     assert main(["self-test", "#demo", "--set", "training.trains=vae", "--steps", "5"]) != 0
     assert "trains the VAE" in capsys.readouterr().err
+
+
+def test_the_command_line_states_the_verdict_then_what_to_do(
+    demo: Demo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.change_weights("unet", with_nan)
+    file = tmp_path / "config.json"
+    export_file(demo.config(), file)
+    assert main(["self-test", str(file), "--out", str(tmp_path / "out"), "--steps", "5"]) == 1
+    printed = capsys.readouterr()
+    message, advice = printed.err.splitlines()[-2:]
+    assert message == "The weights are wrong: values of the UNet are not finite (NaN or infinite)."
+    assert advice == "Download the file again, or choose another one on the Model page."
+    assert str(tmp_path / "out" / "self_test.json") in printed.out
 
 
 def test_an_image_that_cannot_be_read_is_refused_before_a_run(

@@ -144,8 +144,8 @@ def _finish(end: JobFinished | JobStopped, show: Callable[[JobEvent], None], met
     elif isinstance(end, JobStopped) or not end.paths:
         meter.line(end.message)
     else:
-        for note in end.notes:
-            meter.line(note)
+        for line in (end.message, *end.notes) if end.notes else ():
+            meter.line(line)
         sys.stdout.write("".join(f"{path}\n" for path in end.paths))
     return STOPPED if isinstance(end, JobStopped) else end.code
 
