@@ -62,7 +62,7 @@ def test_a_norm_of_torchs_own_is_one_kernel_and_so_is_its_gradient() -> None:
 
 
 @pytest.mark.full
-def test_a_step_of_z_image_has_no_norm_that_is_written_out(tiny_z_image: Path) -> None:
+def test_the_norms_of_a_step_of_z_image_are_one_kernel_each(tiny_z_image: Path) -> None:
     """With autocast, whose norms are diffusers' own, one is eight operations forward, with a square among them."""
     configs = folder_configs(tiny_z_image, CheckpointTraits("z_image"), ("transformer", "text_encoder", "vae"))
     toy = replace(MODELS["z-image"], text={"states": (1, 32, configs["transformer"]["cap_feat_dim"])})
@@ -70,9 +70,9 @@ def test_a_step_of_z_image_has_no_norm_that_is_written_out(tiny_z_image: Path) -
         counted_step(toy, lora_config("z_image", side_px=64), configs, autocasts=autocasts).by_operation
         for autocasts in (False, True)
     )
-    assert "pow" not in fused
-    assert fused["_fused_rms_norm"][0] >= fused["_fused_rms_norm_backward"][0] > 10
-    assert written_out["pow"][0] > 2 * fused["_fused_rms_norm"][0]
+    number = fused["_fused_rms_norm"][0]
+    assert number >= fused["_fused_rms_norm_backward"][0] > 10
+    assert written_out["pow"][0] - fused["pow"][0] > number  # gradients of squares have some, too
     assert "_fused_rms_norm" not in written_out
 
 
