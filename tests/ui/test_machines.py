@@ -62,7 +62,7 @@ def test_a_machine_is_added_checked_and_trains_the_next_run(
     assert not bar.machine.winfo_manager()  # there is no choice
     machines, remote = opened(ready), server.remote
     machines.buttons["check"].invoke()
-    assert "A name of a machine" in machines.findings.cget("text")
+    assert "A machine's name" in machines.findings.cget("text")
     texts(machines, name="box", host=remote.host, port=str(remote.port), key_file=remote.key_file)
     texts(machines, folder=remote.folder, python=remote.python, num_devices="two")
     machines.buttons["check"].invoke()
@@ -306,7 +306,7 @@ def test_the_record_of_a_rented_machine_is_edited(window: Window) -> None:
     )
     window.asked.answers = {"choose": "cancel"}
     machines.buttons["remove"].invoke()
-    assert "It stays rented, and costs" in str(window.asked.asked("choose"))
+    assert "It stays rented and " in str(window.asked.asked("choose"))
     machines.close()
 
 

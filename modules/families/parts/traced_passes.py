@@ -57,6 +57,10 @@ def packed_passes(
         made = {
             "hidden_states": torch.empty(size.batch, num_patches, config.in_channels),
             "encoder_hidden_states": torch.empty(size.batch, size.tokens, config.joint_attention_dim),
+        }
+        if pooled_width := config.get("pooled_projection_dim"):
+            made["pooled_projections"] = torch.empty(size.batch, pooled_width)
+        made |= {
             "timestep": torch.empty(size.batch, dtype=torch.float32),
             "img_ids": torch.empty(num_patches, num_axes, dtype=torch.float32),
             "txt_ids": torch.empty(size.tokens, num_axes, dtype=torch.float32),
