@@ -21,7 +21,7 @@ from modules.rewards.user_code_file import approved_hashes, hash_of
 from modules.settings.edit import set_path
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
-from tests.ui.driving import pick, walk
+from tests.ui.driving import main_buttons, pick, walk
 from tests.ui.fake_engine import started, step
 from trainer.events import PhaseChanged, RewardMeasured, RunFinished
 from trainer.preflight.machine import Machine
@@ -435,6 +435,7 @@ def test_the_methods_follow_the_config_while_they_are_shown(window: Window) -> N
     asked = next(w for w in window.app.root.winfo_children() if isinstance(w, WhichMethod))
     asked.buttons["rewards"].invoke()
     window.settle()
+    assert len(main_buttons(asked)) == 1, "the chosen answer is marked, and not one more orange button"
     first = dict(asked.cards)
     assert str(first["alignprop"].choice.cget("state")) == "normal"
     window.wait_until(lambda: "per step" in first["alignprop"].time.cget("text"), "the time of a step")

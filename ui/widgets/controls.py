@@ -13,11 +13,13 @@ from ui.widgets.main_button import Rank
 from ui.widgets.menu import EDGE
 from ui.widgets.theme import CONTROL_HEIGHT, Theme
 
-ButtonStyle = Literal["primary", "plain", "ghost", "danger"]
+ButtonStyle = Literal["primary", "plain", "chosen", "ghost", "danger"]
+"""`chosen` marks the chosen one of several buttons."""
 
 _BUTTON_COLOURS: Mapping[str, tuple[str, str, str]] = {
     "primary": ("accent", "accent_hover", "on_accent"),
     "plain": ("field", "field_hover", "text"),
+    "chosen": ("selection", "selection", "text"),
     "danger": ("field", "field_hover", "error"),
 }
 
@@ -81,6 +83,8 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
     def _draw(self, no_color_updates: bool = False) -> None:
         """Also note presses of a label that customtkinter has created: a click begins and ends here."""
         super()._draw(no_color_updates)
+        if self._mouse_inside:  # a new size alone would colour the label as under the pointer, and the rest not
+            self._on_enter()
         for part in (self._canvas, self._text_label, self._image_label):
             if part is not None and str(part) not in self._pressable:
                 self._pressable.add(str(part))

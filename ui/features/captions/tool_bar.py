@@ -74,7 +74,7 @@ class ToolBar(Panel):
             self._canvas.set_view("over")
         self._canvas.set_tool(tool)
         for name, button in self.tools.items():
-            button.restyle("primary" if name == tool else "plain")
+            button.restyle("chosen" if name == tool else "plain")
 
     def next_view(self) -> None:
         """Show the mask over the image, then alone, then not."""

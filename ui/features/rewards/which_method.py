@@ -173,7 +173,7 @@ class WhichMethod(Window):
     def _show(self, source: MethodSource, shown: list[Offer]) -> None:
         self.source, self._shown = source, shown
         for name, button in self.buttons.items():
-            button.restyle("primary" if name == source else "plain")
+            button.restyle("chosen" if name == source else "plain")
         if [card.layout for card in self.cards.values()] == [layout_of(offer) for offer in shown]:
             for card, offer in zip(self.cards.values(), shown, strict=True):
                 card.follow(offer)
