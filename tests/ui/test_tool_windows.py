@@ -31,6 +31,10 @@ def test_every_key_is_listed_and_each_window_opens_once(open_window: Callable[..
     bundle.save()
     window.wait_until(lambda: "Saved report.zip" in said.cget("text"), "the zip file")
     assert zipfile.ZipFile(tmp_path / "report.zip").namelist()[0] == "config.json"
+    context.notify(sentence := "A status that is longer than the bar. " * 9)
+    window.settle()
+    assert str(said.cget("text")).endswith("…")
+    assert (said.hidden_text, said.winfo_reqheight() < 30) == (sentence, True)
     assert not context.actions["profile"].is_enabled()
     sent: list[object] = []
     context.session.send = sent.append  # type: ignore[method-assign]

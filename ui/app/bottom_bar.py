@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tkinter as tk
-import tkinter.font as tkfont
 from functools import partial
 from typing import Literal
 
@@ -16,6 +15,7 @@ from ui.forms.context import Context
 from ui.loop.run_state import RunState
 from ui.loop.wording import STATUS_COLOURS, format_download, format_duration
 from ui.widgets.controls import Button
+from ui.widgets.fitted_text import FittedText
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
@@ -53,7 +53,7 @@ class BottomBar(Panel):
         self.step_label, self.step_bar = self._add_progress(inner, 2)
         self.figures = {name: self._add_figure(inner, name, 3 + i) for i, name in enumerate(FIGURES)}
         self._add_buttons(inner)
-        context.tips.attach(self.detail, self._hidden_detail)
+        context.tips.attach(self.detail, lambda: self.detail.hidden_text)
         self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._make_room))
         context.session.changed.subscribe(self._refresh_soon)
         context.starter.changed.subscribe(self._refresh_soon)
@@ -101,12 +101,6 @@ class BottomBar(Panel):
             _set_visible(bar, is_shown=session.is_active)
             bar.set_width(_NARROW_BAR_WIDTH if is_narrow else _BAR_WIDTH)
 
-    def _hidden_detail(self) -> str:
-        """Return the whole status if it does not fit; else an empty text."""
-        font = tkfont.Font(self, font=self.detail.cget("font"))
-        text = str(self.detail.cget("text"))
-        return text if font.measure(text) > self.detail.winfo_width() else ""
-
     def _refresh_soon(self) -> None:
         self._context.pump.redraw_soon("bottom bar", self.refresh, at_most_every_seconds=0.1)
 
@@ -126,8 +120,7 @@ class BottomBar(Panel):
         box.columnconfigure(0, weight=1)
         self.phase = Text(box, self._context.theme, "Ready", role="strong", on="bar")
         self.phase.grid(row=0, column=0, sticky="w")
-        # A width of 1 keeps a long sentence from pushing the other columns; it gets the remaining width.
-        self.detail = Text(box, self._context.theme, "", role="small", colour="muted", on="bar", width=1)
+        self.detail = FittedText(box, self._context.theme, role="small", colour="muted", on="bar")
         self.detail.grid(row=1, column=0, sticky="ew", pady=(self._context.theme.px(2), 0))
         self.phase_bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
         self.phase_bar.grid(row=2, column=0, sticky="sw")
@@ -181,7 +174,7 @@ class BottomBar(Panel):
             title = "Ready" if stage == "idle" else title
         self.phase.set_text(title)
         self.phase.recolour(tone)
-        self.detail.set_text(detail)
+        self.detail.show(detail)
 
     def _show_counts(self, state: RunState) -> None:
         step = state.step
