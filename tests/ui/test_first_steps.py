@@ -68,7 +68,11 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(open_window:
     assert card.buttons["go"].cget("text") == "Open the Run page", "a run that was stopped has not finished"
     context.session.show_past(RunState())
     window.open_page("data")
+    place = window.app.shell.host.winfo_rooty()
     card.buttons["back"].invoke()
+    window.settle()
+    assert not card.winfo_ismapped()
+    assert window.app.shell.host.winfo_rooty() == place, "the page does not move with the card"
     window.settle()
     assert context.navigation.page == "home"
     context.preferences.change(first_steps="config")

@@ -34,7 +34,7 @@ from ui.widgets.fitted_text import FittedText, shorten
 from ui.widgets.grid import Grid
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView, lines_after
-from ui.widgets.panel import Text, call_later
+from ui.widgets.panel import Panel, Text, call_later
 from ui.widgets.plot import Plot
 from ui.widgets.plot_model import Column as ReadoutColumn
 from ui.widgets.plot_model import Line
@@ -660,6 +660,54 @@ def test_a_widget_that_goes_before_it_is_scrolled_into_view_moves_nothing(screen
     screen.after_idle(label.destroy)
     frame.see(label)
     assert frame.canvas.yview()[0] == 0.0
+
+
+def test_a_button_under_the_pointer_has_one_colour_at_any_size(screen: tk.Tk, theme: Theme) -> None:
+    """customtkinter draws a new size in the usual colour, but not the label, which was a gray box then."""
+    button = Button(screen, theme, "Open", lambda: None)
+    button.place(x=0, y=0)
+    screen.update()
+    button._on_enter()
+    for height in (36, 60):
+        button._set_dimensions(width=200, height=height)
+        button._draw(no_color_updates=True)
+        colours = {button._text_label.cget("bg"), button._canvas.itemcget("inner_parts", "fill")}
+        assert colours == {theme.colour("field_hover")}, height
+    button._on_leave()
+    button._draw(no_color_updates=True)
+    assert button._text_label.cget("bg") == theme.colour("field")
+
+
+def test_a_page_at_its_end_stays_when_a_bar_below_it_goes(screen: tk.Tk, theme: Theme) -> None:
+    frame, bar = ScrollFrame(screen, theme), Panel(screen, theme, height=60)
+    bar.pack(side="bottom", fill="x")
+    frame.pack(fill="both", expand=True)
+    content = Panel(frame.body, theme, height=2000, width=10)
+    content.pack()
+    screen.update()
+    frame.scroll_px(5000)
+    screen.update()
+    end = 2000 - frame.canvas.winfo_height()
+    place = content.winfo_rooty()
+    bar.pack_forget()
+    screen.update()
+    assert content.winfo_rooty() == place, "what is under the pointer stays"
+    frame.scroll_px(-20)
+    screen.update()
+    frame.scroll_px(5000)
+    screen.update()
+    assert frame.canvas.canvasy(0) == end - 20, "what was scrolled out of it is no room any more"
+    frame.scroll_px(-100)
+    screen.update()
+    frame.scroll_px(5000)
+    screen.update()
+    assert content.winfo_rooty() + 2000 == frame.canvas.winfo_rooty() + frame.canvas.winfo_height()
+    screen.geometry("900x700+0+0")
+    screen.update()
+    assert content.winfo_rooty() + 2000 == frame.canvas.winfo_rooty() + frame.canvas.winfo_height(), "a larger window"
+    content.configure(height=1000)
+    screen.update()
+    assert content.winfo_rooty() + 1000 == frame.canvas.winfo_rooty() + frame.canvas.winfo_height()
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ class WorkCard(Card):
             self._context.tips.attach(button, lambda text=way.text: text)  # type: ignore[misc]
 
     def begin(self, name: str) -> None:
-        """Begin one of the ways: on its page, or with its steps above the page."""
+        """Begin one of the ways: on its page, or with its steps below the page."""
         self._context.preferences.change(first_steps=name if WAYS[name].steps else HIDDEN)
         if WAYS[name].action:
             self._context.actions.run(WAYS[name].action)

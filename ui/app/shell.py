@@ -40,19 +40,19 @@ class Shell(Panel):
         self._open = ""
         self._is_low: bool | None = None
         self.columnconfigure(1, weight=1)
-        self.rowconfigure(2, weight=1)
+        self.rowconfigure(1, weight=1)
         self.side_bar = SideBar(self, context)
         self.side_bar.grid(row=0, column=0, rowspan=5, sticky="ns")
         self.top_bar = TopBar(self, context)
         self.top_bar.grid(row=0, column=1, sticky="ew")
-        self.first_steps = FirstStepsBar(self, context)
-        self.first_steps.grid(row=1, column=1, sticky="ew")
-        self.first_steps.refresh()
         self.host = Panel(self, context.theme)
-        self.host.grid(row=2, column=1, sticky="nsew")
+        self.host.grid(row=1, column=1, sticky="nsew")
         self.host.columnconfigure(0, weight=1)
         self.host.rowconfigure(0, weight=1)
-        # Below the page: what is under the pointer must not move when a notice comes or goes.
+        # Below the page: what is under the pointer must not move when a step or a notice comes or goes.
+        self.first_steps = FirstStepsBar(self, context)
+        self.first_steps.grid(row=2, column=1, sticky="ew")
+        self.first_steps.refresh()
         self.notice_bar = NoticeBar(self, context)
         self.notice_bar.grid(row=3, column=1, sticky="ew")
         self.notice_bar.refresh()
@@ -105,7 +105,7 @@ class Shell(Panel):
         remove_traces(variables)
 
     def _fit_bars(self) -> None:
-        """Make the bars around the page compact in a low window."""
+        """Make the bars below the page compact in a low window."""
         low = is_low(self.winfo_height(), self.theme)
         if low != self._is_low and self.winfo_height() > 1:
             self._is_low = low

@@ -13,6 +13,7 @@ from ui.widgets.theme import Theme
 
 _WHEEL_PX = 56
 _GUTTER_PX = 16
+_MOST_BLANK = 4  # the part of its height that may be empty after a bar next to it has gone
 _OWN_WHEEL = ("Text", "Treeview", "Listbox")
 
 
@@ -27,13 +28,17 @@ class ScrollFrame(Panel):
         self.body = Panel(self.canvas, theme, colour)
         bar = AutoBar(self, theme, self.canvas.yview, on=colour)
         self._window = self.canvas.create_window(0, 0, anchor="nw", window=self.body)
-        self.canvas.configure(yscrollcommand=bar.set)
+        self._bar = bar
+        self._top_px = self._blank_px = self._body_px = self._window_px = 0
+        self.canvas.configure(yscrollcommand=self._note_view)
         self.columnconfigure(0, weight=1)
         self.columnconfigure(1, minsize=theme.px(gutter_px))  # reserved also without a bar, so that nothing moves
         self.rowconfigure(0, weight=1)
         self.canvas.grid(row=0, column=0, sticky="nsew")
         bar.grid(row=0, column=1, sticky="nse")
         self.body.bind("<Configure>", self._body_changed)
+        # What becomes so short that none of it is in view is only unmapped.
+        self.body.bind("<Unmap>", lambda _event: self._set_blank(0))
         self.canvas.bind("<Configure>", self._canvas_changed)
 
     def apply_theme(self) -> None:
@@ -62,19 +67,43 @@ class ScrollFrame(Panel):
             self._scroll_to(min(top - margin, bottom + margin - self.canvas.winfo_height()))
 
     def _scroll_to(self, y: float) -> None:
-        height = max(1, self.body.winfo_reqheight())
+        height = max(1, self._full_height)
         self.canvas.yview_moveto(max(0.0, y / height))
 
-    def _body_changed(self, _event: object) -> None:
-        self._fit()
+    def _note_view(self, first: float, last: float) -> None:
+        """Show the visible part, and drop the blank room that has been scrolled out of it."""
+        self._bar.set(first, last)
+        self._top_px = int(self.canvas.canvasy(0))
+        blank = max(0, self._top_px + self.canvas.winfo_height() - self.body.winfo_reqheight())
+        if blank < self._blank_px:  # a change without need would be reported again, endlessly
+            self._set_blank(blank)
+
+    def _body_changed(self, event: tk.Event[Any]) -> None:
+        if event.height != self._body_px:  # else it was only scrolled
+            self._body_px = event.height
+            self._set_blank(0)
 
     def _canvas_changed(self, event: tk.Event[Any]) -> None:
-        self.canvas.itemconfigure(self._window, width=event.width)
-        self._fit()
+        """Take the new size. What was scrolled to its end stays where it is when a bar below it goes.
 
-    def _fit(self) -> None:
-        needed, height = self.body.winfo_reqheight(), self.canvas.winfo_height()
-        self.canvas.configure(scrollregion=(0, 0, 0, max(needed, height)))
+        Blank room follows it then. A window that is made larger shows more of it instead.
+        """
+        self.canvas.itemconfigure(self._window, width=event.width)
+        top, window_px = self._top_px, self.winfo_toplevel().winfo_height()
+        blank = top + event.height - self.body.winfo_reqheight()
+        stays = top > 0 and window_px == self._window_px and blank <= event.height // _MOST_BLANK
+        self._window_px = window_px
+        self._set_blank(blank if stays else 0)
+        if self._blank_px:  # Tk has already moved the view back to the end
+            self._scroll_to(top)
+
+    def _set_blank(self, blank_px: int) -> None:
+        self._blank_px = max(0, blank_px)
+        self.canvas.configure(scrollregion=(0, 0, 0, max(self._full_height, self.canvas.winfo_height())))
+
+    @property
+    def _full_height(self) -> int:
+        return self.body.winfo_reqheight() + self._blank_px
 
 
 def bind_wheel(root: tk.Tk) -> None:

@@ -22,7 +22,7 @@ _LEAST_TEXT = 120  # of a line, in design pixels, next to its buttons
 
 
 class FirstStepsBar(Panel):
-    """Shown below the top bar until it is closed; the preferences hold what it shows."""
+    """Shown below the page until it is closed; the preferences hold what it shows."""
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "window")
