@@ -47,6 +47,8 @@ class Reading:
         self._collected: set[Package] = set()
         self._now = ""
         self._amount = ""
+        self._num_fetched = 0  # files of packages whose download has begun
+        self._loaded = 0.0  # the share of the last one
         self._to_install: list[Package] = []
 
     def take(self, line: str) -> bool:
@@ -54,6 +56,7 @@ class Reading:
         raw = re.match(r"Progress (\d+) of (\d+)", line)
         if raw:
             self._amount = f"{_megabytes(raw[1])} of {_megabytes(raw[2])}"
+            self._loaded = min(1.0, int(raw[1]) / max(1, int(raw[2])))
             return False
         collecting = re.match(r"Collecting ([\w.-]+)", line)
         fetching = re.match(r"\s*(?:Downloading|Using cached|Processing) (\S+?)(?:\s\(([^)]+)\))?\s*$", line)
@@ -63,6 +66,7 @@ class Reading:
             self._collected.add(self._now)
         elif fetching and not fetching[1].endswith(".metadata"):
             self._now = re.split(r"-\d", fetching[1].rsplit("/", 1)[-1])[0]
+            self._num_fetched, self._loaded = self._num_fetched + 1, 0.0
             self._amount = fetching[2] if re.fullmatch(r"[\d.]+ \w+", fetching[2] or "") else ""
         elif installing:
             self._to_install = [normalised(name) for name in installing[1].strip().split(", ")]
@@ -85,8 +89,9 @@ class Reading:
         if self._to_install:
             share = 0.5 + 0.5 * min(1.0, num_installed / len(self._to_install))
         else:
-            num_begun = len(self._collected)
-            share = 0.5 * max(0, num_begun - 1) / max(self._num_wanted, num_begun + 1)
+            # pip may collect all packages first, and then download them, or each in turn.
+            total = max(self._num_wanted, len(self._collected) + 1, self._num_fetched)
+            share = 0.5 * max(0.0, self._num_fetched - 1 + self._loaded) / total
         self._share = max(self._share, share)
         return self._share
 

@@ -111,16 +111,34 @@ def test_reading_the_output_of_pip() -> None:
     assert reading.state(0) == "Downloading package 1: torch (190 MB of 820 MB)"
     reading.take("WARNING: Retrying (Retry(total=1)) after connection broken")
     assert "retrying" in reading.state(0)
+    assert reading.share(0) == pytest.approx(0.5 * 190 / 820 / 2), (
+        "a large package moves the bar while it is downloaded"
+    )
     shares = [reading.share(0)]
     for name in ("alpha-x", "beta"):
         reading.take(f"Collecting {name}")
+        reading.take(f"  Downloading {name}-1.0-py3-none-any.whl (30 kB)")
         shares.append(reading.share(0))
-    assert 0.0 == shares[0] < shares[1] < shares[2] < 0.5, "how many will come is not known"
+    assert 0.0 < shares[0] < shares[1] < shares[2] < 0.5, "how many will come is not known"
     reading.take("Installing collected packages: Alpha_X, beta, torch")
     assert reading.state(0) == "Installing package 1 of 3: alpha-x"
     assert reading.state(2) == "Installing package 3 of 3: torch"
     assert [reading.share(number) for number in (0, 1, 3, 9, 2)] == [0.5, pytest.approx(2 / 3), 1.0, 1.0, 1.0]
     assert reading.state(9) == "Installing package 3 of 3: torch"
+
+
+def test_packages_that_are_collected_first_count_once_they_are_downloaded() -> None:
+    reading = Reading(2)
+    for name in ("alpha", "beta", "gamma"):
+        reading.take(f"Collecting {name}")
+        reading.take(f"  Downloading {name}-1.0-py3-none-any.whl.metadata (30 kB)")
+    assert reading.share(0) == 0.0
+    shares = []
+    for name in ("gamma", "beta", "alpha"):
+        reading.take(f"Downloading {name}-1.0-py3-none-any.whl (30.0 MB)")
+        reading.take("Progress 15000000 of 30000000")
+        shares.append(reading.share(0))
+    assert shares == [0.0625, 0.1875, 0.3125]
 
 
 def test_progress_on_a_terminal_is_one_line(
