@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -351,6 +352,40 @@ def test_a_built_in_preset_is_fitted_to_the_free_memory(
     documents.open_preset(built_in(tmp_path, **large))
     desk.wait_for_fit()
     assert form.config.training.batch_size == 4, "the run is for another machine, or the card has one already"
+
+
+def test_a_preset_that_is_not_fitted_says_what_it_needs(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ui.forms.documents.find_fit", small_batch)
+    form, documents = desk.form, desk.documents
+    needs = "It needs about 7.0 GB of memory, and 6.0 GB are free on the card now. Fit to my card"
+    documents.open_preset(built_in(tmp_path, "mine", training={"batch_size": 4}))
+    desk.wait_for_fit()
+    assert desk.messages[-1] == f"Loaded mine. {needs} finds settings that fit."
+    assert form.config.training.batch_size == 4, "it is the user's own"
+
+    monkeypatch.setattr("ui.forms.documents.find_fit", lambda config: replace(small_batch(config), fits=False))
+    documents.open_preset(built_in(tmp_path, training={"batch_size": 4}))
+    desk.wait_for_fit()
+    assert desk.messages[-1] == f"Loaded #one. {needs} shows what comes nearest."
+    assert form.config.training.batch_size == 4
+
+    documents.open_preset(built_in(tmp_path, training={"batch_size": 4}))
+    form.edit("training.batch_size", 1)
+    desk.wait_for_fit()
+    assert desk.messages[-1] == "Loaded #one.", "these are not the settings any more"
+
+
+def test_a_preset_is_not_fitted_once_a_run_has_begun(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ui.forms.documents.find_fit", small_batch)
+    desk.documents.open_preset(built_in(tmp_path, training={"batch_size": 4}))
+    desk.is_card_free = False  # before the fit is found
+    desk.wait_for_fit()
+    assert desk.form.config.training.batch_size == 4
+    assert desk.messages[-1] == "Loaded #one."
 
 
 def test_a_copy_of_a_built_in_preset_is_proposed_among_the_users_presets(

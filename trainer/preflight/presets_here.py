@@ -98,18 +98,17 @@ def fits(needs: RunEstimate, machine: Machine) -> bool:
 
 
 def fit_to_free_memory(config: Config, machine: Machine) -> Fit | None:
-    """Return the settings with which a run fits the memory that is free on a machine's GPU now.
+    """Return the settings with which a run fits the memory that is free on a machine's GPU now, or come nearest.
 
-    None if it fits as it is, nothing that keeps what it learns does, or it cannot be estimated. A preset is made for
-    the whole card, of which a desktop and its programs have a part.
+    None if it fits as it is, or cannot be estimated. A preset is made for the whole card, of which a desktop and its
+    programs have a part.
     """
     if machine.gpu is None or (budget := _square_budget(config)) is None:
         return None
     budget = on_a_gpu(budget)
     if budget.peak_bytes <= TIGHT * machine.gpu.free_bytes:
         return None
-    fit = fit_budget(budget, card_bytes=machine.gpu.free_bytes)
-    return fit if fit.fits else None
+    return fit_budget(budget, card_bytes=machine.gpu.free_bytes)
 
 
 def estimate_run(config: Config, machine: Machine) -> RunEstimate | None:

@@ -251,7 +251,7 @@ class App:
                 notices,
                 self._notify,
                 background=pump.lasting,
-                is_card_free=lambda: not session.is_active and not self.machines.chosen,
+                is_card_free=lambda: session.stage == "idle" and not self.machines.chosen,
             ),
             findings=findings,
             navigation=navigation,

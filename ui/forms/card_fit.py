@@ -1,4 +1,4 @@
-"""Fits a built-in preset to the memory that is free on the card: it is made for the whole card."""
+"""Fits a preset to the memory that is free on the card: it is made for the whole card."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def find_fit(config: Config) -> Fit | None:
-    """Return the settings with which a config fits the memory that is free on the card now; None if none are needed.
+    """Return the settings with which a config fits the memory that is free on the card now, or come nearest.
 
-    For a background thread.
+    None if it fits as it is. For a background thread.
     """
     # Imported here: the window is drawn without the estimate's code.
     from trainer.preflight.machine import this_machine
@@ -27,3 +27,10 @@ def describe_applied_fit(fit: Fit) -> str:
     """Return a sentence that names the settings changed to fit a preset."""
     changed = "; ".join(worth.move.words for worth in fit.changes)
     return f"Fitted to the {format_size(fit.card_bytes)} that are free on the card now: {changed}. Ctrl+Z undoes it."
+
+
+def describe_misfit(fit: Fit) -> str:
+    """Return a sentence on a preset that needs more memory than is free, and is left as it is."""
+    needed, free = format_size(fit.before_bytes), format_size(fit.card_bytes)
+    what = "finds settings that fit" if fit.fits else "shows what comes nearest"
+    return f"It needs about {needed} of memory, and {free} are free on the card now. Fit to my card {what}."

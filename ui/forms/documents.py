@@ -17,7 +17,7 @@ from modules.settings.edit import get_path, replace_value
 from modules.system.errors import DarkroomError
 from modules.system.paths import safe_name, user_presets_dir
 from modules.system.problem import Problem, count
-from ui.forms.card_fit import describe_applied_fit, find_fit
+from ui.forms.card_fit import describe_applied_fit, describe_misfit, find_fit
 from ui.forms.changes import describe_unsaved
 from ui.forms.findings import Findings
 from ui.forms.model import Document, Draft, FormModel, Source
@@ -83,7 +83,7 @@ class Documents:
         """Load a preset. The user's concepts and sample prompts stay if the preset has none.
 
         So do the edited folders and the edited name of the result, if it is a built-in one, which is then fitted to the
-        memory that is free on the card.
+        memory that is free on the card. One of the user's own stays as it is.
         """
         loaded = preset.load()
         if self._is_refused(loaded, preset.name):
@@ -92,16 +92,24 @@ class Documents:
         source = Source(preset.name, preset.path, "built_in" if preset.is_built_in else "preset")
         self._load(loaded, source, kept)
         note = f" Kept from before: {', '.join(self._label_of(path) for path in kept)}." if kept else ""
-        self._notify(f"Loaded {preset.name}.{note}")
-        if preset.is_built_in and self._is_card_free():
+        loaded_text = f"Loaded {preset.name}.{note}"
+        self._notify(loaded_text)
+        if self._is_card_free():
             document = self._form.document
-            self._background.run(partial(find_fit, document.config), partial(self._apply_fit, document))
+            self._background.run(partial(find_fit, document.config), partial(self._follow_fit, document, loaded_text))
 
-    def _apply_fit(self, loaded: Document, fit: Fit | None) -> None:
+    def _follow_fit(self, loaded: Document, loaded_text: str, fit: Fit | None) -> None:
+        """Fit a loaded preset that can be, or report that it does not fit; another load or a run may have begun."""
+        if fit is None or self._form.baseline is not loaded.baseline or not self._is_card_free():
+            return
+        if fit.fits and loaded.source.kind == "built_in":
+            self._apply_fit(loaded, fit)
+        elif self._form.config is loaded.config:
+            self._notify(f"{loaded_text} {describe_misfit(fit)}")
+
+    def _apply_fit(self, loaded: Document, fit: Fit) -> None:
         """Fit a loaded preset as an edit of its own, unless the user has changed the same settings since."""
         form = self._form
-        if fit is None or form.baseline is not loaded.baseline:
-            return
         paths = [path for change in fit.changes for path, _ in change.move.values]
         if any(form.value(path) != get_path(loaded.config, path) for path in paths):
             return

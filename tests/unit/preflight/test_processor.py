@@ -119,4 +119,7 @@ def test_an_offered_preset_is_fitted_to_what_is_free_on_the_card() -> None:
     after = estimate_run(fitted.config, busy)
     assert after is not None
     assert after.memory_bytes == fitted.after_bytes
-    assert fit_to_free_memory(config, replace(card, gpu=GpuMemory(8 << 30, 1 << 30))) is None  # nothing fits
+    assert fitted.fits
+    nearest = fit_to_free_memory(config, replace(card, gpu=GpuMemory(8 << 30, 1 << 30)))
+    assert nearest is not None
+    assert not nearest.fits
