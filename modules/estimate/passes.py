@@ -323,7 +323,7 @@ class Passes:
     def num_operations(self, part: str, *, fuses_norms: bool) -> int:
         """Return the number of operations of a part's passes over a batch, each of them once.
 
-        `fuses_norms`: an RMS norm of diffusers is one of them, as without autocast on a GPU.
+        `fuses_norms`: an RMS norm of diffusers is one of them, as without autocast on CUDA.
         """
         of_norm = 1 if fuses_norms else _OPERATIONS_OF_NORM
         return sum(_num_operations(r, r.programs[-1], of_norm) for r in self._recordings[part].values())

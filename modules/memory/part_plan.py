@@ -94,7 +94,8 @@ class PartPlan:
     prefix in `offloaded_prefixes`. `num_kept` is the number of values in float32 of an adapter that the part has and
     that is not trained. `quantized` is the format of the linear layers that it takes, whose weights are then frozen.
     `has_words`: embeddings are trained, so that a gradient passes through the text encoder. With the checkpointing
-    "auto", `checkpointed_blocks` has the names of the blocks that are checkpointed.
+    "auto", `checkpointed_blocks` has the names of the blocks that are checkpointed. `fuses_norms`: without autocast an
+    RMS norm of diffusers is one kernel (`modules/families/parts/fused_norms.py`).
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -112,6 +113,7 @@ class PartPlan:
     has_words: bool = False
     checkpointed_blocks: frozenset[str] = frozenset()
     autocasts: bool = True
+    fuses_norms: bool = False
 
     @property
     def autocast_bytes(self) -> int:

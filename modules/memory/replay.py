@@ -152,13 +152,12 @@ class Replay:
     def _replay_norm(self, step: Operation, name: str, x: Array) -> Array:
         """Return an RMS norm of diffusers in the dtype of its weights, which it casts to by itself.
 
-        Without autocast it is one kernel, as a GPU has it (`modules/families/parts/fused_norms.py`); with it a copy in
-        float32 is saved, and squares and products in float32 are there meanwhile.
+        Written out it saves a copy in float32, and squares and products in float32 are there meanwhile.
         """
         out = self._result(step.results[0], self.plan.weight_bytes)
         is_trained = self.plan.is_trained(name.rpartition(".")[0])
         needs_grad = self._records and (x.needs_grad or is_trained)
-        is_fused = not self.plan.autocast_bytes
+        is_fused = self.plan.fuses_norms and not self.plan.autocast_bytes
         single = x if is_fused else self.to(replace(x, numel=out.numel), FLOAT32_BYTES)
         scales = self._result(step.extras[0], FLOAT32_BYTES)
         if not is_fused:

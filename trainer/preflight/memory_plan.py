@@ -68,7 +68,12 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     if any(f is None for f in formats.values()):
         return None
     quantized = replace(quantized, formats={n: f for n, f in formats.items() if f is not None})
-    plans = {p.name: _part_plan(config, p, architecture.configs, quantized) for p in spec.parts}
+    here = hardware.here()
+    device = here.kind_of(config.general.train_device)
+    fuses_norms = device not in ("cpu", "mps") and not here.is_mac
+    plans = {
+        p.name: _part_plan(config, p, architecture.configs, quantized, fuses_norms=fuses_norms) for p in spec.parts
+    }
     sizes = tuple(sizes)
     sizes_px = tuple(_as_image(spec.latents, size) for size in sizes)
     reconstructs = usage.trains_on_pixels(config)
@@ -106,7 +111,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         sample_tiles=sample_tiles(config),
         references=_reference_sizes(config),
         clips=tuple(size for size in sizes if size.num_frames > 1),
-        runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
+        runtime_bytes=0 if device == "cpu" else RUNTIME_BYTES,
     )
 
 
@@ -189,7 +194,12 @@ def _kept_latents_bytes(config: Config, rollout: RolloutFacts, sizes_px: Sequenc
 
 
 def _part_plan(
-    config: Config, part: PartSpec, configs: Mapping[str, Mapping[str, object]], quantized: QuantizedParts
+    config: Config,
+    part: PartSpec,
+    configs: Mapping[str, Mapping[str, object]],
+    quantized: QuantizedParts,
+    *,
+    fuses_norms: bool,
 ) -> PartPlan:
     settings = config.part(part.name)
     weight_bytes = ITEM_BYTES[quantized.plain_dtype(part.name, settings.dtype)]
@@ -215,6 +225,7 @@ def _part_plan(
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
         quantized=quantized.formats.get(part.name),
         has_words=part.name in usage.trained_encoders(config) and bool(usage.trained_embeddings(config)),
+        fuses_norms=fuses_norms,
     )
 
 

@@ -32,7 +32,7 @@ TIGHT = 0.95  # of the free bytes: the estimate is within a few percent, and the
 class Budget:
     """The inputs of the estimates of a run: its architecture, its passes, its plan, and the file it starts from.
 
-    `runtime_bytes` replaces the memory of the device's runtime: for a card that this machine does not have.
+    `is_for_cuda`: for an NVIDIA or AMD card, which this machine need not have.
     """
 
     config: Config
@@ -41,7 +41,7 @@ class Budget:
     passes: Passes
     run: RunPlan
     start: StartHeader | None = None
-    runtime_bytes: int | None = None
+    is_for_cuda: bool = False
 
     def memory(self) -> MemoryEstimate:
         """Return the memory the run needs on its device."""
@@ -63,16 +63,19 @@ class Budget:
         if run is None:
             return None
         run = replace(run, plans=plans_with_start(run.plans, self.start, config.adapter))
-        if self.runtime_bytes is not None:
-            run = replace(run, runtime_bytes=self.runtime_bytes)
-        return replace(self, config=config, run=run)
+        return replace(self, config=config, run=_on_cuda(run) if self.is_for_cuda else run)
 
 
 def on_a_gpu(budget: Budget) -> Budget:
-    """Return the budget with the memory of a GPU's runtime, unless the config trains on the CPU by name."""
+    """Return the budget of the run on an NVIDIA or AMD card, unless the config trains on the CPU by name."""
     if budget.config.general.train_device.strip().lower() == "cpu":
         return budget
-    return replace(budget, run=replace(budget.run, runtime_bytes=RUNTIME_BYTES), runtime_bytes=RUNTIME_BYTES)
+    return replace(budget, run=_on_cuda(budget.run), is_for_cuda=True)
+
+
+def _on_cuda(run: RunPlan) -> RunPlan:
+    plans = {name: replace(plan, fuses_norms=True) for name, plan in run.plans.items()}
+    return replace(run, plans=plans, runtime_bytes=RUNTIME_BYTES)
 
 
 def budget_of(config: Config, sizes: Counts, start_copy: Path | None = None) -> Budget | None:

@@ -205,7 +205,7 @@ class StepTimes:
         settings, training = config.part(part.name), config.training
         dtype = settings.dtype
         has_autocast = training.precision in ("bfloat16", "float16") and needs_autocast(config)
-        fuses_norms = self._budget.on_gpu and not has_autocast
+        fuses_norms = run.plans[part.name].fuses_norms and not has_autocast
         return StepFacts(
             num_weights=self._num_weights,
             weight_bytes=_stored_bytes(dtype),

@@ -264,6 +264,41 @@ def test_the_kernels_of_a_z_image_lora_are_those_that_are_counted(
     assert kernels_of(given) == pytest.approx(counted, rel=0.08)
 
 
+def test_norms_are_fused_on_cuda_alone() -> None:
+    """A step in bfloat16 without autocast needs more memory on another device, which has them written out."""
+    training = {"precision": "bfloat16", "trains": "adapter"}
+    of_cpu, of_mps, of_cuda = (
+        budget_of(
+            Config.model_validate(
+                {
+                    "model": {"family": "z_image", "base_model": "Tongyi-MAI/Z-Image"},
+                    "training": training,
+                    "parts": {"transformer": {"dtype": "bfloat16", "checkpointing": "off"}},
+                    "general": {"train_device": device},
+                }
+            ),
+            {Size(512, 512): 20},
+        )
+        for device in ("cpu", "mps", "cuda")
+    )
+    assert of_cpu is not None
+    assert of_mps is not None
+    assert of_cuda is not None
+    assert activations(of_cpu) == activations(of_mps) > 1.3 * activations(of_cuda)
+    assert activations(on_a_gpu(of_mps)) == activations(of_cuda)
+    again = on_a_gpu(of_mps).with_config(of_mps.config)
+    assert again is not None
+    assert activations(again) == activations(of_cuda)
+    operations = [StepTimes(b).facts(b.config).num_operations for b in (of_mps, of_cuda)]
+    assert operations[0] > 1.5 * operations[1]
+
+
+def activations(budget: Budget) -> int:
+    training = budget.memory().phase("training")
+    assert training is not None
+    return dict(training.parts)["activations"]
+
+
 def test_the_transformer_blocks_of_a_transformer_are_all_its_blocks() -> None:
     """Recomputing them takes as long as recomputing every block; of a UNet's blocks they are a part."""
     z_image = Config.model_validate({"model": {"family": "z_image", "base_model": "Tongyi-MAI/Z-Image"}})
