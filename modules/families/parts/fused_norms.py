@@ -1,4 +1,4 @@
-"""diffusers' RMS norms of a denoiser as one kernel of a GPU, where they compute in the dtype of their weights.
+"""diffusers' RMS norms of a denoiser as one kernel of CUDA, where they compute in the dtype of their weights.
 
 diffusers writes such a norm out: a cast to float32, a square, a mean and so on, about eight kernels forward and twelve
 back, and a copy in float32 that is saved for the backward pass. Of a step of Z-Image that was two thirds of all memory
