@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from trainer.run.execute import execute_guarded
 from ui.features.run.model import Starter
 from ui.forms.findings import Findings
 from ui.forms.model import FormModel
+from ui.loop.background import Background, Job
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
 
@@ -68,17 +68,30 @@ def carried_out(request: RunRequest) -> Ran:
     return ran
 
 
+class InTurn(Background):
+    """Does its jobs one after the other when a test says so, on its thread: no wait, however busy the machine is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: deque[Job] = deque()
+
+    def _submit(self, job: Job) -> Job:
+        self.jobs.append(job)
+        return job
+
+    def work(self) -> None:
+        while self.jobs:
+            job = self.jobs.popleft()
+            job.done(job.work())
+
+
 def pressed_start(config: Config, meanwhile: Callable[[], object] = lambda: None) -> Ran:
     """Press Start in the window; `meanwhile` happens between its check and the run."""
-    engine, pump, asked = FakeEngine(), Pump(lambda _ms, _callback: None), Recorder()
+    engine, pump, asked, background = FakeEngine(), Pump(lambda _ms, _callback: None), Recorder(), InTurn()
     asked.answers["confirm_start"] = True
-    session = RunSession(pump.background, launch_run=engine.launch)
-    starter = Starter(FormModel(config), session, pump, asked, Findings(), before_start=meanwhile)
-    starter.start()
-    deadline = time.monotonic() + 240  # a busy machine takes a minute for the imports of the check
-    while not engine.requests:
-        pump.tick()
-        assert time.monotonic() < deadline
+    session = RunSession(background, launch_run=engine.launch)
+    Starter(FormModel(config), session, pump, asked, Findings(), before_start=meanwhile).start()
+    background.work()
     assert engine.run is not None
     engine.run.end(RunFinished("finished", 0, "Done."))
     return carried_out(engine.requests[0])
