@@ -103,7 +103,6 @@ FLUX3 = FamilySpec(
     adapter_form="diffusers",
     released="2026-10",
     is_for_research=True,  # and for other uses that are not commercial
-    references=ReferenceSizes(
-        16
-    ),  # of several references; a single one may have four times as many pixels in the pipeline
+    # Of several references: in the pipeline a single one may have four times as many pixels.
+    references=ReferenceSizes(16),
 )
