@@ -44,6 +44,11 @@ def test_a_setting_that_is_not_there_is_guessed(change: str, guess: str) -> None
         ("model.base_model=someone/model", "model.base_model", "someone/model"),
         ("parts.unet.file=https://host/m.safetensors", "parts.unet.file", "https://host/m.safetensors"),
         ("adapter.start_from=cat.safetensors", "adapter.start_from", "{here}/cat.safetensors"),
+        ('concepts=[{"image": {"masks_folder": "masks"}}]', "concepts.0.image.masks_folder", "{here}/masks"),
+        ('adapter={"name": "lora", "start_from": "cat"}', "adapter.start_from", "{here}/cat"),
+        ('parts={"unet": {"file": "mine"}}', "parts.unet.file", "{here}/mine"),
+        ('training.vae={"vgg_file": "vgg.pth"}', "training.vae.vgg_file", "{here}/vgg.pth"),
+        ("concepts_file=cats.json", "concepts_file", "cats.json"),
     ],
 )
 def test_its_files_are_relative_to_the_folder_of_the_caller(

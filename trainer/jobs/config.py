@@ -12,13 +12,15 @@ from typing import Annotated, Any
 from modules.config.codec import LoadedConfig
 from modules.config.documents import families_document, json_schema, optimizers_document, settings_document
 from modules.config.imports.any_file import load_any
+from modules.config.list_files import LISTS
 from modules.config.other_family import start_of, train_on
 from modules.config.presets import Preset, list_presets, preset_for, readable_configs
+from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES, family_labels
 from modules.rewards.address import parse_address
 from modules.settings.edit import get_path, set_path
-from modules.settings.field import FieldRecord, Section, Setting, record_of, records_of
+from modules.settings.field import Section, Setting, records_of
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.hardware import gpu_memory
@@ -31,7 +33,11 @@ from trainer.run.allowed_code import code_of
 
 Changes = Annotated[
     tuple[str, ...],
-    Setting("Changes", "Change one setting, for example training.epochs=20; can be repeated."),
+    Setting(
+        "Changes",
+        "Change one setting, for example training.epochs=20; can be repeated. Files and folders are relative to the "
+        "folder in which the command is given, as those of all other options.",
+    ),
     Argument("--set", "PATH=VALUE"),
 ]
 PresetName = Annotated[
@@ -58,6 +64,9 @@ ResultsFolder = Annotated[
     Setting("Results in", "The folder of the results; by default in the workspace.", path_kind="folder"),
     Argument(metavar="FOLDER"),
 ]
+
+
+_NEXT_TO_CONFIG = tuple(kind.name_path for kind in LISTS)  # names relative to the config's file
 
 
 class CodeSettings(Section):
@@ -188,45 +197,35 @@ def _preset_advice(name: str, *, is_preset: bool) -> str:
 def apply_changes(config: Config, changes: Sequence[str]) -> Config:
     """Return the config with `path=value` changes; a list may be written without brackets, as in 512, 768.
 
-    Files and folders in them are relative to the caller's folder, and a model is one there, if it exists. Raises
-    DarkroomError for a change that is not valid.
+    Files and folders in them are relative to the caller's folder, and a model is one there, if it exists; the names of
+    files with lists stay relative to the config's file. Raises DarkroomError for a change that is not valid.
     """
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals:
             raise DarkroomError(f"--set {change} has no value.", advice="Write it as --set training.epochs=20.")
+        path = path.strip()
         try:
             value = _value(text)
-            if isinstance(get_path(config, path.strip()), tuple) and isinstance(value, str | int):
+            if isinstance(get_path(config, path), tuple) and isinstance(value, str | int):
                 value = [_value(part.strip()) for part in str(value).split(",") if part.strip()]
-            config, problems = set_path(config, path.strip(), _with_places(_record_at(config, path.strip()), value))
+            config, problems = set_path(config, path, _with_places(config, path, value))
         except KeyError as error:
-            raise DarkroomError(f"--set {change}: {error.args[0]}", advice=_advice(path.strip())) from error
+            raise DarkroomError(f"--set {change}: {error.args[0]}", advice=_advice(path)) from error
         if problems:
             raise DarkroomError(f"--set {change}: {problems[0].message}")
     return config
 
 
-def _record_at(config: Config, path: str) -> FieldRecord | None:
-    holder_path, _, name = path.rpartition(".")
-    holder = get_path(config, holder_path) if holder_path else config
-    if not isinstance(holder, Section) or name not in type(holder).model_fields:
-        return None
-    return record_of(type(holder), name)
-
-
-def _with_places(record: FieldRecord | None, value: Any) -> Any:
-    """Return a value of a setting with its paths as a config stores them, also in the entries of a list."""
-    if record is not None and record.item and isinstance(value, list):
-        item = record.item
-        return [
-            {k: _with_places(record_of(item, k) if k in item.model_fields else None, v) for k, v in entry.items()}
-            if isinstance(entry, dict)
-            else entry
-            for entry in value
-        ]
+def _with_places(config: Config, path: str, value: Any) -> Any:
+    """Return a value of a setting with its paths as a config stores them, also inside of lists and objects."""
+    if isinstance(value, dict):
+        return {key: _with_places(config, f"{path}.{key}", inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_places(config, f"{path}.{index}", inner) for index, inner in enumerate(value)]
+    record = record_at(config, path)
     kind = record.setting.path_kind if record else ""
-    if not kind or not isinstance(value, str) or not value.strip() or "://" in value:
+    if not kind or path in _NEXT_TO_CONFIG or not isinstance(value, str) or not value.strip() or "://" in value:
         return value
     place = from_caller(value)
     return value if kind == "model" and not place.exists() else as_config_path(place)
