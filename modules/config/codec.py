@@ -306,13 +306,13 @@ def _object(pairs: list[tuple[str, Any]], duplicates: list[str]) -> dict[str, An
 
 
 def _storable(value: Any) -> Any:
-    """Return a value as JSON can store it; NaN and infinity become the text that OneTrainer writes for them.
+    """Return a value as JSON can store it, with plain keys; NaN and infinity become the text that OneTrainer writes.
 
     Pydantic's own JSON mode refuses half surrogate pairs.
     """
     match value:
         case Mapping():
-            return {key: _storable(v) for key, v in value.items()}
+            return {str(key): _storable(v) for key, v in value.items()}
         case list() | tuple():
             return [_storable(v) for v in value]
         case float() if not math.isfinite(value):

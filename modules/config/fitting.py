@@ -90,9 +90,11 @@ def validate(tree: dict[str, Any], problems: list[Problem]) -> Config:
         for finding in findings:
             messages.setdefault(_place_of(tree, finding["loc"]), reason_of(finding))
         outermost = [p for p in messages if not any(p[:n] in messages for n in range(1, len(p)))]
+        # A list that is too short without its invalid entries: why they are invalid is the reason.
+        inner = {p[:n]: messages[p] for p in reversed(messages) for n in range(1, len(p))}
         removed = _removed_items(outermost)
         # From last to first: removing an entry of a list shifts the entries after it.
-        dropped = [_drop(tree, place, messages[place], removed) for place in reversed(outermost)]
+        dropped = [_drop(tree, place, inner.get(place, messages[place]), removed) for place in reversed(outermost)]
         problems += reversed(dropped)
 
 

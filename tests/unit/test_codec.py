@@ -438,6 +438,13 @@ def test_a_list_without_valid_entries_becomes_the_default() -> None:
     assert decode({**OURS, "data": {"resolution_px": []}}).config.data.resolution_px == (512,)
 
 
+def test_the_reason_is_that_of_the_entries_if_none_is_valid() -> None:
+    """It was that the list should have an entry, which it has."""
+    (problem,) = decode({**OURS, "data": {"resolution_px": [9]}}).problems
+    assert "9 should have sides of at least 32" in problem.message
+    assert problem.message.endswith("the default, 512, is used instead.")
+
+
 def test_thousands_of_invalid_values_are_reported_one_by_one() -> None:
     """One validation for each of them used to take minutes, and comparing each with all others many seconds."""
     bad = [item for i in range(3000) for item in (5, {"repeats": -1, "kind": 3, "path": str(i)})]
