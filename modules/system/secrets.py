@@ -160,7 +160,9 @@ def _is_secret(path: str, key: str) -> bool:
 
 
 _SECRET_KEY = re.compile(
-    r"secrets?|(\w+_)?(password|api_?key)|(huggingface|hugging_face|hf|hub|access|auth)_token", re.IGNORECASE
+    r"secrets?|(\w+_)?(password|passwd|passphrase|api_?key)|"
+    r"((huggingface|hugging_face|hf|hub|access|auth|bearer|civitai|github|wandb)_)?token",
+    re.IGNORECASE,
 )
 # Cloud settings, also of newer versions, are kept uninterpreted: none of their keys with such a name is a
 # setting.

@@ -126,6 +126,7 @@ _SECRETS: tuple[Tree, ...] = (
     {"huggingface_token": _TOKEN},
     {"cloud": {"enabled": True, "secrets": {"api_key": _TOKEN}, "api_key": _TOKEN, "host": _TOKEN, "run_id": "job1"}},
     {"sample": {"hf_token": _TOKEN}, "api_key": [_TOKEN, {"a": _TOKEN}]},
+    {"tracker": {"token": _TOKEN, "wandb_token": _TOKEN, "smtp_passwd": _TOKEN}},
 )
 
 
