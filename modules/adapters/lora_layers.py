@@ -310,7 +310,7 @@ class LoraKind:
 def _ranks_by_layer(
     part: str, module: nn.Module, targets: Sequence[str], settings: Lora, ranks_in_file: Mapping[str, int]
 ) -> dict[str, tuple[int, float]]:
-    """Return the rank and the alpha of the target layers; `found` are the ranks of those that a file has."""
+    """Return the rank and the alpha of the target layers; `ranks_in_file` are the ranks of the layers in a file."""
     ranks, by_layer = ranks_of(settings), {}
     for path in targets:
         is_conv = is_convolution(weight_shape(module.get_submodule(path)))

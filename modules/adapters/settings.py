@@ -24,8 +24,9 @@ class AdapterSection(Section):
         Preset,
         advanced_setting(
             "Layers",
-            "Which layers of the denoiser get an adapter: all of the attention blocks, only the attention itself, all "
-            "of all blocks, every linear and convolution layer, or the ones you name. Text encoders always get all.",
+            "Which layers of the denoiser get an adapter: every layer of the attention blocks, only the attention "
+            "itself, every layer of all blocks, every linear and convolution layer, or the ones you name. Text "
+            "encoders always get all.",
             group="Layers",
             choice_labels=PRESET_LABELS,
         ),

@@ -121,7 +121,7 @@ _LABELS = {"epsilon": "the noise (epsilon)", "v_prediction": "velocity (v-predic
 
 
 def problems_of_prediction(config: Config, file_kind: FileKind | None) -> Iterator[Problem]:
-    """Yield settings that do not fit the prediction type. `found` is the base model as identified by its headers."""
+    """Yield settings that do not fit the prediction type. `file_kind` is the base model's, by its headers."""
     settings = config.model.family
     if not isinstance(settings, LatentDiffusionSettings):
         return

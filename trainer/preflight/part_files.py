@@ -204,7 +204,10 @@ def _fits(config: Config, part: PartSpec, file: Path) -> bool:
 
 
 def problems_of_separate_parts(config: Config, file_kind: FileKind | None) -> Iterator[Problem]:
-    """Yield which parts the base model, of the kind `found` if it is here, lacks, and which files have no tokenizer."""
+    """Yield which parts the base model lacks, and which files have no tokenizer.
+
+    `file_kind` is the base model's; None if it is not here.
+    """
     name = config.model.base_model.strip()
     for part in (p for p in config.family.in_base_model.parts if p.published_in):
         if file := own_file(config, part):

@@ -284,7 +284,7 @@ def schedule(given: Args, result: Tree, notes: Notes) -> None:
     elif ours is None:
         message = f"The schedule {quote(theirs)} is not supported here; constant is used instead."
         notes.append(Problem("training.schedule", message, "warning"))
-    parts: dict[str, dict[str, Any]] = {
+    of_schedule: dict[str, dict[str, Any]] = {
         "cosine_with_hard_restarts": {"cycles": cycles},
         "polynomial": {"power": power},
         "inverse_sqrt": {"timescale_steps": int(timescale or 0)},
@@ -292,7 +292,7 @@ def schedule(given: Args, result: Tree, notes: Notes) -> None:
         "wsd": {"decay_share": decay if decay and decay < 1 else None, "min_factor": min_factor},
         "cosine": {"min_factor": min_factor},
     }
-    settings |= {name: value for name, value in parts.get(settings["name"], {}).items() if value}
+    settings |= {name: value for name, value in of_schedule.get(settings["name"], {}).items() if value}
     if settings["name"] == "wsd" and decay and decay >= 1:
         message = f"The decay of {decay:g} steps is set as a fraction of the run here; the default is used."
         notes.append(Problem("training.schedule.decay_share", message, "warning"))

@@ -67,7 +67,7 @@ def is_circular(part: nn.Module) -> bool:
 
 
 def pad_as(source: nn.Module, layer: nn.Module) -> None:
-    """Make a layer that gets the same input as `own`, with its padding, pad as `own` does."""
+    """Make a layer that gets the same input as `source`, with its padding, pad as `source` does."""
     for padding in _paddings(source):
         layer.register_forward_pre_hook(padding)
 
