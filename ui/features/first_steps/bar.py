@@ -77,11 +77,11 @@ class FirstStepsBar(Panel):
         px = self._context.theme.px
         if is_compact:
             line = Panel(self, self._context.theme, "card")
-            line.pack(fill="x", padx=px(PAD + 4), pady=(px(4), 0))
+            line.pack(fill="x", padx=px(PAD + 4), pady=(0, px(4)))
             self._draw_line(line, way, current, text)
             return
         card = Card(self, self._context.theme)
-        tk.Pack.pack_configure(card, fill="x", padx=px(PAD + 4), pady=(px(10), 0))
+        tk.Pack.pack_configure(card, fill="x", padx=px(PAD + 4), pady=(px(4), px(10)))
         body = Panel(card.body, self._context.theme, "card")
         body.pack(fill="x", padx=(px(12), 0))
         self._draw_steps(body, way, current, text)
