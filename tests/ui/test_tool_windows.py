@@ -8,8 +8,10 @@ from pathlib import Path
 
 from tests.ui.conftest import Window
 from trainer.commands import ProfileNow
+from trainer.events import RunFinished
 from ui.features.about.model import about_lines, key_rows
 from ui.features.about.window import About, BundleWindow, Keys
+from ui.loop.run_state import RunState
 
 
 def test_every_key_is_listed_and_each_window_opens_once(open_window: Callable[..., Window], tmp_path: Path) -> None:
@@ -35,6 +37,11 @@ def test_every_key_is_listed_and_each_window_opens_once(open_window: Callable[..
     window.settle()
     assert str(said.cget("text")).endswith("…")
     assert (said.hidden_text, said.winfo_reqheight() < 30) == (sentence, True)
+    context.session.show_past(RunState(finished=RunFinished("finished", 3, "Finished.")))
+    context.notify("Saved.")
+    window.settle()
+    phase = window.app.shell.bottom_bar.phase
+    assert (phase.cget("text"), phase.token) == ("Ready", "text"), "green was the end of the run"
     assert not context.actions["profile"].is_enabled()
     sent: list[object] = []
     context.session.send = sent.append  # type: ignore[method-assign]

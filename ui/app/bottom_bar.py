@@ -170,8 +170,9 @@ class BottomBar(Panel):
         if self._num_edits and not detail and self._context.session.is_active:
             detail = f"{count(self._num_edits, 'change')} for the next run"
         if self._message and self._message_state is state and stage in ("idle", "paused"):
-            detail, tone = self._message, tone if state.failed is None else "text"
-            title = "Ready" if stage == "idle" else title
+            detail = self._message
+            if stage == "idle":
+                title, tone = "Ready", "text"  # not in the colour of the last run's end
         self.phase.set_text(title)
         self.phase.recolour(tone)
         self.detail.show(detail)
