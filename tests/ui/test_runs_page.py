@@ -27,6 +27,7 @@ from trainer.machine_events import ImagesReported
 from trainer.preflight import Report
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
+from trainer.run_folder.records import config_of
 from trainer.run_folder.run_dir import begun_at
 from trainer.run_queue.file import QueueFile
 from ui.app.message_bars import NoticeLine
@@ -112,6 +113,7 @@ def test_the_images_of_an_earlier_run_are_compared(
     assert context.session.state.step.step == 33
     assert not shown.end_card.winfo_manager(), "nothing has been trained"
     assert opened.app.form.config == config
+    assert context.session.config == config_of(backup.run_dir), "its own settings, which log to TensorBoard"
 
 
 def test_a_run_is_named_found_by_its_name_and_its_command_copied(

@@ -226,15 +226,17 @@ class Starter:
 
     def _show_compared(self, backup: Path) -> None:
         """Show the run whose images were compared as it was, with the report on them."""
+        from trainer.run_folder.records import config_of
         from ui.loop.past_runs import read_past_state
 
-        reported, config, run_dir = self._session.state.image_report, self._session.config, backup.parents[1]
+        reported, of_report, run_dir = self._session.state.image_report, self._session.config, backup.parents[1]
 
-        def show(state: RunState) -> None:
-            if self._session.stage == "idle":
+        def show(run: tuple[RunState, Config | None]) -> None:
+            state, config = run
+            if self._session.stage == "idle" and self._session.config is of_report:  # else another run is shown
                 self._session.show_past(replace(state, image_report=reported), config)
 
-        self._pump.lasting.run(lambda: read_past_state(run_dir), show)
+        self._pump.lasting.run(lambda: (read_past_state(run_dir), config_of(run_dir)), show)
 
     def _resume_as_it_was(self, backup: BackupInfo, loaded: LoadedConfig | None, *, more_epochs: int = 0) -> None:
         if self._is_refused():
