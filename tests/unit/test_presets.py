@@ -184,7 +184,8 @@ def test_presets_of_transformers_are_estimated_at_two_sizes(file: Path) -> None:
     training = next(phase for phase in large.phases if phase.phase == "training")
     smaller = next(phase for phase in small.phases if phase.phase == "training")
     assert training.total_bytes > smaller.total_bytes
-    assert dict(training.parts)["activations"] > 1.5 * dict(smaller.parts)["activations"]
+    # Small images may need less than the optimizer's step: the peak of training has no activations then.
+    assert dict(training.parts)["activations"] > 1.5 * dict(smaller.parts).get("activations", 0)
     assert dict(encoding.parts)["weights"] + dict(training.parts)["weights"] > dict(large.peak.parts)["weights"]
 
 
