@@ -29,6 +29,7 @@ _TRACER = (
     "modules.memory.pass_events",
     "modules.memory.recording",
     "modules.estimate.tracing",
+    "modules.families.parts.traced_passes",  # which passes of families use, too
 )
 _PACKAGES = ("torch", "diffusers", "transformers")
 # What does not change a pass: where a config comes from, and numbers that only scale values.

@@ -16,7 +16,7 @@ from modules.estimate.recordings import SHIPPED, PassesOfPart, perceptual_file, 
 from modules.estimate.shipping import published_parts
 from modules.estimate.tracing import traced_part, traced_perceptual
 from modules.families.parts.single_file.models import shipped_configs
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, published_model
 from modules.memory.arrays import Tape
 from modules.memory.part_plan import PartPlan
 from modules.memory.recording import PassSize, Program, from_text, to_text
@@ -38,8 +38,14 @@ def test_the_recordings_of_all_published_models_ship_as_this_tracer_makes_them_a
 
 
 @pytest.mark.parametrize("edited", ["modules.memory.trace", "modules.families.parts.traced_passes"])
-def test_another_version_of_the_tracer_has_other_recordings(edited: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, config = FAMILIES["sd"], shipped_configs("sd1")["unet"]
+@pytest.mark.parametrize("model", ["sd1", "flux_dev", "z_image"])
+def test_another_version_of_the_tracer_has_other_recordings(
+    model: str, edited: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes of FLUX.1 and Z-Image are modules of their own, which use the one with those of other models."""
+    spec = FAMILIES[published_model(model).family]
+    config = shipped_configs(model)[spec.denoiser.name]
+    assert shipped_file(spec, spec.denoiser, config).is_file()
     digest = recordings._digest
     monkeypatch.setattr(recordings, "_digest", lambda module: digest(module) + "edited" * (module == edited))
     assert not shipped_file(spec, spec.denoiser, config).is_file()

@@ -113,7 +113,7 @@ def autoencoder_passes(vae: Any, image_channels: int, channels: int, *, factor: 
 # The RMS norms of diffusers' transformers, as the memory estimate traces them.
 
 
-def cast_norms(module: Any) -> None:
+def keep_norms_whole(module: Any) -> None:
     """Let each RMS norm of a module that is traced be one operation, with a result in the dtype of the norm's weights.
 
     diffusers' class casts only to weights of 16 bits, which no dtype stands for while a pass is traced. What the norm
