@@ -92,7 +92,7 @@ def norm_of(vae: Any) -> LatentNorm:
 def put_places_first(vae: Any, *, name: str) -> None:
     """Mark a VAE of FLUX.2's class whose statistics have all channels of a place in a square together (Ideogram 4).
 
-    FLUX.2's own have the four places of a channel together. The values show the order: the places of a channel are
+    FLUX.2's own have the four places of a channel together. The values show the order: the values of a channel are
     nearly the same at all places. Raises DarkroomError for FLUX.2's own; `name` is the user's name for the model.
     """
     setattr(vae, _PLACES_FIRST, True)
