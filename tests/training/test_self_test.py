@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
@@ -31,12 +32,15 @@ from trainer.job import Job
 from trainer.job_events import JobEvent, JobFinished, JobProgress
 from trainer.probe.model_measures import excess_of_random, uninformed_loss
 from trainer.probe.self_test import SelfTestRequest, self_test
+from trainer.probe.self_test_settings import on_one_image
 from trainer.probe.self_test_verdict import (
     ImageTrial,
     Measures,
     of_known_settings,
+    of_levels,
     of_measures,
     of_predictions,
+    of_prompts,
     of_settings,
     passed,
 )
@@ -140,6 +144,12 @@ def without_prompts(name: str, weight: torch.Tensor, generator: torch.Generator)
     return torch.zeros_like(weight) if is_of_text else weight
 
 
+def without_output(name: str, weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A denoiser before training, whose last layer is 0: nearly as good as a guess for v-prediction."""
+    is_last = name.startswith("conv_out.") or "final_layer" in name
+    return torch.zeros_like(weight) if is_last else weight
+
+
 def scaled(factor: float) -> Plant:
     """A VAE whose scaling factor is another one."""
 
@@ -167,6 +177,7 @@ MEASURED: dict[str, tuple[Plant, str]] = {
 PREDICTED: dict[str, tuple[Plant, str]] = {
     "a third of noise in the denoiser": (weights("denoiser", with_noise(0.3)), "predicts the noise worse than a guess"),
     "a random denoiser": (weights("denoiser", random_weight), "predicts the noise worse than a guess"),
+    "a denoiser that predicts 0": (weights("denoiser", without_output), "predicts the noise worse than a guess"),
     "another tokenizer": (weights("text_encoder", other_tokens), "the model does not understand prompts"),
     "prompts that are ignored": (weights("denoiser", without_prompts), "the model ignores prompts"),
 }
@@ -205,14 +216,15 @@ def test_weights_that_predict_badly(demo: Demo, fault: str, tmp_path: Path) -> N
         ({"training": {"optimizer": {"name": "sgd"}, "learning_rate": 5e-4}}, "settings", "the optimizer. It is SGD"),
         (
             {"parts": {"unet": {"train": False}, "text_encoder": {"train": True}}},
-            "settings",
-            "they do not train the UNet, only the Text encoder",
+            "none",
+            "Your settings train the Text encoder alone, and were not tried",
         ),
         (
             {"model": {"family": {"name": "sd", "prediction_type": "v_prediction"}}},
             "settings",
             "the prediction type is epsilon, and v-prediction is set",
         ),
+        ({"parts": {"unet": {"dtype": "float8"}, "text_encoder": {"dtype": "float8"}}}, "none", "Passed"),
         ({"model": {"base_model": "/nowhere"}}, "unknown", "the run does not start"),
     ],
 )
@@ -300,13 +312,53 @@ KNOWN = ImageTrial(0.1, 0.05, by_timestep={"500": 0.2, "900": 0.01}, gradient_no
 def test_a_level_of_noise_at_which_a_model_predicts_badly_is_enough() -> None:
     """On average the loss is that of a working model."""
     at_one_level = replace(KNOWN, by_timestep={"500": 0.16, "900": 0.05})
-    verdict = of_predictions(at_one_level, GOOD, denoiser="UNet", at_each_level=True)
+    verdict = of_levels(at_one_level, GOOD, denoiser="UNet")
     assert verdict is not None
-    assert "2.5 times as high at timestep 900" in verdict.notes[0]
-    assert of_predictions(at_one_level, GOOD, denoiser="UNet") is None
-    assert of_predictions(KNOWN, GOOD, denoiser="UNet", at_each_level=True) is None
-    assert of_predictions(ImageTrial(0.9, 0.5), GOOD, denoiser="UNet") is not None
-    assert of_predictions(ImageTrial(math.nan, 0.5), GOOD, denoiser="UNet") is not None
+    assert verdict.message.startswith("Probably")
+    assert "at timestep 900 2.5 times that of a guess" in verdict.notes[0]
+    assert of_levels(KNOWN, GOOD, denoiser="UNet") is None
+    assert of_predictions(at_one_level, GOOD, denoiser="UNet", is_distilled=False) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "is_distilled", "fault"),
+    [
+        (0.9, False, ""),
+        (1.1, False, "Probably the weights of the UNet"),
+        (1.9, True, ""),  # one of the images that are possible, not their mean
+        (2.1, True, "Probably the weights of the UNet"),
+        (math.nan, False, "Probably the precision is too low: the UNet"),
+    ],
+)
+def test_the_loss_before_training(share: float, is_distilled: bool, fault: str) -> None:
+    verdict = of_predictions(ImageTrial(share * 0.21, 0.1), GOOD, denoiser="UNet", is_distilled=is_distilled)
+    assert verdict is None if not fault else verdict is not None and verdict.message.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("measures", "cause", "message"),
+    [
+        (replace(GOOD, decoding_error=math.nan), "settings", "Probably the precision is too low: the VAE"),
+        (replace(GOOD, decoding_error=0.2), "weights", "Probably the VAE is wrong"),
+        (replace(GOOD, latents_rms=3.0), "weights", "Probably the VAE is wrong"),
+        (replace(GOOD, colour_fit=0.3), "weights", "Probably the text encoder is wrong"),
+        (replace(GOOD, colour_spread=1e-4), "weights", "The text encoder is wrong: the model ignores prompts"),
+        (replace(GOOD, broken_parts=("VAE",)), "weights", "The weights are wrong"),
+    ],
+)
+def test_a_verdict_that_could_be_false_begins_with_probably(measures: Measures, cause: str, message: str) -> None:
+    verdict = of_measures(measures) or of_prompts(measures)
+    assert verdict is not None
+    assert (verdict.cause, verdict.message[: len(message)]) == (cause, message)
+
+
+def test_reference_images_of_the_concept_are_found(demo: Demo, tmp_path: Path) -> None:
+    """For the image in a subfolder, too; an image from elsewhere has none."""
+    concept = {"path": str(tmp_path / "after"), "image": {"conditioning_folder": str(tmp_path / "before")}}
+    config = laid_over(demo.config(), {"concepts": [concept]})
+    for image, folder in (("after/a/1.png", str(tmp_path / "before" / "a")), ("other/1.png", "")):
+        run = on_one_image(config, tmp_path / image, "a", workspace=tmp_path, num_steps=5, num_timesteps=2)
+        assert [c.image.conditioning_folder for c in run.concepts] == [folder, folder]
 
 
 @pytest.mark.parametrize(
@@ -370,9 +422,11 @@ def test_it_stops_at_once_and_while_it_learns(demo: Demo, tmp_path: Path) -> Non
         if not reports:
             desk.put(Stop())
         image = ROOT / "demo" / "zog" / "zog_01.png"
+        every = Job(emit, desk, clock=itertools.count().__next__)  # reports, however fast they follow each other
         with pytest.raises(StopRequested):
-            self_test(SelfTestRequest(demo.config(), image, "a", tmp_path / "out", 5), Job(emit, desk))
+            self_test(SelfTestRequest(demo.config(), image, "a", tmp_path / "out", 5), every)
         assert len(seen) in (reports, reports + 1)
+        assert reports < 20 or seen[-1].startswith("2 of 3")
         assert list((tmp_path / "out").glob("*")) == []
 
 

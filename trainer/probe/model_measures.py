@@ -7,7 +7,8 @@ None of them needs the weights of a published model for comparison:
   `rms (sqrt(m) + sqrt(n))` (Marchenko and Pastur 1967; Bai and Yin 1993). A matrix that has learned anything has some
   directions far above it (Martin and Mahoney 2021, "Implicit Self-Regularization in Deep Neural Networks").
 - The root mean square of the latents of an image, near 1 for the VAE and the scale that belong together.
-- The error of an image that the VAE has encoded and decoded.
+- The error of the colours of an image that the VAE has encoded and decoded, as means of small squares: a decoder that
+  is a diffusion model, and any VAE of a noisy image, draws other details.
 - The mean colours of what the model expects for "a red square", "a blue square" and so on. Every model that follows
   prompts in English knows colours, and none can by chance: the correlation with eight colours needs the tokenizer, the
   text encoders, the denoiser and the VAE to work together.
@@ -62,6 +63,7 @@ _NOISE_LEVEL = 0.9  # of the timesteps: nearly nothing is decided yet, and all c
 _MOST_MATRICES = 24  # of a text encoder, spread evenly
 _POWER_STEPS = 12
 _LEAST_SIDE = 16
+_SQUARES = 16  # along a side: 64 px at 1024 px
 _LEARNED = 1.1  # of random numbers: those of text encoders are up to 1.02, the demo's from 1.35
 
 
@@ -99,7 +101,7 @@ def measure_model(config: Config, image: Path, *, side_px: int, num_timesteps: i
         return Measures(
             random_parts=random_parts,
             latents_rms=rms,
-            decoding_error=float((decoded_13PP.clamp(-1, 1) - image_13PP).square().mean()),
+            decoding_error=_decoding_error(decoded_13PP.clamp(-1, 1) - image_13PP),
             colour_fit=fit,
             colour_spread=spread,
             prediction_type=process.prediction_type,
@@ -138,7 +140,7 @@ def _broken_parts(family: ModelFamily) -> Iterator[str]:
     """Yield the labels of parts with weights that are not finite."""
     for part in family.parts.values():
         floats = (p for p in part.module.parameters() if p.is_floating_point() and not p.is_meta)
-        if not all(bool(torch.isfinite(p).all()) for p in floats):
+        if not all(bool(torch.isfinite(p.float() if p.itemsize == 1 else p).all()) for p in floats):  # float8 has none
             yield part.spec.label
 
 
@@ -150,12 +152,21 @@ def _random_parts(family: ModelFamily) -> Iterator[str]:
         weights = [
             p
             for p in part.module.parameters()
-            if p.ndim == 2 and min(p.shape) >= _LEAST_SIDE and p.is_floating_point() and not p.is_meta
+            if p.ndim == 2
+            and min(p.shape) >= _LEAST_SIDE
+            and p.is_floating_point()
+            and not p.is_meta
+            and p.itemsize > 1
         ]
         chosen = weights[:: -(-len(weights) // _MOST_MATRICES)] if weights else []
         excesses = [e for e in map(excess_of_random, chosen) if math.isfinite(e)]
         if excesses and max(excesses) < _LEARNED:
             yield part.spec.label
+
+
+def _decoding_error(error_13PP: torch.Tensor) -> float:
+    """Return the mean square of an error's means in squares of a 16th of its side."""
+    return float(torch.nn.functional.avg_pool2d(error_13PP, error_13PP.shape[-1] // _SQUARES).square().mean())
 
 
 def _colours(sampler: ImageSampler, side_px: int, job: Job, what: str) -> tuple[float, float]:

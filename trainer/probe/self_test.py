@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from modules.config.schema import Config
-from modules.config.usage import trained_parts
+from modules.config.usage import reads_references, trained_parts
 from modules.settings.edit import has_path, replace_value
 from modules.system.atomic import copy_file, write_text
 from modules.system.errors import DarkroomError
@@ -43,6 +43,7 @@ from trainer.probe.self_test_verdict import (
     Measures,
     Verdict,
     of_known_settings,
+    of_levels,
     of_measures,
     of_prediction_type,
     of_predictions,
@@ -50,6 +51,7 @@ from trainer.probe.self_test_verdict import (
     of_settings,
     of_untrained_denoiser,
     passed,
+    predicts_well,
 )
 from trainer.run.execute import execute_guarded
 from trainer.run.failure import failure_of
@@ -137,16 +139,18 @@ class _Tester:
         if verdict := of_measures(measures):
             return verdict
         known = self._try("known", self._known, "2 of 3: learning with known settings")
-        if known.failure:
+        if known.failure and not known.by_timestep:
             return self._failed(known.failure, has_trained=known.has_trained)
         label = config.family.denoiser.label
-        if verdict := of_predictions(known, measures, denoiser=label):
+        is_distilled = bool(distilled_by(config))
+        if verdict := of_predictions(known, measures, denoiser=label, is_distilled=is_distilled):
             return self._other_prediction() or verdict
-        if verdict := of_prompts(measures):
+        if not reads_references(config) and (verdict := of_prompts(measures)):  # there is nothing to edit
             return verdict
-        is_exact = not distilled_by(config)
-        if verdict := of_predictions(known, measures, denoiser=label, at_each_level=is_exact):
+        if not is_distilled and (verdict := of_levels(known, measures, denoiser=label)):
             return verdict
+        if known.failure:
+            return self._failed(known.failure, has_trained=known.has_trained)
         if verdict := of_known_settings(known):
             return verdict
         if config.training.trains == "embedding":
@@ -193,8 +197,7 @@ class _Tester:
         what = "Trying another prediction type"
         measures = self._measure(changed, what)
         trial = self._try("prediction", changed, what, num_steps=1)
-        label = self._request.config.family.denoiser.label
-        if trial.failure or of_predictions(trial, measures, denoiser=label):
+        if trial.failure or not predicts_well(trial, measures):
             return None
         return of_prediction_type(_PREDICTION_LABELS[used], _PREDICTION_LABELS[other])
 
@@ -236,12 +239,10 @@ def _trial(changed: Config, num_steps: int, approved_code: frozenset[str], job: 
     if isinstance(end, RunFinished) and end.outcome == "stopped":
         raise StopRequested
     failure = f"{end.message} {end.advice}".strip() if isinstance(end, RunFailed) else ""
-    if len(measured) < 2:
+    if not measured:
         return ImageTrial(failure=failure, samples=tuple(samples), gradient_norm=max(norms, default=math.nan))
-    before, after = measured[0], measured[-1]
-    return ImageTrial(
-        before.loss, after.loss, failure, tuple(samples), before.by_timestep, max(norms, default=math.nan)
-    )
+    before, after = measured[0], measured[-1].loss if len(measured) > 1 else math.nan
+    return ImageTrial(before.loss, after, failure, tuple(samples), before.by_timestep, max(norms, default=math.nan))
 
 
 def _keep(trial: ImageTrial, out: Path, name: str) -> list[str]:

@@ -13,11 +13,13 @@ from modules.config.sections.model import Part
 from modules.config.sections.noise import Noise
 from modules.config.sections.training import Ema, Training
 from modules.data.concept import Concept
+from modules.data.image_settings import CONDITIONING_FOLDERS
 from modules.optim.registry import DEFAULT_OPTIMIZER, OPTIMIZERS
 from modules.optim.schedule_registry import DEFAULT_SCHEDULE
 from modules.settings.edit import replace_value
 from modules.settings.every import Every
 from modules.settings.shared_types import side_of
+from modules.system.paths import from_root
 
 KNOWN_RATE = 5e-4
 """Of AdamW for a LoRA: more than usual, as it has to show within a minute."""
@@ -97,12 +99,23 @@ def side_px_of(config: Config) -> int:
     return max(64, side_of(config.data.resolution_px[0]) // 64 * 64)
 
 
+def _reference_folders(config: Config, image: Path) -> dict[str, str]:
+    """Return where the concept that has the image has its reference images or depth maps, by setting."""
+    for concept in config.concepts:
+        if (folder := from_root(concept.path)) in image.parents:
+            given = {name: str(getattr(concept.image, name)).strip() for name in CONDITIONING_FOLDERS}
+            return {n: str(from_root(f) / image.parent.relative_to(folder)) for n, f in given.items() if f}
+    return {}
+
+
 def on_one_image(
     config: Config, image: Path, caption: str, *, workspace: Path, num_steps: int, num_timesteps: int
 ) -> Config:
     """Return the config as a run of some steps on the image, which is measured before and after."""
     side = side_px_of(config)
     concept = Concept(name="the image", path=str(image), caption_source="fixed_text", fixed_caption=caption)
+    changes = concept.image.model_copy(update=_reference_folders(config, image))
+    concept = concept.model_copy(update={"image": changes})
     for path, value in (
         ("general.workspace_dir", str(workspace)),
         ("general.tensorboard", False),

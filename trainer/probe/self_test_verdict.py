@@ -1,4 +1,8 @@
-"""The verdict of a self-test: whether settings, weights or program are wrong, and what to do."""
+"""The verdict of a self-test: whether settings, weights or program are wrong, and what to do.
+
+A verdict that could be false for a model that works begins with "probably": its limit follows from theory and was
+tried on the demo's models, not on published ones.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,10 @@ _ANY_FALL = 0.01  # with the user's settings: validation losses have no chance i
 _DIVERGED = 1.1
 _HIGHEST_SHARE = 2.0
 """Of the best linear guess, at one noise level. A trained model has less than 1; quantization and timesteps that it was
-hardly trained on raise that a little. Noise of a third of the weights' own size: 3.5 and 4.7 for the demo's models."""
+hardly trained on raise that a little. Noise of a third of the weights' own size: 3.5 and 4.7 for the demo's models.
+Overall, of a distilled model: it predicts one of the possible images, whose error is twice that of their mean."""
+_PREDICTS_WELL = 0.75
+"""Of the best linear guess, which for v-prediction is about 0, as of a model that predicts nothing. The demo's: 0.5."""
 _RMS_RANGE = (0.4, 2.5)  # of the latents of one image
 _DECODING_ERROR = 0.1  # mean squared, of values from -1 to 1: that of one grey for a photograph is about 0.3
 _COLOUR_FIT = 0.6  # random text encoders and shuffled tokens: up to 0.5; the demo's models: 0.9
@@ -107,12 +114,15 @@ def of_measures(measures: Measures) -> Verdict | None:
         parts = join_words(measures.random_parts)
         message = f"The weights are wrong: those of the {parts} are random numbers, without any training."
         return Verdict("weights", message, ("Choose a complete model, or a file for this part, on the Model page.",))
-    if not measures.decoding_error <= _DECODING_ERROR:
+    if not math.isfinite(measures.decoding_error):
+        return _overflow("VAE")
+    if measures.decoding_error > _DECODING_ERROR:
         return Verdict(
             "weights",
-            "The VAE is wrong: an image is no longer the same after it has been encoded and decoded.",
+            "Probably the VAE is wrong: an image is no longer the same after it has been encoded and decoded.",
             (
-                f"The mean squared error is {measures.decoding_error:.2g}; up to {_DECODING_ERROR:g} is usual.",
+                f"The mean squared error of its colours is {measures.decoding_error:.2g}; up to {_DECODING_ERROR:g} is "
+                "usual.",
                 "Choose another VAE on the Model page, or a model with its own.",
             ),
         )
@@ -121,10 +131,10 @@ def of_measures(measures: Measures) -> Verdict | None:
         much = "small" if measures.latents_rms < lowest else "large"
         return Verdict(
             "weights",
-            f"The VAE is wrong: the latents of the image are much too {much}.",
+            f"Probably the VAE is wrong: the latents of the image are much too {much}.",
             (
                 f"They are {measures.latents_rms:.2g} on average (root mean square), where about 1 is usual and "
-                f"{lowest:g} to {highest:g} possible. The scaling factor in the VAE's config does not fit.",
+                f"{lowest:g} to {highest:g} possible. The scaling factor in the VAE's config may not fit.",
                 "Choose the VAE of this model on the Model page, or correct its config. An image of one plain colour "
                 "can have such latents, too: then choose another image.",
             ),
@@ -132,28 +142,54 @@ def of_measures(measures: Measures) -> Verdict | None:
     return None
 
 
-def of_predictions(
-    known: ImageTrial, measures: Measures, *, denoiser: str, at_each_level: bool = False
-) -> Verdict | None:
-    """Return the verdict on a model that predicts worse than without any knowledge of images; None if it does not.
-
-    Overall, or `at_each_level` of noise: there only a model that predicts means is better, which a distilled one does
-    not.
-    """
-    share, (worst, worst_share) = share_of(known, measures), _worst(known, measures)
-    if share <= 1 and not (at_each_level and worst_share > _HIGHEST_SHARE):
+def of_predictions(known: ImageTrial, measures: Measures, *, denoiser: str, is_distilled: bool) -> Verdict | None:
+    """Return the verdict on a model that predicts worse than without any knowledge of images; None if it does not."""
+    share = share_of(known, measures)
+    if math.isnan(share):
+        return _overflow(denoiser)
+    if share <= (_HIGHEST_SHARE if is_distilled else 1):
         return None
-    at = f", and {worst_share:.1f} times as high at timestep {worst}" if at_each_level else ""
+    return _predicts_badly(known, denoiser, f"{share:.0%} of that")
+
+
+def of_levels(known: ImageTrial, measures: Measures, *, denoiser: str) -> Verdict | None:
+    """Return the verdict on a model that predicts so at one level of noise; None if it does not.
+
+    Only one that predicts means is better at each; a distilled one does not.
+    """
+    timestep, share = _worst(known, measures)
+    if share <= _HIGHEST_SHARE:
+        return None
+    return _predicts_badly(known, denoiser, f"at timestep {timestep} {share:.1f} times that")
+
+
+def _predicts_badly(known: ImageTrial, denoiser: str, share: str) -> Verdict:
     return Verdict(
         "weights",
-        f"The weights of the {denoiser} are wrong: it predicts the noise worse than a guess.",
+        f"Probably the weights of the {denoiser} are wrong: it predicts the noise worse than a guess.",
         (
-            f"Before training its loss is {known.before:.2g}, {share:.0%} of that of a guess without knowledge of "
-            f"images{at}.",
+            f"Before training its loss is {known.before:.2g}, {share} of a guess without knowledge of images. Only a "
+            "model that was distilled to few steps (Turbo, Lightning) may do so.",
             "Its file is damaged or badly merged, or the model does not fit its settings: check the family, zero "
             "terminal SNR and the files of single parts on the Model page.",
         ),
     )
+
+
+def _overflow(part: str) -> Verdict:
+    return Verdict(
+        "settings",
+        f"Probably the precision is too low: the {part} computes values that are not finite (NaN or infinite).",
+        (
+            "All its weights are finite. float16 overflows in some models: set the precision on the Training page and "
+            "the weight dtype of this part to bfloat16 or float32.",
+        ),
+    )
+
+
+def predicts_well(trial: ImageTrial, measures: Measures) -> bool:
+    """Return whether a model predicts clearly better than without any knowledge of images."""
+    return share_of(trial, measures) < _PREDICTS_WELL
 
 
 def of_prediction_type(used: str, fitting: str) -> Verdict:
@@ -169,20 +205,23 @@ def of_prompts(measures: Measures) -> Verdict | None:
     """Return the verdict on a model that does not follow its prompts; None if it does."""
     if measures.colour_fit >= _COLOUR_FIT and measures.colour_spread >= _COLOUR_SPREAD:
         return None
-    ignored = measures.colour_spread < _COLOUR_SPREAD
-    seen = (
-        "For squares of eight colours it expects the same image"
-        if ignored
-        else f"For squares of eight colours it expects other colours than the prompts name (correlation "
-        f"{measures.colour_fit:.2f}, usually above {_COLOUR_FIT:g})"
-    )
+    if measures.colour_spread < _COLOUR_SPREAD:
+        message = "The text encoder is wrong: the model ignores prompts."
+        seen = "For squares of eight colours it expects the same image."
+    else:
+        message = "Probably the text encoder is wrong: the model does not understand prompts."
+        seen = (
+            f"For squares of eight colours it expects other colours than the prompts name (correlation "
+            f"{measures.colour_fit:.2f}, usually above {_COLOUR_FIT:g}). Only a model for prompts in another language "
+            "or form may do so."
+        )
     return Verdict(
         "weights",
-        f"The text encoder is wrong: the model {'ignores' if ignored else 'does not understand'} prompts.",
+        message,
         (
-            f"{seen}.",
+            seen,
             "Its weights or its tokenizer are damaged or those of another model. Choose a complete model, or another "
-            "file of the text encoder, on the Model page. Only a model for prompts in another language may do so.",
+            "file of the text encoder, on the Model page.",
         ),
     )
 
@@ -230,13 +269,14 @@ def of_settings(mine: ImageTrial, *, culprit: str, known: ImageTrial) -> Verdict
 
 
 def of_untrained_denoiser(denoiser: str, trained: str, known: ImageTrial) -> Verdict:
-    """Return the verdict on settings that train other parts alone."""
+    """Return the verdict on a model that works and on settings that train other parts alone, which are not tried."""
     return Verdict(
-        "settings",
-        f"Your settings are wrong: they do not train the {denoiser}, only the {trained}.",
+        "none",
+        f"Passed: the model and the program work. Your settings train the {trained} alone, and were not tried.",
         (
-            f"A text encoder alone learns little of what an image shows. Switch on Train for the {denoiser}.",
-            f"The model works: with settings that are known to work {change_of(known)}.",
+            f"The {trained} alone learns little of what one image shows. If that is not on purpose, switch on Train "
+            f"for the {denoiser}.",
+            f"With settings that are known to work {change_of(known)}.",
         ),
     )
 
