@@ -83,6 +83,7 @@ def test_an_output_that_cannot_be_written(
 ) -> None:
     out = tmp_path / "out" / "folder"
     if is_full:
+        out.parent.mkdir()
         FullDisk(monkeypatch, out.parent, is_full=True)
     else:
         out.parent.write_text("a file where a folder has to be")
