@@ -162,7 +162,7 @@ def test_what_cannot_be_scored_leaves_the_other_scores(config: Config, run_dir: 
     [scored] = score_comparisons([comparison], [elsewhere], job, similarities=["clip"])
     assert {image: list(scores) for image, scores in scored.scores.items()} == {whole: ["clip_score"]}
     of_image, of_similarity = scored.notes[-2:]
-    assert of_image.startswith(f"An image has no scores: {damaged}: ")
+    assert of_image.startswith(f"An image has no scores: {images_dir(run_dir) / damaged}: ")
     assert of_similarity.startswith("Not everything is scored by Training images (CLIP): ")
 
 

@@ -93,7 +93,7 @@ def state_of(prepared: PreparedRun) -> dict[str, Any]:
         "method": training.method.state_dict(training.counters.step),
         "counters": training.counters,
         "order": [training.loader.plans.accumulation_groups(e) for e in range(training.epochs)],
-        "placement": {n: model.placement.device_of(n) for n in parts},
+        "placement": (model.placement._phase, {n: model.placement.device_of(n) for n in parts}),
         "rng": torch.get_rng_state(),
         "files": files_of(Path(prepared.setup.config.general.workspace_dir).parent),
     }

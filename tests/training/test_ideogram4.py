@@ -438,7 +438,7 @@ def test_the_check_states_the_size_of_a_cached_caption(config: Config) -> None:
     tree |= {"data": {"text_cache": True, "cache_dtype": "bfloat16"}}
     [note] = [p for p in check(decode({"darkroom_version": 7, **tree}).config).problems if p.path == "data.text_cache"]
     assert note.severity == "info"
-    assert "takes 0.1 MB in the cache: with 512 tokens, about 55 MB for a caption" in note.message
+    assert "takes 107 kB in the cache: with 512 tokens, about 55 MB for a caption" in note.message
 
 
 def test_guided_samples_need_both_transformers() -> None:

@@ -54,7 +54,7 @@ def test_a_recipe_repeats_its_run_or_names_what_differs(
 
     assert repeat(run_dir, tmp_path) == 0
     again, out = recipe_of(config)[1], capsys.readouterr().out
-    assert "The result is bit-equal to that of the recipe" in out
+    assert "The result is bit-equal to the recipe's" in out
     assert again.result is not None
     assert (again.result.payload, Path(again.result.path).parent.name) == (recipe.result.payload, "again")
     assert first.read_bytes() == content
@@ -123,7 +123,7 @@ def test_each_way_to_train_is_repeated_bit_equal_and_a_changed_image_is_named(
     run_dir, recipe = recipe_of(config)
     assert recipe.resumed_at == ((2,) if "resumed" in case else ())
     assert repeat(run_dir, tmp_path) == 0, capsys.readouterr()
-    assert "The result is bit-equal to that of the recipe" in capsys.readouterr().out
+    assert "The result is bit-equal to the recipe's" in capsys.readouterr().out
 
     draw_image(64, 64, 77).save(tmp_path / "images" / "001.png")
     assert repeat(run_dir, tmp_path) == 3

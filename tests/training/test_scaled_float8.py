@@ -116,8 +116,8 @@ def test_a_fine_tune_is_written_with_scales_and_trained_on(
         ({"training": {"trains": "adapter"}}, "a form of whole models"),
         ({"training": {"trains": "vae"}}, "A VAE cannot be saved in float8"),
         ({"output": {"model_format": "diffusers"}}, "A diffusers folder has no scales"),
-        ({"model": {"family": "sdxl"}}, "those of Stable Diffusion XL contain all parts"),
-        ({"model": {"family": "sd3"}}, "those of Stable Diffusion 3 contain all parts"),
+        ({"model": {"family": "sdxl"}}, "files of Stable Diffusion XL contain all parts"),
+        ({"model": {"family": "sd3"}}, "files of Stable Diffusion 3 contain all parts"),
     ],
 )
 def test_it_is_refused_where_it_has_no_meaning(changes: dict[str, Any], message: str) -> None:

@@ -30,9 +30,9 @@ def test_copies_are_numbered_and_differences_to_the_item_before_named() -> None:
     queue = queue.add("zog", config(epochs=30, batch_size=2)).add("zog", config(epochs=30, batch_size=2))
     items, differences = queue.items, Differences()
     assert names_of(items) == ["zog", "cat", "zog (2)", "zog (3)"]
-    assert differences.known(items) == [Difference(), None, None, None]
+    assert differences.known_differences(items) == [Difference(), None, None, None]
     differences.compare(items)
-    first, second, third, fourth = differences.known(items)
+    first, second, third, fourth = differences.known_differences(items)
     assert first == Difference()
     assert second == Difference("the same settings", ("The same settings as zog",))
     assert third is not None
@@ -44,10 +44,10 @@ def test_copies_are_numbered_and_differences_to_the_item_before_named() -> None:
 def test_differences_are_kept_until_an_item_or_the_one_before_it_changes() -> None:
     queue, differences = RunQueue().add("a", config()).add("b", config()).add("c", config()), Differences()
     differences.compare(queue.items)
-    assert None not in differences.known(queue.end(1, "failed", "The disk is full.").items)
+    assert None not in differences.known_differences(queue.end(1, "failed", "The disk is full.").items)
     edited = queue.edit(2, config(epochs=3))
-    assert [known is None for known in differences.known(edited.items)] == [False, True, True]
-    assert [known is None for known in differences.known(queue.move(1, 1).items)] == [False, True, True]
+    assert [known is None for known in differences.known_differences(edited.items)] == [False, True, True]
+    assert [known is None for known in differences.known_differences(queue.move(1, 1).items)] == [False, True, True]
 
 
 def test_many_differences_are_cut_and_folders_come_last() -> None:
@@ -56,7 +56,7 @@ def test_many_differences_are_cut_and_folders_come_last() -> None:
     )
     items, differences = RunQueue().add("zog", config()).add("zog", other).items, Differences()
     differences.compare(items)
-    [_, found] = differences.known(items)
+    [_, found] = differences.known_differences(items)
     assert found is not None
     assert found.cell == "Epochs 3, Batch size 2 images, Learning rate 0.001 and 1 more setting"
     assert found.sentence.endswith("; 1 more setting")

@@ -272,7 +272,7 @@ def test_files_are_read_ahead_and_a_stop_keeps_their_digests(cache_dir: Path, tm
     stopped = DigestIndex(cache_dir).digests(images, threads=3)
     assert [next(stopped) for _ in range(49)] == expected[:49]
     stopped.close()
-    assert DigestIndex(cache_dir).known(images[:49]) == expected[:49]
+    assert DigestIndex(cache_dir).known_digests(images[:49]) == expected[:49]
     images[0].path.unlink()
     assert list(DigestIndex(cache_dir).digests(images, threads=3)) == expected
     with pytest.raises(FileNotFoundError):

@@ -17,6 +17,7 @@ from modules.model_finder.finder import HUB_CACHE, FoundModel, ModelSearch, rank
 from modules.model_finder.programs import BASE_MODELS, COMFYUI, find_programs, program_at
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
+from modules.system.problem import format_size
 from modules.system.secrets import HubAccess
 from tests.builders.model_folders import alone_on_machine, checkpoint, comfyui, linked, webui
 from trainer.jobs.models import MODELS, ModelSettings
@@ -222,7 +223,7 @@ def test_the_verb_lists_them_as_text_and_as_json(home: Path) -> None:
 
     assert output() == (
         "1 model on this machine\n\n"
-        f"ComfyUI\n  Stable Diffusion XL  Checkpoint, .safetensors  {file.stat().st_size / 1e9:.1f} GB  {file}\n"
+        f"ComfyUI\n  Stable Diffusion XL  Checkpoint, .safetensors  {format_size(file.stat().st_size)}  {file}\n"
     )
     assert "not a model.safetensors" in output(everything=True)
     assert "No model" in output(family="flux")

@@ -135,7 +135,7 @@ def test_preflight_names_what_is_missing(distance: PerceptualDistance, tmp_path:
     [vgg, lpips] = found()
     assert (vgg[:2], lpips[:2]) == (("training.vae.vgg_file", "info"), ("training.vae.lpips_file", "info"))
     assert "model.safetensors of timm/vgg16.tv_in1k at Hugging Face (about 0.6 GB). It will be downloaded" in vgg[2]
-    assert "vgg_lpips_linear.safetensors of vivym/lpips at Hugging Face (about 6 kB)" in lpips[2]
+    assert "vgg_lpips_linear.safetensors of vivym/lpips at Hugging Face (about 6.3 kB)" in lpips[2]
     [vgg, lpips] = found(offline=True)
     assert (vgg[1], lpips[1]) == ("error", "error")
     assert "is not on this computer, and offline mode is on" in vgg[2]
