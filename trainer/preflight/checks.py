@@ -61,6 +61,7 @@ from trainer.preflight.run_budget import Budget, known_budget
 from trainer.preflight.sampling_model import problems_of_sampling_model
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.training_adapter import problems_of_training_adapter
+from trainer.preflight.vae import problems_of_vaes
 from trainer.run_folder.backup import BackupInfo, find_backup
 from trainer.run_folder.run_dir import existing_start_copy
 
@@ -106,6 +107,7 @@ def check(
     problems += problems_of_caption_settings(config)
     problems += problems_of_captions_files(config)
     problems += problems_of_model(config, model)
+    problems += problems_of_vaes(config)
     problems += problems_of_distilled(config)
     trace_unknown(config, progress)  # of what the checks below estimate
     problems += problems_of_part_files(config)

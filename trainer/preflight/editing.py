@@ -10,6 +10,7 @@ from trainer.preflight.model import found_model, problems_of_model
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.requirements import problems_of_packages
 from trainer.preflight.start_from import problems_of_start
+from trainer.preflight.vae import problems_of_vaes
 
 
 def problems_of_files(config: Config) -> list[Problem]:
@@ -20,6 +21,7 @@ def problems_of_files(config: Config) -> list[Problem]:
     """
     problems = [*problems_of_packages(config), *problems_of_places(config, tries_writing=False)]
     problems += problems_of_model(config, found_model(config))
+    problems += problems_of_vaes(config)
     problems += problems_of_start(config, has_copy=None)
     problems += problems_of_captions_files(config)
     problems += problems_of_sample_images(config)

@@ -15,8 +15,6 @@ from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
-from modules.families.kinds.registry import serves_as
-from modules.families.kinds.vae import vae_weights_at
 from modules.families.registry import FAMILIES, files_of, published_model
 from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec
 from modules.formats.float8_scales import ADVICE
@@ -61,11 +59,10 @@ def without_lacking_parts(config: Config, file_kind: FileKind | None) -> Config:
 
 
 def problems_of_model(config: Config, file_kind: FileKind | None) -> Iterator[Problem]:
-    """Yield the problems of the base model and the VAE file."""
+    """Yield the problems of the base model, and of the files that the settings of its family name."""
     for problem in (*_base_model(config, file_kind), *_problems_of_text_widths(config, file_kind)):
         is_chosen = problem.path == "model.base_model" and not problem.remedy
         yield replace(problem, remedy="base_model") if is_chosen else problem
-    yield from _vae(config)
     yield from _places_in_family(config)
 
 
@@ -364,44 +361,6 @@ def _shards(part: Path) -> list[str]:
     if not indices:
         return []
     return sorted({str(name) for name in json.loads(indices[0].read_text(encoding="utf-8"))["weight_map"].values()})
-
-
-def _vae(config: Config) -> Iterator[Problem]:
-    spec = config.family
-    for part in (p for p in spec.parts if p.role == "vae"):
-        if not (name := config.part(part.name).file.strip()):
-            continue
-        path, place = f"parts.{part.name}.file", vae_weights_at(from_root(name))
-        file_kind = identify(place)
-        if file_kind.problem:
-            yield Problem(path, f"{shorten(name, max_chars=200)} {file_kind.problem}", advice=ADVICE)
-        elif not serves_as(file_kind, "VAE"):
-            yield Problem(
-                path,
-                file_kind.explain(f"{shorten(name, max_chars=200)} contains no VAE."),
-                advice="Choose a VAE file, or leave it empty to use the model's own.",
-            )
-        elif file_kind.facts.get("latent_channels", str(spec.latents.channels)) != str(spec.latents.channels):
-            yield Problem(
-                path,
-                f"{shorten(name, max_chars=200)} is a VAE with {file_kind.facts['latent_channels']} latent channels; "
-                f"{spec.label} needs {spec.latents.channels}.",
-                advice="Choose a VAE of the model's family, or leave it empty to use the model's own.",
-            )
-        elif file_kind.facts.get("class", part.class_name) != part.class_name:
-            yield Problem(
-                path,
-                f"{shorten(name, max_chars=200)} is not a VAE of the kind that {spec.label} has.",
-                advice="Choose a VAE of the model's family, or leave it empty to use the model's own.",
-            )
-    for part in spec.parts:
-        if part.role == "vae" and spec.latents.overflows_in_float16 and config.part(part.name).dtype == "float16":
-            yield Problem(
-                f"parts.{part.name}.dtype",
-                f"The VAE of {spec.label} overflows in float16, so it is used in "
-                f"{config.training.fallback_train_dtype}, the fallback train dtype, unless its config allows float16.",
-                "info",
-            )
 
 
 def kind_of(path: Path) -> Literal["folder", "file", ""]:

@@ -35,8 +35,8 @@ from modules.settings.edit import replace_value
 from modules.system.errors import DarkroomError
 from modules.system.paths import as_config_path, from_root
 from modules.system.problem import Problem, Severity, shorten, with_article
-from trainer.preflight.model import problems_of_model
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
+from trainer.preflight.vae import problems_of_vaes
 
 _PERMUTED = "llama"  # llama.cpp's architecture whose queries and keys it stores in another order, for its rotations
 
@@ -49,7 +49,7 @@ def path_of(part: PartSpec) -> str:
 def problems_of_part_files(config: Config) -> Iterator[Problem]:
     """Yield why files of parts cannot be used, which parts have none, and whether files fit the weight dtypes.
 
-    The file of a VAE is checked with the model.
+    `problems_of_vaes` checks the file of a VAE.
     """
     for part in config.family.parts:
         name = own_file(config, part)
@@ -196,7 +196,7 @@ def _fits(config: Config, part: PartSpec, file: Path) -> bool:
     """Return whether the checks before a run have no error about a file for a part."""
     path = path_of(part)
     trial = replace_value(config, path, as_config_path(file))
-    problems = problems_of_model(trial, None) if part.role == "vae" else problems_of_part_files(trial)
+    problems = problems_of_vaes(trial) if part.role == "vae" else problems_of_part_files(trial)
     return not any(p.path == path and p.severity == "error" for p in problems)
 
 
