@@ -8,12 +8,11 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers, residual_of
+from modules.config.sections.training import SIXTEEN_BITS
 from modules.families.separate_parts import file_of_part
 from modules.families.spec import PartSpec
 from modules.quantization.registry import FORMATS, ChosenFormat
 from modules.settings.layer_filter import EVERYTHING
-
-_SIXTEEN_BITS = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ def quantized_parts(config: Config) -> QuantizedParts:
     precision = config.training.precision
     return QuantizedParts(
         formats,
-        precision if precision in _SIXTEEN_BITS else "float32",
+        precision if precision in SIXTEEN_BITS else "float32",
         config.quantization.cache_dir.strip() or str(Path(config.general.cache_dir) / "quantization"),
         {part.name: file for part in config.family.parts if (file := part_source(config, part))},
     )

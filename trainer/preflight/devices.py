@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
+from modules.config.sections.training import SIXTEEN_BITS
 from modules.quantization.registry import FORMATS, PLAIN_COST, PRODUCT_CAPABILITY, QuantizedFormat
 from modules.system import hardware
 from modules.system.problem import Problem, count, quote
@@ -15,7 +16,6 @@ from trainer.wording import MIXED_16_BIT
 
 _NAME = re.compile(r"(cpu|cuda|mps)(?::(\d{1,3}))?|auto|", re.ASCII)
 _INTEL = re.compile(r"xpu(?::\d{1,3})?", re.ASCII)
-_SIXTEEN_BITS = ("float16", "bfloat16")
 _AMPERE = 8.0  # the first GPUs that compute in bfloat16 and TF32
 
 
@@ -144,12 +144,12 @@ def _precision(config: Config, kind: str) -> Iterator[Problem]:
 def _mixed_16_bit(config: Config, kind: str) -> Iterator[Problem]:
     """Yield an error for each part that autocast on a CPU cannot compute in the other 16-bit dtype than its own."""
     precision = config.training.precision
-    if kind != "cpu" or precision not in _SIXTEEN_BITS or config.training.trains == "vae":
+    if kind != "cpu" or precision not in SIXTEEN_BITS or config.training.trains == "vae":
         return
     message, advice = MIXED_16_BIT
     for part in config.family.parts:
         dtype = config.part(part.name).dtype
-        if part.model.joins_weights and dtype in _SIXTEEN_BITS and dtype != precision:
+        if part.model.joins_weights and dtype in SIXTEEN_BITS and dtype != precision:
             yield Problem(f"parts.{part.name}.dtype", message, advice=advice)
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from modules.config.schema import Config
+from modules.config.sections.training import SIXTEEN_BITS
 from modules.config.usage import scorers_of
 from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.optim.registry import optimizer_spec
@@ -19,7 +20,6 @@ from modules.system import hardware
 from modules.system.factories import Package
 from modules.system.problem import Problem
 
-_SIXTEEN_BITS = ("bfloat16", "float16")
 _KINDS = {kind for spec in ATTENTIONS.values() for kind in spec.devices}
 _COMPILERS = ("cl",) if sys.platform == "win32" else ("c++", "g++", "clang++")
 
@@ -57,8 +57,8 @@ def attentions_that_work(config: Config, kind: str) -> list[str]:
 
 def _is_16_bit(config: Config) -> bool:
     denoisers = (p for p in config.family.parts if p.role == "denoiser")
-    return config.training.precision in _SIXTEEN_BITS or any(
-        config.part(p.name).dtype in _SIXTEEN_BITS for p in denoisers
+    return config.training.precision in SIXTEEN_BITS or any(
+        config.part(p.name).dtype in SIXTEEN_BITS for p in denoisers
     )
 
 

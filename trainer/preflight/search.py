@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.config.sections.training import SIXTEEN_BITS
 from modules.config.usage import needs_autocast, num_references, step_passes
 from modules.estimate.passes import count
 from modules.estimate.step_time import StepFacts, step_seconds, step_time
@@ -204,7 +205,7 @@ class StepTimes:
         part, run = self._part, self._budget.run
         settings, training = config.part(part.name), config.training
         dtype = settings.dtype
-        has_autocast = training.precision in ("bfloat16", "float16") and needs_autocast(config)
+        has_autocast = training.precision in SIXTEEN_BITS and needs_autocast(config)
         fuses_norms = run.plans[part.name].fuses_norms and not has_autocast
         return StepFacts(
             num_weights=self._num_weights,
@@ -222,7 +223,7 @@ class StepTimes:
             offloads_activations=settings.offload_activations and settings.checkpointing not in ("off", "selective"),
             offload_fraction=settings.offload_fraction,
             unpacking_bytes=_unpacking_bytes(dtype),
-            is_cast=dtype == "float32" and training.precision in ("bfloat16", "float16"),
+            is_cast=dtype == "float32" and training.precision in SIXTEEN_BITS,
             is_fused=is_fused(training.optimizer),
             moves_average=training.ema.mode == "temp_device",
             on_gpu=self._budget.on_gpu,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers
+from modules.config.sections.training import SIXTEEN_BITS
 from modules.config.usage import trained_embeddings, trained_parts
 from modules.families.registry import files_of
 from modules.settings.layer_filter import EXAMPLES, invalid_entry
@@ -96,8 +97,6 @@ def stops(config: Config) -> Iterator[Problem]:
 
 # The weights of the parts: their dtypes, quantization, layer offloading and compiling.
 
-_SIXTEEN_BITS = ("bfloat16", "float16")
-
 
 def mixed_16_bit(config: Config) -> Iterator[Problem]:
     """Yield a warning for each part whose 16-bit weight dtype differs from the 16-bit precision.
@@ -106,11 +105,11 @@ def mixed_16_bit(config: Config) -> Iterator[Problem]:
     runs outside autocast.
     """
     precision = config.training.precision
-    if precision not in _SIXTEEN_BITS:
+    if precision not in SIXTEEN_BITS:
         return
     for part in config.family.parts:
         dtype = config.part(part.name).dtype
-        if part.role == "vae" or dtype not in _SIXTEEN_BITS or dtype == precision:
+        if part.role == "vae" or dtype not in SIXTEEN_BITS or dtype == precision:
             continue
         yield Problem(
             f"parts.{part.name}.dtype",

@@ -20,6 +20,8 @@ from modules.settings.field import Section, Setting, Variant, When, advanced_set
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
 from modules.settings.lazy_variants import lazy_variants
 
+SIXTEEN_BITS = ("bfloat16", "float16")
+"""The precisions and dtypes of 16 bits."""
 _FULL = When("trains", ("full",))
 
 
@@ -242,7 +244,7 @@ class Training(Section):
             "Autocast cache",
             "Keeps the 16-bit copies of float32 weights through a step: faster, with more memory.",
             group="Precision and attention",
-            applies_when=When("precision", ("bfloat16", "float16")),
+            applies_when=When("precision", SIXTEEN_BITS),
         ),
     ] = True
     cuda_graphs: Annotated[
