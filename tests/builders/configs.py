@@ -32,13 +32,7 @@ def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> 
     has_unet = FAMILIES[family].denoiser.model_class.endswith(":UNet2DConditionModel")
     tree: dict[str, Any] = {
         "darkroom_version": 7,
-        "general": {
-            "workspace_dir": str(folder / "workspace"),
-            "cache_dir": str(folder / "cache"),
-            "train_device": "cpu",
-            "num_threads": 1,
-            "tensorboard": False,
-        },
+        "general": general_in(folder),
         "model": {"base_model": str(model), "family": family},
         "parts": {part.name: {"train": True} for part in FAMILIES[family].trainable_parts if part.defaults},
         "data": {"resolution_px": [64], "bucket_step_px": step_px, "loader_threads": 1},
@@ -50,6 +44,17 @@ def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> 
         "output": {"destination": str(folder / "out" / "lora.safetensors"), "format": "kohya"},
     }
     return _decoded(_laid_over(tree, changes))
+
+
+def general_in(folder: Path) -> dict[str, Any]:
+    """Return the general settings of a run on the CPU whose workspace and cache are in a folder."""
+    return {
+        "workspace_dir": str(folder / "workspace"),
+        "cache_dir": str(folder / "cache"),
+        "train_device": "cpu",
+        "num_threads": 1,
+        "tensorboard": False,
+    }
 
 
 def family_of(model: Path) -> str:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from modules.config.codec import load_file as load_config
 from modules.config.schema import Config
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import general_in, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
@@ -235,11 +235,10 @@ def test_onetrainers_embedding_presets_train(name: str, request: pytest.FixtureR
     loaded = load_config(file)
     assert [p for p in loaded.problems if p.severity == "error"] == []
     assert loaded.config.training.trains == "embedding"
-    places = {"workspace_dir": str(tmp_path / "w"), "cache_dir": str(tmp_path / "c"), "train_device": "cpu"}
     small = laid_over(
         loaded.config,
         {
-            "general": {**places, "tensorboard": False, "num_threads": 1},
+            "general": general_in(tmp_path),
             "concepts": [{"path": str(images)}],
             "data": {"resolution_px": [64], "bucket_step_px": 16, "loader_threads": 1},
             "training": {"epochs": 1, "precision": "float32"},

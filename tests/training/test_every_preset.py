@@ -15,7 +15,7 @@ import pytest
 from modules.config.presets import BUILT_IN_DIR, Preset
 from modules.config.schema import Config
 from modules.config.usage import learns_from, reads_references
-from tests.builders.configs import laid_over
+from tests.builders.configs import general_in, laid_over
 from tests.builders.flow_models import FLOW_MODELS, VARIANTS, flow_model
 from tests.builders.images import draw_folder
 from tests.builders.models import write_inpainting_folder
@@ -75,13 +75,7 @@ def on_tiny_model(preset: Config, request: pytest.FixtureRequest, folder: Path) 
     return laid_over(
         preset,
         {
-            "general": {
-                "workspace_dir": str(folder / "workspace"),
-                "cache_dir": str(folder / "cache"),
-                "train_device": "cpu",
-                "num_threads": 1,
-                "tensorboard": False,
-            },
+            "general": general_in(folder),
             "model": {"base_model": str(model), "family": family},
             "concepts": concepts_of(preset, folder),
             "data": {"resolution_px": [side_px]},
