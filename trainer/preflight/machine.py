@@ -9,6 +9,7 @@ from modules.estimate.disk import free_bytes
 from modules.system import hardware
 from modules.system.hardware import GpuMemory
 from trainer.data.hub_datasets import hub_cache_dir
+from trainer.launch import first_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,18 @@ class Machine:
 
 
 def this_machine(config: Config | None = None) -> Machine:
-    """Return this machine, with the disk of a config's model downloads. Asks the driver, which may take its time."""
-    is_processor = hardware.here().kind_of("auto") == "cpu"
-    gpu = None if is_processor else hardware.gpu_memory("auto")
+    """Return this machine, with the GPU that a config trains on and the disk of its model downloads.
+
+    Asks the driver, which may take its time.
+    """
+    config = config or Config()
+    device = first_device(config)
+    is_processor = hardware.here().kind_of(device) == "cpu"
+    gpu = None if is_processor else hardware.gpu_memory(device)
     return Machine(
         gpu,
         hardware.total_memory(),
-        free_bytes(hub_cache_dir(config or Config())),
+        free_bytes(hub_cache_dir(config)),
         hardware.num_cores(),
         _why_no_gpu() if gpu is None else "",
     )

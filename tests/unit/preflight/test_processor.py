@@ -83,6 +83,16 @@ def test_a_gpu_that_torch_cannot_use_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert machine.why_no_gpu == "The GPU of this machine is not used: the installed torch is the CPU-only build."
 
 
+def test_the_gpu_of_a_machine_is_the_one_that_a_config_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preset of the user's for the second card was compared with the memory of the first."""
+    free = {"auto": GpuMemory(24 << 30, 2 << 30), "cuda:1": GpuMemory(24 << 30, 23 << 30)}
+    monkeypatch.setattr(hardware, "here", lambda: Hardware("cu128", is_mac=False, capabilities=(8.9, 8.9)))
+    monkeypatch.setattr(hardware, "gpu_memory", free.get)
+    assert this_machine().gpu == free["auto"]
+    assert this_machine(on(Config(), "cuda:1")).gpu == free["cuda:1"]
+    assert this_machine(on(Config(), "cpu")).gpu is None
+
+
 def names(machine: Machine, configs: dict[Preset, Config]) -> list[str]:
     return [offer.preset.name for offer in offers(machine, configs)]
 
