@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +21,32 @@ from trainer.preflight.fit import Fit
 from trainer.preflight.moves import Move
 from trainer.preflight.search import Worth
 from ui.forms import items
+from ui.forms.card_fit import CardFit
 from ui.forms.documents import Documents, first_form
 from ui.forms.findings import Findings, entry_name, locate
 from ui.forms.model import FormModel, Source
 from ui.forms.preferences import Preferences, UiSettings
-from ui.loop.background import Background
+from ui.loop.background import Background, Job
 from ui.widgets.notices import Notices
+
+
+class WaitingJobs(Background):
+    """Jobs that wait until they are finished all at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[Job] = []
+
+    def _submit(self, job: Job) -> Job:
+        self._waiting.append(job)
+        return job
+
+    def finish(self) -> int:
+        """Do those that were not cancelled; return how many that were."""
+        jobs, self._waiting = [job for job in self._waiting if not job.is_cancelled], []
+        for job in jobs:
+            job.done(job.work())
+        return len(jobs)
 
 
 class Desk:
@@ -38,7 +57,7 @@ class Desk:
         self.preferences = Preferences(UiSettings())
         self.messages: list[str] = []
         self.notices = Notices()
-        self.background, self.is_card_free = Background(), True
+        self.background, self.is_card_free = WaitingJobs(), True
         self.documents = Documents(
             self.form,
             self.asked,
@@ -46,17 +65,8 @@ class Desk:
             self.preferences,
             self.notices,
             self.messages.append,
-            background=self.background,
-            is_card_free=lambda: self.is_card_free,
+            CardFit(self.form, self.background, self.messages.append, is_card_free=lambda: self.is_card_free),
         )
-
-    def wait_for_fit(self) -> None:
-        """Wait until the preset that was loaded is fitted, or needs not be."""
-        passed: list[None] = []
-        self.background.run(lambda: None, passed.append)
-        self.background.run(lambda: None, passed.append)  # one for each thread
-        while len(passed) < 2:
-            self.background.drain(time.perf_counter() + 0.01)
 
 
 @pytest.fixture
@@ -314,7 +324,7 @@ def small_batch(config: Config) -> Fit:
 def test_a_built_in_preset_is_fitted_to_the_free_memory(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ui.forms.documents.find_fit", small_batch)
+    monkeypatch.setattr("ui.forms.card_fit.find_fit", small_batch)
     form, documents, large = desk.form, desk.documents, {"training": {"batch_size": 4}}
     form.edit("concepts", (Concept(path="cats"),))
     form.edit("training.epochs", 7)
@@ -323,7 +333,7 @@ def test_a_built_in_preset_is_fitted_to_the_free_memory(
     assert form.config.training.batch_size == 4
     form.edit("output.destination", "models/mine.safetensors")  # meanwhile
     form.undo()
-    desk.wait_for_fit()
+    desk.background.finish()
     assert desk.messages[-1] == (
         "Fitted to the 6.0 GB that are free on the card now: a smaller batch. Ctrl+Z undoes it."
     )
@@ -335,55 +345,63 @@ def test_a_built_in_preset_is_fitted_to_the_free_memory(
     assert form.document == before
 
     documents.open_preset(built_in(tmp_path, **large))
-    desk.wait_for_fit()
+    desk.background.finish()
     [notice] = desk.notices.items
     desk.notices.reply(notice, notice.replies[0])
     assert form.document == before, "the load is undone with its fit"
 
     documents.open_preset(built_in(tmp_path, **large))
     form.edit("training.batch_size", 3)
-    desk.wait_for_fit()
+    desk.background.finish()
     assert form.config.training.batch_size == 3, "what the user sets meanwhile stays"
     documents.open_preset(built_in(tmp_path, **large))
     documents.open_preset(built_in(tmp_path, "mine", training={"batch_size": 2}))
-    desk.wait_for_fit()
+    assert desk.background.finish() == 1, "what the first one needs is not computed any more"
     assert form.config.training.batch_size == 2, "neither to one of the user's own, nor after another load"
     desk.is_card_free = False
     documents.open_preset(built_in(tmp_path, **large))
-    desk.wait_for_fit()
+    desk.background.finish()
     assert form.config.training.batch_size == 4, "the run is for another machine, or the card has one already"
 
 
 def test_a_preset_that_is_not_fitted_says_what_it_needs(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ui.forms.documents.find_fit", small_batch)
+    monkeypatch.setattr("ui.forms.card_fit.find_fit", small_batch)
     form, documents = desk.form, desk.documents
     needs = "It needs about 7.0 GB of memory, and 6.0 GB are free on the card now. Fit to my card"
     documents.open_preset(built_in(tmp_path, "mine", training={"batch_size": 4}))
-    desk.wait_for_fit()
+    desk.background.finish()
     assert desk.messages[-1] == f"Loaded mine. {needs} finds settings that fit."
     assert form.config.training.batch_size == 4, "it is the user's own"
 
-    monkeypatch.setattr("ui.forms.documents.find_fit", lambda config: replace(small_batch(config), fits=False))
+    monkeypatch.setattr("ui.forms.card_fit.find_fit", lambda config: replace(small_batch(config), fits=False))
     documents.open_preset(built_in(tmp_path, training={"batch_size": 4}))
-    desk.wait_for_fit()
+    desk.background.finish()
     assert desk.messages[-1] == f"Loaded #one. {needs} shows what comes nearest."
     assert form.config.training.batch_size == 4
 
     documents.open_preset(built_in(tmp_path, training={"batch_size": 4}))
     form.edit("training.batch_size", 1)
-    desk.wait_for_fit()
+    desk.background.finish()
     assert desk.messages[-1] == "Loaded #one.", "these are not the settings any more"
+
+    monkeypatch.setattr("ui.forms.card_fit.find_fit", small_batch)
+    documents.open_preset(built_in(tmp_path, training={"batch_size": 4}))
+    form.edit_text("training.epochs", "1e")
+    desk.background.finish()
+    assert form.draft("training.epochs") is not None, "it is being typed"
+    assert form.config.training.batch_size == 4
+    assert desk.messages[-1] == f"Loaded #one. {needs} finds settings that fit."
 
 
 def test_a_preset_is_not_fitted_once_a_run_has_begun(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ui.forms.documents.find_fit", small_batch)
+    monkeypatch.setattr("ui.forms.card_fit.find_fit", small_batch)
     desk.documents.open_preset(built_in(tmp_path, training={"batch_size": 4}))
     desk.is_card_free = False  # before the fit is found
-    desk.wait_for_fit()
+    desk.background.finish()
     assert desk.form.config.training.batch_size == 4
     assert desk.messages[-1] == "Loaded #one."
 

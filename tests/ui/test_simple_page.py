@@ -153,7 +153,7 @@ def test_from_a_folder_to_a_length_without_leaving_the_page(
     preset = tmp_path / "small.json"
     preset.write_text('{"darkroom_version": 7, "training": {"batch_size": 2}}')
     found = replace(offer(), preset=Preset("#small", "s", preset))
-    monkeypatch.setattr("ui.forms.documents.find_fit", smaller_batch)
+    monkeypatch.setattr("ui.forms.card_fit.find_fit", smaller_batch)
     monkeypatch.setattr(looking, "find_offers", lambda _machine, _report: (found,))
     monkeypatch.setattr(looking, "find_needs", lambda _config, _machine: (LARGE, True))
     window = open_window()

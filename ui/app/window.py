@@ -30,6 +30,7 @@ from ui.features.remote.renting import Renting
 from ui.features.run.model import Starter, run_failure
 from ui.features.tensorboard import TensorBoardControl, may_expose
 from ui.features.web.model import WebPage
+from ui.forms.card_fit import CardFit
 from ui.forms.context import Context, Models, ViewState
 from ui.forms.documents import Documents, first_form
 from ui.forms.field_problems import FieldProblems
@@ -235,6 +236,12 @@ class App:
             machine_note=lambda: self.machines.note,
         )
         self.machines.changed.subscribe(self.starter.changed)
+        card_fit = CardFit(
+            self.form,
+            pump.lasting,
+            self._notify,
+            is_card_free=lambda: session.stage == "idle" and not self.machines.chosen,
+        )
         return Context(
             root=self.root,
             theme=self.theme,
@@ -243,16 +250,7 @@ class App:
             session=session,
             pump=pump,
             starter=self.starter,
-            documents=Documents(
-                self.form,
-                interaction,
-                findings,
-                self.preferences,
-                notices,
-                self._notify,
-                background=pump.lasting,
-                is_card_free=lambda: session.stage == "idle" and not self.machines.chosen,
-            ),
+            documents=Documents(self.form, interaction, findings, self.preferences, notices, self._notify, card_fit),
             findings=findings,
             navigation=navigation,
             notices=notices,

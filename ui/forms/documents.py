@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from modules.config.codec import LoadedConfig, export_file, lists_to_confirm, save_file
 from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any, load_any_text
@@ -17,17 +15,13 @@ from modules.settings.edit import get_path, replace_value
 from modules.system.errors import DarkroomError
 from modules.system.paths import safe_name, user_presets_dir
 from modules.system.problem import Problem, count
-from ui.forms.card_fit import describe_applied_fit, describe_misfit, find_fit
+from ui.forms.card_fit import CardFit
 from ui.forms.changes import describe_unsaved
 from ui.forms.findings import Findings
 from ui.forms.model import Document, Draft, FormModel, Source
 from ui.forms.preferences import Preferences
-from ui.loop.background import Background
 from ui.loop.interaction import Answer, FileKind, Interaction, failure_of
 from ui.widgets.notices import Notice, Notices, Reply
-
-if TYPE_CHECKING:
-    from trainer.preflight.fit import Fit
 
 CONFIG_KINDS: tuple[FileKind, ...] = (("Config", "*.json"),)
 LOADED_KINDS: tuple[FileKind, ...] = (
@@ -58,19 +52,15 @@ class Documents:
         preferences: Preferences,
         notices: Notices,
         notify: Notify,
-        *,
-        background: Background,
-        is_card_free: Callable[[], bool],
+        card_fit: CardFit,
     ) -> None:
-        """`is_card_free` returns whether the next run trains here, on a card that no run of this window uses."""
         self._form = form
         self._interaction = interaction
         self._findings = findings
         self._preferences = preferences
         self._notices = notices
         self._notify = notify
-        self._background = background
-        self._is_card_free = is_card_free
+        self._card_fit = card_fit
         self._loaded_document: Document | None = None  # as it was loaded over unsaved changes
         self._confirmed_lists: set[Path] = set()
         form.changed.subscribe(self._withdraw_undo_offer)
@@ -94,29 +84,13 @@ class Documents:
         note = f" Kept from before: {', '.join(self._label_of(path) for path in kept)}." if kept else ""
         loaded_text = f"Loaded {preset.name}.{note}"
         self._notify(loaded_text)
-        if self._is_card_free():
-            document = self._form.document
-            self._background.run(partial(find_fit, document.config), partial(self._follow_fit, document, loaded_text))
+        self._card_fit.follow_load(loaded_text, self._apply_fit)
 
-    def _follow_fit(self, loaded: Document, loaded_text: str, fit: Fit | None) -> None:
-        """Fit a loaded preset that can be, or report that it does not fit; another load or a run may have begun."""
-        if fit is None or self._form.baseline is not loaded.baseline or not self._is_card_free():
-            return
-        if fit.fits and loaded.source.kind == "built_in":
-            self._apply_fit(loaded, fit)
-        elif self._form.config is loaded.config:
-            self._notify(f"{loaded_text} {describe_misfit(fit)}")
-
-    def _apply_fit(self, loaded: Document, fit: Fit) -> None:
-        """Fit a loaded preset as an edit of its own, unless the user has changed the same settings since."""
-        form = self._form
-        paths = [path for change in fit.changes for path, _ in change.move.values]
-        if any(form.value(path) != get_path(loaded.config, path) for path in paths):
-            return
-        offered, self._loaded_document = self._loaded_document, None  # the offer to undo the load stays
-        form.replace(_with_values_of(fit.config, form.config, paths))
-        self._loaded_document = form.document if offered is not None else None
-        self._notify(describe_applied_fit(fit))
+    def _apply_fit(self, config: Config) -> None:
+        """Apply a fit to the card as an edit of its own; the offer to undo the load stays."""
+        offered, self._loaded_document = self._loaded_document, None
+        self._form.replace(config)
+        self._loaded_document = self._form.document if offered is not None else None
 
     def open_demo(self) -> None:
         """Load the preset of the demo, if it is shipped."""
