@@ -86,7 +86,7 @@ class Starter:
         self._backup_job: Job | None = None
         self._last_reason = ""
         self._was_fork_trained = False
-        self._compared: RunRequest | None = None  # the last comparison of images that has ended
+        self._comparing: BackupInfo | None = None  # its images are being compared
         session.changed.subscribe(self._follow_session)
         form.changed.subscribe(self._follow_form)
 
@@ -223,13 +223,14 @@ class Starter:
         self._before_start()
         # Not in a process that outlives the window: that one is followed by the run's log, which a report leaves alone.
         self._session.begin(RunRequest(config, "report", backup.path), launch_run=launch_as_set)
+        self._comparing = backup
 
-    def _show_compared(self, backup: Path) -> None:
+    def _show_compared(self, run_dir: Path) -> None:
         """Show the run whose images were compared as it was, with the report on them."""
         from trainer.run_folder.records import config_of
         from ui.loop.past_runs import read_past_state
 
-        reported, of_report, run_dir = self._session.state.image_report, self._session.config, backup.parents[1]
+        reported, of_report = self._session.state.image_report, self._session.config
 
         def show(run: tuple[RunState, Config | None]) -> None:
             state, config = run
@@ -292,13 +293,9 @@ class Starter:
         if self._last_reason != self.why_not:
             self._last_reason = self.why_not
             self.changed()
-        request = self._session.request
-        is_over = request is not None and request.kind == "report" and self._session.state.is_over
-        if is_over and request is not self._compared and self._session.stage == "idle":
-            self._compared = request
-            assert request is not None
-            assert request.resume_from is not None
-            self._show_compared(request.resume_from)
+        if self._session.stage == "idle" and (backup := self._comparing) is not None:
+            self._comparing = None
+            self._show_compared(backup.run_dir)
 
     def _check_then(self, kind: RequestKind, backup: BackupInfo | None = None) -> None:
         """Check a request of the current settings, which continues from a backup if one is given; then start it."""
