@@ -25,7 +25,7 @@ FIGURES = ("Loss", "Smoothed", "Images/s", "Time left")
 _FIGURE_WIDTHS = {"Time left": 96}
 _FIGURE_WIDTH = 72
 _BAR_WIDTH = 132
-_PHASE_BAR_ROOM = 10
+_BAR_GAP = 6  # above it
 _NARROW_BAR_WIDTH = 96
 _NARROW_WIDTH = 1180  # of the window
 _RARE_FIGURES = ("Smoothed", "Images/s")  # the Run page has them, too
@@ -88,7 +88,7 @@ class BottomBar(Panel):
         """Give the status the room of the figures before a run, and of the rarer ones in a narrow window."""
         session = self._context.session
         _set_visible(self.phase_bar, is_shown=session.is_active and session.state.phase_share is not None)
-        room = self._context.theme.px(_PHASE_BAR_ROOM) if session.is_active else 0
+        room = self._room_of(self.phase_bar) if session.is_active else 0
         self._phase_box.rowconfigure(2, minsize=room)  # also without it: the page stays where it is
         has_figures = session.is_active or session.state.step is not None
         is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
@@ -125,15 +125,18 @@ class BottomBar(Panel):
         self.phase_bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
         self.phase_bar.grid(row=2, column=0, sticky="sw")
 
+    def _room_of(self, bar: ThinBar) -> int:
+        return self._context.theme.px(_BAR_GAP) + bar.winfo_reqheight()
+
     def _add_progress(self, inner: Panel, column: int) -> tuple[Text, ThinBar]:
         px = self._context.theme.px
         box = Panel(inner, self._context.theme, "bar")
         box.grid(row=0, column=column, sticky="se", padx=(px(20), 0))
         label = Text(box, self._context.theme, "", role="small", colour="muted", on="bar")
         label.grid(row=0, column=0, sticky="w")
-        box.rowconfigure(1, minsize=px(10))  # also without the bar, so that the label stays in its place
         bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
-        bar.grid(row=1, column=0, sticky="w", pady=(px(6), 0))
+        bar.grid(row=1, column=0, sticky="sw")
+        box.rowconfigure(1, minsize=self._room_of(bar))  # also without the bar, so that the label stays in its place
         return label, bar
 
     def _add_figure(self, inner: Panel, name: str, column: int) -> Text:
