@@ -180,14 +180,14 @@ class ConceptsModel:
 
     def index_with(self, image: Path | None) -> int | None:
         """Return the concept that contains an image, an enabled one first; for None, the first with images."""
-        fields = [
+        candidates = [
             (not concept.enabled, index)
             for index, concept in enumerate(self.concepts)
             if concept.has_images
             and concept.path.strip()
             and (image is None or image.is_relative_to(from_root(concept.path.strip())))
         ]
-        return min(fields)[1] if fields else None
+        return min(candidates)[1] if candidates else None
 
     def add_folders(self, paths: Iterable[Path]) -> None:
         """Add a concept for each folder and archive; another file stands for its folder.

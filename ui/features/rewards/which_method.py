@@ -233,7 +233,7 @@ class MethodCard(Card):
         super().__init__(master, context.theme)
         self._context = context
         self.layout = layout_of(offer)
-        self.summary, self._why = self._add_text(role="strong"), self._add_text(role="body")
+        self._summary, self._why = self._add_text(role="strong"), self._add_text(role="body")
         self._lists = [self._add_text(title) if entries else None for title, entries in _lists_of(offer)]
         self.time = None if offer.refusal else self._add_text()
         if self.time is not None:
@@ -258,7 +258,7 @@ class MethodCard(Card):
 
     def follow(self, offer: Offer) -> None:
         """Show the texts of the method with the current settings."""
-        self.summary.set_text(offer.guide.summary)
+        self._summary.set_text(offer.guide.summary)
         self._why.set_text(offer.why)
         for label, (_, entries) in zip(self._lists, _lists_of(offer), strict=True):
             if label is not None:
