@@ -150,6 +150,9 @@ def test_steps_become_epochs_where_the_images_are_found(tmp_path: Path) -> None:
     train = {"steps": 300, "batch_size": 2, "gradient_accumulation": 2}
     loaded = imported(process(datasets=sets, train=train))
     assert loaded.config.training.epochs == 300 * 2 * 2 / 12
+    regularization = {"folder_path": str(tmp_path / "cats"), "is_reg": True}
+    loaded = imported(process(datasets=[*sets, regularization], train=train))
+    assert loaded.config.training.epochs == 300 * 2 * 2 / 24  # half of the steps train them, there and here
     # With the older setting each batch is a step.
     older = {"steps": 300, "batch_size": 2, "gradient_accumulation_steps": 2}
     loaded = imported(process(datasets=sets, train=older, save={"save_every": 100}, sample={"sample_every": 50}))

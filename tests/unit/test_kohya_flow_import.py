@@ -152,6 +152,12 @@ def test_what_is_trained_in_another_way_is_named(given: dict[str, Any]) -> None:
     assert ("sigma_scaled" in text) == ("model_prediction_type" not in given)
 
 
+def test_the_loss_of_musubi_tuner_is_ours() -> None:
+    """Its files have no `model_prediction_type`, and were reported to train otherwise."""
+    loaded = imported({"network_dim": 4, "model_type": FAMILIES_THERE[0].kohya[0], "dit": "a.safetensors"})
+    assert not [p for p in loaded.problems if p.severity != "info"]
+
+
 def test_chosen_blocks_and_ranks_by_group() -> None:
     """With the names of transformers of double-stream and single-stream blocks, whichever families have them."""
     arguments = [

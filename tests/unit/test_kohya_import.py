@@ -260,6 +260,64 @@ def test_regularization_folders_become_regularization_concepts(tmp_path: Path) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "epochs"),
+    [
+        ({"max_train_steps": 60}, 8),  # 15 uses an epoch, in batches of 2
+        ({"max_train_steps": 60, "epoch": 1, "max_train_epochs": 0}, 8),  # kohya_ss: steps count more than its field
+        ({"max_train_steps": 60, "max_train_epochs": 3}, 3),
+        ({"max_train_steps": 0, "epoch": 3}, 3),
+        ({"max_train_steps": 60, "gradient_accumulation_steps": 2}, 16),
+        ({"max_train_steps": 60, "reg_data_dir": "reg"}, 4),  # as many regularization images as others
+        ({"max_train_steps": 60, "reg_data_dir": "none"}, 8),
+    ],
+)
+def test_steps_become_epochs_of_the_images(tmp_path: Path, given: dict[str, Any], epochs: int) -> None:
+    draw_folder(tmp_path / "train" / "5_zog", sizes=[(8, 8)] * 3)
+    draw_folder(tmp_path / "reg" / "1_shape", sizes=[(8, 8)])
+    folders = {key: str(tmp_path / value) for key, value in given.items() if key == "reg_data_dir"}
+    files = {"train_data_dir": str(tmp_path / "train"), "network_dim": 4, "train_batch_size": 2}
+    config = decode(tree_of_kohya({**files, **given, **folders}, [])).config
+    assert config.training.epochs == epochs
+
+
+def test_the_datasets_are_read_from_the_file_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "sets.toml").write_text('[[datasets]]\nimage_directory = "/cats"\nnum_repeats = 3\nbatch_size = 2\n')
+    settings = 'dit = "a.safetensors"\nnetwork_module = "networks.lora_qwen_image"\nnetwork_dim = 4\n'
+    path = tmp_path / "train.toml"
+    for named in ("sets.toml", "C:/elsewhere/sets.toml"):
+        path.write_text(f'{settings}dataset_config = "{named}"\n')
+        loaded = load_any(path)
+        assert [(concept.path, concept.repeats) for concept in loaded.config.concepts] == [("/cats", 3)]
+        assert loaded.config.training.batch_size == 2
+        assert not [p for p in loaded.problems if p.severity == "warning"]
+    path.write_text(f'{settings}dataset_config = "lost.toml"\n')
+    assert [str(p) for p in load_any(path).problems if p.path == "concepts"] == [
+        "concepts: The images are in 'lost.toml', which was not found. "
+        "Put it next to train.toml, or add the folders on the Concepts page."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "program"),
+    [
+        ("a.json", '{"--model_family": "flux", "--train_batch_size": 1, "--mixed_precision": "bf16"}', "SimpleTuner"),
+        ("a.json", '{"data_backend_config": "x.json", "lr_scheduler": "x", "train_batch_size": 1}', "SimpleTuner"),
+        ("a.toml", 'model_family = "flux"\nlr_scheduler = "x"\ntrain_batch_size = 1', "SimpleTuner"),
+        ("a.toml", 'micro_batch_size_per_gpu = 1\n[model]\ntype = "flux"', "diffusion-pipe"),
+    ],
+)
+def test_configs_of_other_trainers_are_refused_by_name(tmp_path: Path, name: str, content: str, program: str) -> None:
+    """SimpleTuner's share names with kohya's, and were read as settings of Stable Diffusion 1.5."""
+    path = tmp_path / name
+    path.write_text(content)
+    loaded = load_any(path)
+    assert loaded.config == Config()
+    assert [(p.path, p.severity, p.message) for p in loaded.problems] == [
+        ("", "error", f"{name} is a config of {program}, which is not imported.")
+    ]
+
+
 def test_class_tokens_are_the_captions_where_there_are_no_caption_files(tmp_path: Path) -> None:
     """The way of DreamBooth: kohya trains such images with the name of their folder."""
     for name in ("10_sks dog", "5_a cat"):

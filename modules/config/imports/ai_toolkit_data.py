@@ -6,17 +6,15 @@ A dataset with several resolutions is one dataset for each of them there; here e
 from __future__ import annotations
 
 import re
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from modules.config.imports.control_images import ai_toolkit_folders, ai_toolkit_samples, set_variant
+from modules.config.imports.kohya_dataset import images_of_epoch
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, quote
 
-_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".avif", ".bmp"})
-_MAX_FILES = 200_000
 _EXTENSIONS = (".txt", ".caption")
 # Read, and without an effect here: workers, caches that are always used, and what ours does anyway.
 _WITHOUT_EFFECT = (
@@ -49,8 +47,7 @@ def datasets(sets: list[Any], trigger: str, train: Args, result: Tree, notes: No
     set_variant(concepts, result, notes)
     train.pop("reg_weight", None)
     train.pop("cache_text_embeddings", None)
-    counts = [_num_images(c["path"]) * c["repeats"] for c in concepts if c.get("kind") != "regularization"]
-    return sum(counts) if counts and all(counts) else 0
+    return images_of_epoch(concepts)
 
 
 def _resolutions(value: object) -> list[int]:
@@ -128,16 +125,6 @@ def _image(given: Args, result: Tree) -> dict[str, Any]:
         put(result, "masks.enabled", True)
         put(result, "masks.unmasked_weight", lowest or 0.0)
     return image
-
-
-def _num_images(folder: str) -> int:
-    """Return the images in a folder and its subfolders; 0 if it cannot be read."""
-    try:
-        return (
-            sum(path.suffix.lower() in _IMAGES for path in islice(Path(folder).rglob("*"), _MAX_FILES)) if folder else 0
-        )
-    except (OSError, ValueError):
-        return 0
 
 
 # Samples. Flags in a prompt: sd-scripts' flags, and longer names for some of them.

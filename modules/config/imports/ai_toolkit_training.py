@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from modules.config.imports.kohya_training import optimizer, schedule
+from modules.config.imports.kohya_training import epochs_of_steps, optimizer, schedule
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.diffusion.process_spec import ConstantShift
@@ -63,14 +63,7 @@ def _length(train: Args, num_images: float, result: Tree, notes: Notes) -> None:
     put(result, "training.batch_size", max(1, batch))
     if new * old > 1:
         put(result, "training.accumulation_steps", new * old)
-    if not num_images:
-        message = f"The file sets {steps:g} steps instead of epochs, and its images were not found."
-        notes.append(Problem("training.epochs", message, "warning", "Check the number of steps on the Run page."))
-        return
-    epochs = max(1, round(steps * batch * new / num_images))
-    put(result, "training.epochs", epochs)
-    message = f"{steps:g} steps were converted to {epochs} epochs of {num_images:g} images."
-    notes.append(Problem("training.epochs", message, "info"))
+    epochs_of_steps(steps, batch * new, num_images, result, notes)
 
 
 _ACCUMULATIONS = ("gradient_accumulation", "gradient_accumulation_steps")

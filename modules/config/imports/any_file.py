@@ -11,7 +11,7 @@ from typing import Any
 from modules.config.codec import LoadedConfig, decode, load_file, load_text
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
-from modules.system.problem import Problem
+from modules.system.problem import Problem, quote
 from modules.system.regular_files import json_object_in, read_regular
 
 CONFIG_SUFFIXES = (".json", ".toml", ".yaml", ".yml", ".safetensors")
@@ -22,6 +22,8 @@ _KOHYA_KEYS_NAMES = """
 # The time that tomllib takes grows with the square of the parts of a key, each of which ends in a dot.
 _MAX_TOML_DOTS, _MAX_TOML_BYTES = 5_000, 4_000_000
 _KOHYA_KEYS = frozenset(_KOHYA_KEYS_NAMES.split())
+# Programs whose configs are not read, some of which share names with kohya's, by the names that only they have.
+_NOT_READ = {"SimpleTuner": {"data_backend_config", "model_family"}, "diffusion-pipe": {"micro_batch_size_per_gpu"}}
 
 
 def load_any(path: Path, *, over: Config | None = None) -> LoadedConfig:
@@ -44,7 +46,7 @@ def load_any(path: Path, *, over: Config | None = None) -> LoadedConfig:
         raw = json_object_in(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):  # reported by `load_file`
         raw = None
-    return _of_others(raw, path.name) or load_file(path, over=over)
+    return _of_others(raw, path) or load_file(path, over=over)
 
 
 def load_any_text(text: str, *, name: str) -> LoadedConfig:
@@ -52,7 +54,7 @@ def load_any_text(text: str, *, name: str) -> LoadedConfig:
     raw = json_object_in(text)
     if raw is None and text.lstrip("- \n").startswith("job:"):
         return _from_yaml(text, name)
-    return _of_others(raw, name) or load_text(text, name=name, folder=PROGRAM_ROOT)
+    return _of_others(raw, PROGRAM_ROOT / name) or load_text(text, name=name, folder=PROGRAM_ROOT)
 
 
 def is_kohya(raw: dict[str, Any]) -> bool:
@@ -60,13 +62,26 @@ def is_kohya(raw: dict[str, Any]) -> bool:
     return not {"darkroom_version", "__version"} & raw.keys() and len(_KOHYA_KEYS & raw.keys()) >= 2
 
 
-def _of_others(raw: dict[str, Any] | None, name: str) -> LoadedConfig | None:
-    """Read a config of kohya or of ai-toolkit; None for any other."""
+def _of_others(raw: dict[str, Any] | None, path: Path) -> LoadedConfig | None:
+    """Read a config of kohya or of ai-toolkit; None for any other. One of a program that is not read is an error."""
     if raw is None:
         return None
+    if refused := _refused(raw, path.name):
+        return refused
     if is_kohya(raw):
-        return _from_kohya(raw, name)
-    return _from_ai_toolkit(raw, name) if "job" in raw else None
+        return _from_kohya(raw, path)
+    return _from_ai_toolkit(raw, path.name) if "job" in raw else None
+
+
+def _refused(raw: dict[str, Any], name: str) -> LoadedConfig | None:
+    """Return the error for a config of a program whose configs are not read; None for any other."""
+    keys = {key.lstrip("-") for key in raw}  # SimpleTuner's names may be those of the command line
+    program = next((program for program, names in _NOT_READ.items() if names & keys), None)
+    if program is None:
+        return None
+    message = f"{name} is a config of {program}, which is not imported."
+    advice = "Choose a preset of its model here, and set what you changed by hand."
+    return LoadedConfig(Config(), [Problem("", message, advice=advice)])
 
 
 def _from_ai_toolkit(raw: dict[str, Any], name: str) -> LoadedConfig | None:
@@ -106,6 +121,19 @@ def _from_yaml(text: str, name: str) -> LoadedConfig:
 
 
 def _load_toml(path: Path) -> LoadedConfig:
+    raw = _toml_in(path)
+    if isinstance(raw, LoadedConfig):
+        return raw
+    if refused := _refused(raw, path.name):
+        return refused
+    flat = _without_sections(raw)
+    if "datasets" not in flat and not is_kohya(flat):
+        return LoadedConfig(Config(), [Problem("", f"{path} contains no known kohya settings.")])
+    return _from_kohya(flat, path)
+
+
+def _toml_in(path: Path) -> dict[str, Any] | LoadedConfig:
+    """Return the content of a TOML file, or the error for one that cannot be read."""
     import tomllib
 
     from modules.config.imports.yaml_text import describe_toml_error
@@ -117,7 +145,7 @@ def _load_toml(path: Path) -> LoadedConfig:
             return LoadedConfig(
                 Config(), [Problem("", f"{path} was not read: it has more than {_MAX_TOML_DOTS:,} dots.")]
             )
-        raw = tomllib.loads(text)
+        return tomllib.loads(text)
     except OSError as error:
         return LoadedConfig(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.")])
     except UnicodeDecodeError:
@@ -126,10 +154,6 @@ def _load_toml(path: Path) -> LoadedConfig:
         return LoadedConfig(
             Config(), [Problem("", f"{path} is not a TOML file: {describe_toml_error(text, str(error))}.")]
         )
-    flat = _without_sections(raw)
-    if "datasets" not in flat and not is_kohya(flat):
-        return LoadedConfig(Config(), [Problem("", f"{path} contains no known kohya settings.")])
-    return _from_kohya(flat, path.name)
 
 
 def _without_sections(raw: dict[str, Any]) -> dict[str, Any]:
@@ -146,9 +170,39 @@ def _without_sections(raw: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _from_kohya(raw: dict[str, Any], name: str) -> LoadedConfig:
+def _from_kohya(raw: dict[str, Any], path: Path) -> LoadedConfig:
     from modules.config.imports.kohya_settings import tree_of_kohya
 
-    notes = [Problem("", f"{name} is a kohya config; settings with a counterpart here were converted.", "info")]
-    loaded = decode(tree_of_kohya(raw, notes))
+    message = f"{path.name} is a kohya config; settings with a counterpart here were converted."
+    notes = [Problem("", message, "info")]
+    loaded = decode(tree_of_kohya(_with_datasets(raw, path, notes), notes))
     return LoadedConfig(loaded.config, [*notes, *loaded.problems], was_migrated=True)
+
+
+def _with_datasets(raw: dict[str, Any], path: Path, notes: list[Problem]) -> dict[str, Any]:
+    """Return kohya's settings with the datasets of the TOML or JSON file that they name, if they name one.
+
+    Relative paths count from the folder of the settings, where the file is also looked for if it has moved with them.
+    """
+    named = raw.get("dataset_config")
+    if not isinstance(named, str) or not named.strip() or "datasets" in raw:
+        return raw
+    places = (path.parent / named, path.parent / Path(named.replace("\\", "/")).name)
+    file = next((place for place in places if place.is_file()), None)
+    tree = (_json_in(file) if file.suffix.lower() == ".json" else _toml_in(file)) if file is not None else None
+    if not isinstance(tree, dict):
+        reason = "was not found" if file is None else "cannot be read"
+        message = f"The images are in {quote(named)}, which {reason}."
+        advice = f"Put it next to {path.name}, or add the folders on the Concepts page."
+        notes.append(Problem("concepts", message, "warning", advice))
+        return raw
+    notes.append(Problem("concepts", f"The images were read from {file}.", "info"))
+    rest = {key: value for key, value in raw.items() if key != "dataset_config"}
+    return rest | {key: tree[key] for key in ("general", "datasets") if key in tree}
+
+
+def _json_in(path: Path) -> dict[str, Any] | None:
+    try:
+        return json_object_in(read_regular(path, _MAX_TOML_BYTES).decode("utf-8-sig"))
+    except (OSError, ValueError):
+        return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, quote
 
 _OF_DATASETS = {"resolution": "resolution", "batch_size": "train_batch_size", "enable_bucket": "enable_bucket"}
+_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".avif", ".bmp"})
+_MAX_FILES = 200_000
 _REPEATED = re.compile(r"(\d+)_(.*)")  # 10_sks dog
 
 
@@ -39,6 +43,28 @@ def images(given: Args, result: Tree, notes: Notes) -> None:
     put(result, "concepts", concepts)
     set_variant(concepts, result, notes)
     _masked_training(given, concepts, result, notes)
+
+
+def images_of_epoch(concepts: Sequence[dict[str, Any]]) -> float:
+    """Return the images in an epoch of concepts with their repeats; 0 if a folder's are not known.
+
+    Regularization images are as many as the others, here and in the other programs.
+    """
+    counts: dict[bool, list[float]] = {False: [], True: []}
+    for concept in concepts:
+        found = _num_images(concept["path"], has_subfolders=concept.get("include_subfolders", False))
+        counts[concept.get("kind") == "regularization"].append(found * concept["repeats"])
+    trained, matched = counts.values()
+    return sum(trained) * (2 if any(matched) else 1) if all(trained) else 0
+
+
+def _num_images(folder: str, *, has_subfolders: bool) -> int:
+    """Return the images in a folder; 0 if it cannot be read."""
+    try:
+        found = Path(folder).rglob("*") if has_subfolders else Path(folder).glob("*")
+        return sum(path.suffix.lower() in _IMAGES for path in islice(found, _MAX_FILES)) if folder else 0
+    except (OSError, ValueError):
+        return 0
 
 
 def _sizes(given: Args, result: Tree, notes: Notes) -> None:

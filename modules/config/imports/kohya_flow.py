@@ -79,10 +79,11 @@ def report_unsupported(model_type: str, given: Args, notes: Notes) -> None:
 
 def flow(given: Args, network: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
     """Convert what only flow models have. The parts' training must be converted already."""
+    is_of_musubi = is_set(given.get("dit"))  # musubi-tuner's key of the denoiser
     _files(given, family, result)
     _variant(given, family, result)
     _noise_levels(given, family, result, notes)
-    _inputs(given, family, result, notes)
+    _inputs(given, family, result, notes, prediction="raw" if is_of_musubi else "sigma_scaled")
     _conditioner(given, network, family, result)
     _memory(given, family, result)
     if result["training"]["trains"] == "adapter":
@@ -166,8 +167,8 @@ def _noise_levels(given: Args, family: FamilySpec, result: Tree, notes: Notes) -
         notes.append(Problem("training.loss.weighting", message, "warning"))
 
 
-def _inputs(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
-    """Convert the settings of the model's further inputs, and of its output in training."""
+def _inputs(given: Args, family: FamilySpec, result: Tree, notes: Notes, *, prediction: str) -> None:
+    """Convert the settings of the model's further inputs, and of its output, by default `prediction`."""
     fields = family.settings.model_fields
     guidance = number_of(given.pop("guidance_scale", None))
     if "guidance" in fields:
@@ -178,7 +179,7 @@ def _inputs(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None
     if "text_tokens" not in fields:  # the family masks padding by itself
         given.pop("apply_t5_attn_mask", None)
     _dropouts(given, family, result)
-    prediction = str(pop_first(given, "model_prediction_type") or "sigma_scaled")
+    prediction = str(pop_first(given, "model_prediction_type") or prediction)
     if prediction != "raw":
         message = f"model_prediction_type {prediction} is not supported here: the velocity is trained as it is (raw)."
         notes.append(Problem("training.loss.weighting", message, "warning"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
-from modules.config.imports.kohya_dataset import images, lift_of_datasets
+from modules.config.imports.kohya_dataset import images, images_of_epoch, lift_of_datasets
 from modules.config.imports.kohya_flow import family_of_type, flow, model_type_of, report_unsupported
 from modules.config.imports.kohya_ranks import ranks_and_more
 from modules.config.imports.kohya_training import learning
@@ -64,11 +64,11 @@ def convert_arguments(given: Args, notes: Notes) -> Tree:
     _speed(given, result, notes)
     family = FAMILIES[result["model"]["family"]["name"]]
     _adapter(given, network, result, notes)
-    learning(given, network, family, result, notes)
+    images(given, result, notes)
+    learning(given, network, family, images_of_epoch(result["concepts"]), result, notes)
     if family.process.flow is not None:
         flow(given, network, family, result, notes)
     given.update({f"network_args.{key}": value for key, value in network.items()})
-    images(given, result, notes)
     sampling_and_saving(given, family, result, notes)
     return result
 

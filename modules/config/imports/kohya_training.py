@@ -12,14 +12,14 @@ from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.spec import FamilySpec
 from modules.objectives.losses import LOSSES, DeltaSettings
 from modules.optim.registry import OPTIMIZERS
-from modules.system.problem import Problem, quote
+from modules.system.problem import Problem, count, quote
 
 _PRECISIONS = {"no": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
-def learning(given: Args, network: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
-    """Convert the settings of the training itself."""
-    _length(given, result, notes)
+def learning(given: Args, network: Args, family: FamilySpec, num_images: float, result: Tree, notes: Notes) -> None:
+    """Convert the settings of the training itself; `num_images` is the number of images in an epoch, 0 if unknown."""
+    _length(given, num_images, result, notes)
     _rates(given, network, family, result)
     optimizer(given, result, notes)
     schedule(given, result, notes)
@@ -28,26 +28,40 @@ def learning(given: Args, network: Args, family: FamilySpec, result: Tree, notes
     noise(given, result)
 
 
-def _length(given: Args, result: Tree, notes: Notes) -> None:
-    epochs = number_of(pop_first(given, "max_train_epochs", "num_epochs", "epoch"))
-    steps = number_of(pop_first(given, "max_train_steps"))
-    if epochs:
-        put(result, "training.epochs", int(epochs))
-    elif steps:
-        message = f"The file sets {steps:g} steps instead of epochs; the length of a run is set in epochs here."
-        notes.append(Problem("training.epochs", message, "warning", "Check the number of steps on the Run page."))
-    given.pop("max_train_epochs", None)
+def _length(given: Args, num_images: float, result: Tree, notes: Notes) -> None:
+    """Convert the length and the batches. `max_train_epochs` counts before steps, and these before kohya_ss' `epoch`.
+
+    Metadata have the epochs that were trained (`num_epochs`), besides the steps.
+    """
+    epochs = number_of(pop_first(given, "max_train_epochs", "num_epochs"))
+    steps, fields_epochs = number_of(pop_first(given, "max_train_steps")), number_of(pop_first(given, "epoch"))
     batch = number_of(pop_first(given, "train_batch_size", "batch_size_per_device", "total_batch_size"))
     if batch:
         put(result, "training.batch_size", int(batch))
     accumulation = number_of(pop_first(given, "gradient_accumulation_steps"))
     if accumulation and accumulation > 1:
         put(result, "training.accumulation_steps", int(accumulation))
+    if not epochs and steps:
+        epochs_of_steps(steps, max(1.0, batch or 1.0) * max(1.0, accumulation or 1.0), num_images, result, notes)
+    elif epochs := epochs or fields_epochs:
+        put(result, "training.epochs", int(epochs))
     if (seed := number_of(pop_first(given, "seed"))) is not None and seed >= 0:
         put(result, "general.seed", int(seed))
     norm = number_of(pop_first(given, "max_grad_norm"))
     if norm is not None:
         put(result, "training.clip_grad_norm", norm or None)
+
+
+def epochs_of_steps(steps: float, images_a_step: float, num_images: float, result: Tree, notes: Notes) -> None:
+    """Convert steps to epochs of `num_images` images; 0 of them is reported."""
+    if not num_images:
+        message = f"The file sets {steps:g} steps instead of epochs, and its images were not found."
+        notes.append(Problem("training.epochs", message, "warning", "Check the number of steps on the Run page."))
+        return
+    epochs = max(1, round(steps * images_a_step / num_images))
+    put(result, "training.epochs", epochs)
+    message = f"{steps:g} steps were converted to {count(epochs, 'epoch')} of {num_images:g} images."
+    notes.append(Problem("training.epochs", message, "info"))
 
 
 def _rates(given: Args, network: Args, family: FamilySpec, result: Tree) -> None:
