@@ -242,7 +242,8 @@ def test_images_that_are_added_to_the_demo_are_trained_alone(window: Window, tmp
     form = window.app.context.form
     window.app.context.documents.open_demo()
     page: Any = window.open_page("simple")
-    folder = draw_folder(tmp_path / "Benno the dog", sizes=[(64, 64)])
+    folder = tmp_path / "Benno the dog (2026)"
+    draw_folder(folder / "at the sea", sizes=[(64, 64)] * 2)
     window.asked.answers["ask_folders"] = (folder,)
     window.wait_until(lambda: FOLDER in page.cards["Images"].buttons, "the choice")
     page.cards["Images"].buttons[FOLDER].invoke()
@@ -250,8 +251,21 @@ def test_images_that_are_added_to_the_demo_are_trained_alone(window: Window, tmp
     assert from_root(concept.path) == folder
     assert form.config.sampling.prompts == ()
     assert form.config.validation == Config().validation
-    assert form.config.output.destination == "models/Benno-the-dog.safetensors"
+    assert form.config.output.destination == "models/Benno-the-dog-2026.safetensors"
     assert form.config.general.workspace_dir == Config().general.workspace_dir
+    card = page.cards["Images"]
+    window.wait_until(lambda: "Use subfolders" in card.buttons, "the images in the subfolder, which were left out")
+    assert (card.sign.cget("text"), card.state.cget("text")) == ("2", f"{folder.name}: all 2 images are in subfolders.")
+    draw_folder(folder, sizes=[(64, 64)])
+    window.app.context.captions_changed()
+    left_out = f"{folder.name}: 1 image, 1 caption. 2 more are in subfolders, and not used."
+    window.wait_until(lambda: card.state.cget("text") == left_out, "all counts")
+    (folder / "000.txt").unlink()
+    window.app.context.captions_changed()
+    window.wait_until(lambda: "Use subfolders" in card.buttons, "the choice")
+    card.buttons["Use subfolders"].invoke()
+    window.wait_until(lambda: "3 images, 2 captions." in card.state.cget("text"), "those in the subfolder")
+    assert "subfolders" not in card.state.cget("text")
     form.edit("output.destination", "mine.safetensors")
     window.asked.answers["ask_folders"] = (draw_folder(tmp_path / "more", sizes=[(64, 64)]),)
     page._add_folders()

@@ -14,17 +14,21 @@ from modules.settings.edit import get_path, replace_value
 from modules.settings.shared_types import side_of
 from modules.system.paths import as_config_path, from_root
 
-_NOT_IN_NAMES = re.compile(r"[^\w-]")
+_NOT_IN_NAMES = re.compile(r"[^\w-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class CountedImages:
-    """How many images a folder has, how many of them a caption, how many a reference image, and the first caption."""
+    """How many images a folder has, how many of them a caption, how many a reference image, and the first caption.
+
+    `in_subfolders` are images in subfolders that the concept does not use.
+    """
 
     images: int = 0
     captions: int = 0
     references: int = 0
     caption: str = ""
+    in_subfolders: int = 0
 
 
 def count_images(concept: Concept) -> CountedImages:
@@ -42,9 +46,11 @@ def count_images(concept: Concept) -> CountedImages:
     folder, excluded = from_root(concept.path), concept.excluded_names
     try:
         listed = list_images(folder, include_subfolders=concept.include_subfolders).images
+        below = () if concept.include_subfolders else list_images(folder, include_subfolders=True).images
     except OSError:
         return CountedImages()
     images = [image for image in listed if archive_of(image) is None and name_within(folder, image) not in excluded]
+    in_subfolders = sum(image.parent != folder and archive_of(image) is None for image in below)
     captioned = images
     if concept.caption_source == "text_file":
         captioned = [image for image in images if image.with_suffix(concept.caption_extension).is_file()]
@@ -53,7 +59,7 @@ def count_images(concept: Concept) -> CountedImages:
     if not concept.image.conditioning_columns.strip():  # which name files of any name
         places = concept.image.conditioning_folders
         edited = [i for i in images if find_references(i, folder=folder, inputs_folders=places)]
-    return CountedImages(len(images), len(captioned), len(edited), next(iter(texts), ""))
+    return CountedImages(len(images), len(captioned), len(edited), next(iter(texts), ""), in_subfolders)
 
 
 def samples_per_epoch(concepts: Iterable[Concept], counted: Iterable[CountedImages]) -> float:
@@ -79,13 +85,19 @@ def _without_example(config: Config, example: Config, *, name: str) -> Config:
         of_example = get_path(example, path)
         config = replace_value(config, path, tuple(v for v in get_path(config, path) if v not in of_example))
     named = PurePath(example.output.destination).with_name(
-        f"{_NOT_IN_NAMES.sub('-', name.strip()) or 'lora'}.safetensors"
+        f"{_NOT_IN_NAMES.sub('-', name).strip('-') or 'lora'}.safetensors"
     )
     new = {path: get_path(Config(), path) for path in ("general.notes", "general.workspace_dir", "validation")}
     for path, value in (*new.items(), ("output.destination", named.as_posix())):
         if get_path(config, path) == get_path(example, path):
             config = replace_value(config, path, value)
     return config
+
+
+def with_subfolders(config: Config, changed: Collection[Concept]) -> Config:
+    """Return the config in which some concepts also use the images in their subfolders."""
+    concepts = (replace_value(c, "include_subfolders", True) if c in changed else c for c in config.concepts)
+    return replace_value(config, "concepts", tuple(concepts))
 
 
 def with_references(config: Config, changed: Collection[Concept], folder: Path) -> Config:

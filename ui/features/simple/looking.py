@@ -65,6 +65,17 @@ class FirstLook:
         return sum(counts.references for counts in self._counts)
 
     @property
+    def num_in_subfolders(self) -> int:
+        """How many images are in subfolders that their concepts do not use."""
+        return sum(counts.in_subfolders for counts in self._counts)
+
+    @property
+    def with_more_in_subfolders(self) -> tuple[Concept, ...]:
+        """The concepts with an image in a subfolder that they do not use."""
+        counted = zip(self._concepts or (), self._counts, strict=False)
+        return tuple(concept for concept, counts in counted if counts.in_subfolders)
+
+    @property
     def without_captions(self) -> tuple[Concept, ...]:
         """The concepts with an image that has no caption."""
         counted = zip(self._concepts or (), self._counts, strict=False)

@@ -36,9 +36,9 @@ _TOY = "Until you choose one, the demo's model trains: a toy for 64 px, which sh
 class Progress:
     """The config and what is known of it. `baseline` is the config as it was loaded.
 
-    The numbers of images, captions and reference images in the user's folders are 0 until they are counted, as are
-    `samples_per_epoch`, and `steps_per_epoch` until the sizes of the images are known; `here` is None until this
-    computer is known; `caption` is the first caption.
+    The numbers of images, captions, reference images, and images in subfolders that are not used, are 0 until they are
+    counted, as are `samples_per_epoch`, and `steps_per_epoch` until the sizes of the images are known; `here` is None
+    until this computer is known; `caption` is the first caption.
     """
 
     config: Config
@@ -47,6 +47,7 @@ class Progress:
     num_images: int = 0
     num_captions: int = 0
     num_references: int = 0
+    num_in_subfolders: int = 0
     here: Here | None = None
     samples_per_epoch: float = 0.0
     steps_per_epoch: int = 0
@@ -59,7 +60,7 @@ class Choice:
 
     label: str
     text: str
-    value: Preset | int | Literal["folders", "references", "write", "sentence", "prompt", "fit"]
+    value: Preset | int | Literal["folders", "subfolders", "references", "write", "sentence", "prompt", "fit"]
 
 
 def _no_choices(_progress: Progress) -> tuple[Choice, ...]:
@@ -153,13 +154,25 @@ def _lacks_references(progress: Progress) -> bool:
     return reads_references(progress.config) and progress.num_references < progress.num_images
 
 
+def _lacks_subfolders(progress: Progress) -> bool:
+    """Return whether all images are in subfolders that are not used."""
+    return not progress.num_images and progress.num_in_subfolders > 0
+
+
+def _has_all_of_images(progress: Progress) -> bool:
+    """Return whether there are images, each with what a run needs of it."""
+    lacks = _lacks_references(progress) or _lacks_subfolders(progress)
+    return _has_images(progress) and _has_captions(progress) and not lacks
+
+
 def _describe_images(progress: Progress) -> str:
     if not _has_images(progress):
         other = "The demo has its own images. " if is_demo(progress.source) else ""
         return f"{other}Add a folder with ten to fifty good images, of different scenes and light."
     names = ", ".join(concept.label for concept in user_concepts(progress))
+    below = progress.num_in_subfolders
     if not progress.num_images:  # not counted yet, or in archives
-        return f"{names}."
+        return f"{names}: all {count(below, 'image')} are in subfolders." if below else f"{names}."
     numbers = f"{count(progress.num_images, 'image')}, {count(progress.num_captions, 'caption')}"
     if reads_references(progress.config):
         numbers += f", {count(progress.num_references, 'reference image')}"
@@ -170,7 +183,8 @@ def _describe_images(progress: Progress) -> str:
         if _has_captions(progress)
         else " Captions name what the images show; what they do not name belongs to your subject."
     )
-    return f"{names}: {numbers}.{advice}"
+    more = f" {below:,} more {'is' if below == 1 else 'are'} in subfolders, and not used." if below else ""
+    return f"{names}: {numbers}.{more}{advice}"
 
 
 def _image_choices(progress: Progress) -> tuple[Choice, ...]:
@@ -180,11 +194,14 @@ def _image_choices(progress: Progress) -> tuple[Choice, ...]:
     if _lacks_references(progress):
         about_folder = "The images before the edit, with the same names as yours."
         return (Choice("Reference folder…", about_folder, "references"),)
+    below = progress.num_in_subfolders
+    more = (Choice("Use subfolders", f"Also the {count(below, 'image')} in them.", "subfolders"),) if below else ()
     if _has_captions(progress):
-        return ()
+        return more if _lacks_subfolders(progress) else ()
     about_sentence = "The same for each image, with the word that your LoRA should learn: for a person or an object."
     about_model = "A model describes each image; then add your word. Better for a style, and for varied images."
     return (
+        *more,
         Choice("One sentence for all…", about_sentence, "sentence"),
         Choice("Write them for me…", about_model, "write"),
     )
@@ -324,7 +341,7 @@ STEPS: tuple[Step, ...] = (
     Step(
         "Images",
         _describe_images,
-        lambda progress: _has_images(progress) and _has_captions(progress) and not _lacks_references(progress),
+        _has_all_of_images,
         (("Images and captions…", "page_concepts"),),
         choices=_image_choices,
     ),

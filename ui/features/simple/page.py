@@ -11,7 +11,7 @@ from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.system.paths import folder_for_images
 from modules.system.problem import count
-from ui.features.simple.images import with_folders, with_one_sentence, with_prompt, with_references
+from ui.features.simple.images import with_folders, with_one_sentence, with_prompt, with_references, with_subfolders
 from ui.features.simple.looking import FirstLook
 from ui.features.simple.model import STEPS, Choice, Progress, Step, has_field, image_concepts, is_demo
 from ui.forms.changes import changes
@@ -151,6 +151,7 @@ class SimplePage:
         self._look = FirstLook(context.pump.background)
         self._by_choice: dict[str, Callable[[], None]] = {
             "folders": self._add_folders,
+            "subfolders": self._use_subfolders,
             "references": self._add_references,
             "write": self._write_captions,
             "sentence": self._write_one_sentence,
@@ -245,6 +246,10 @@ class SimplePage:
             example = form.baseline if is_demo(form.source) else None
             form.replace(with_folders(form.config, folders, example=example))
 
+    def _use_subfolders(self) -> None:
+        form = self._context.form
+        form.replace(with_subfolders(form.config, self._look.with_more_in_subfolders))
+
     def _add_references(self) -> None:
         context, changed = self._context, self._look.without_references
         folder = context.interaction.ask_folder(
@@ -281,6 +286,7 @@ class SimplePage:
             num_images=look.num_images,
             num_captions=look.num_captions,
             num_references=look.num_references,
+            num_in_subfolders=look.num_in_subfolders,
             here=look.here,
             samples_per_epoch=look.samples_per_epoch,
             steps_per_epoch=look.steps_per_epoch,
