@@ -52,7 +52,7 @@ class Preset:
     @property
     def is_demo(self) -> bool:
         """Whether it trains one of the demo's models, which come with the program."""
-        return self.name == DEMO or self.name.startswith(f"{DEMO} ")
+        return is_demo_name(self.name)
 
     def load(self, *, over: Config | None = None) -> LoadedConfig:
         """Read the preset; missing settings come from `over`. Like every load, this never raises on content."""
@@ -75,6 +75,11 @@ def _described_gb(path: Path) -> int:
     except (OSError, ValueError):
         return 0
     return int(described[1]) if described else 0
+
+
+def is_demo_name(name: str) -> bool:
+    """Return whether a name is that of a preset that trains one of the demo's models."""
+    return name == DEMO or name.startswith(f"{DEMO} ")
 
 
 def list_presets(*, user_dir: Path | None = None) -> list[Preset]:

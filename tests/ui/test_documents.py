@@ -230,6 +230,17 @@ def test_what_is_the_users_stays_through_any_number_of_presets(desk: Desk, tmp_p
     assert desk.form.config.output.destination == "models/six.safetensors", "the preset's own is not the user's"
 
 
+def test_a_preset_with_images_of_its_own_is_loaded_as_it_is(desk: Desk, tmp_path: Path) -> None:
+    """The demo's zogs were trained into the file of the user's cats, with the cats' trigger word."""
+    items.add(desk.form, "concepts", [Concept(path="cats")])
+    desk.form.edit_text("output.destination", "models/cats.safetensors")
+    desk.form.edit_text("output.trigger_words", "ohwx")
+    demo = built_in(tmp_path, "#demo flow", concepts=[{"path": "demo/zog"}])
+    desk.documents.open_preset(demo)
+    assert desk.form.config == demo.load().config
+    assert "replaced" in desk.notices.items[0].text
+
+
 def test_the_concepts_of_a_preset_are_replaced_with_it(desk: Desk, tmp_path: Path) -> None:
     desk.documents.open_preset(built_in(tmp_path, "#demo", concepts=[{"path": "demo/zog"}]))
     desk.documents.open_preset(built_in(tmp_path, "#real"))

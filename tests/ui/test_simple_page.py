@@ -34,6 +34,7 @@ from ui.forms.model import Source
 
 WRITE, SENTENCE, FOLDER, CAPTION = "Write them for me…", "One sentence for all…", "Choose the folder…", "Use a caption"
 OF_DEMO = Source(DEMO, Path("demo.json"), "built_in")
+OF_FLOW_DEMO = Source(f"{DEMO} flow", Path("flow.json"), "built_in")
 OTHER = Source("#sd 1.5 LoRA", Path("lora.json"), "built_in")
 WITH_IMAGES = Config.model_validate({"concepts": [{"path": "images"}]})
 WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling": {"prompts": [{"prompt": "a cat"}]}})
@@ -66,6 +67,7 @@ def known_computer(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Base model", Progress(Config(), OTHER, here=Here(DESKTOP, needs=LARGE, fits=False)), False),
         ("Base model", Progress(Config(), OTHER, here=Here(CARD, needs=LARGE, fits=False)), True),
         ("Images", Progress(WITH_IMAGES, OF_DEMO, WITH_IMAGES), False),
+        ("Images", Progress(WITH_IMAGES, OF_FLOW_DEMO, WITH_IMAGES), False),
         ("Images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=9), False),
         ("Images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=10), True),
         ("Length", Progress(WITH_IMAGES, OTHER), False),

@@ -72,13 +72,15 @@ class Documents:
     def open_preset(self, preset: Preset) -> None:
         """Load a preset. The user's concepts and sample prompts stay if the preset has none.
 
-        So do the edited folders and the edited name of the result, if it is a built-in one, which is then fitted to the
+        So do then the edited folders and the edited name of the result, if it is a built-in one, which is fitted to the
         memory that is free on the card. One of the user's own stays as it is.
         """
         loaded = preset.load()
         if self._is_refused(loaded, preset.name):
             return
-        kept = [*self._lists_to_keep(loaded.config), *(self._edits_to_keep() if preset.is_built_in else ())]
+        has_images = bool(loaded.config.concepts)  # to which its name and folders belong
+        edits = self._edits_to_keep() if preset.is_built_in and not has_images else ()
+        kept = [*self._lists_to_keep(loaded.config), *edits]
         source = Source(preset.name, preset.path, "built_in" if preset.is_built_in else "preset")
         self._load(loaded, source, kept)
         note = f" Kept from before: {', '.join(self._label_of(path) for path in kept)}." if kept else ""

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from modules.config.presets import DEMO, MAX_OFFERED, Preset
+from modules.config.presets import MAX_OFFERED, Preset, is_demo_name
 from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.config.usage import reads_references
@@ -86,8 +86,8 @@ class Step:
 
 
 def is_demo(source: Source) -> bool:
-    """Return whether the config began as the demo."""
-    return source.name == DEMO
+    """Return whether the config began as one of the demo's."""
+    return is_demo_name(source.name)
 
 
 def user_concepts(progress: Progress) -> tuple[Concept, ...]:
