@@ -207,13 +207,12 @@ class FlowConvention:
 class ProcessSpec:
     """The noise process of a family: its label for sentences, and the prediction types of its models.
 
-    `flow` is the convention of a flow model; None for DDPM, whose usual noise schedule is `schedule`.
+    `flow` is the convention of a flow model; None for DDPM.
     """
 
     label: str
     predictions: tuple[PredictionType, ...]
     flow: FlowConvention | None = None
-    schedule: Literal["scaled_linear", "linear", "squared_cosine"] = "scaled_linear"
 
     @property
     def is_continuous(self) -> bool:

@@ -7,7 +7,7 @@ and `abar_t = prod(alpha_1 .. alpha_t)`, a noisy sample is `x_t = sqrt(abar_t) x
 from __future__ import annotations
 
 import math
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 
@@ -49,18 +49,6 @@ def cosine_cumulative_alphas(*, num_timesteps: int = 1000, scaler: float = 1.0, 
     start = math.cos(offset / (1.0 + offset) * math.pi / 2) ** 2
     abar_T = ((moved_T + offset) / (1.0 + offset) * math.pi / 2).cos() ** 2 / start
     return abar_T.clamp(0.0001, 0.9999).float()
-
-
-def usual_cumulative_alphas(schedule: str) -> torch.Tensor:
-    """Return `abar_T` of a noise schedule with the values of published models, float32 of shape (1000,).
-
-    Raises ValueError for another name than "scaled_linear" (Stable Diffusion), "linear" (PixArt) and "squared_cosine".
-    """
-    if schedule == "squared_cosine":
-        return cosine_cumulative_alphas()
-    if schedule == "linear":
-        return cumulative_alphas(beta_start=0.0001, beta_end=0.02, beta_schedule="linear")
-    return cumulative_alphas(beta_schedule=cast(BetaSchedule, schedule))
 
 
 def rescaled_to_zero_snr(abar_T: torch.Tensor) -> torch.Tensor:

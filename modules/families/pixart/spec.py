@@ -78,7 +78,7 @@ PIXART = FamilySpec(
         widths={"text_encoder": ("d_model", "caption_channels")},
     ),
     pipelines=("PixArtSigmaPipeline", "PixArtAlphaPipeline"),
-    process=replace(DDPM, schedule="linear"),
+    process=DDPM,
     sample_guidance=4.5,
     distilled=replace(DISTILLED_DDPM, words=(*DISTILLED_DDPM.words, "dmd"), steps=4),
     adapter_form="diffusers",

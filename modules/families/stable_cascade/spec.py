@@ -102,7 +102,7 @@ STABLE_CASCADE = FamilySpec(
         widths={"text_encoder": ("hidden_size", "clip_text_in_channels")},
     ),
     pipelines=("StableCascadePriorPipeline",),
-    process=replace(DDPM, schedule="squared_cosine"),
+    process=DDPM,
     sample_guidance=4.0,
     released="2024-02",
     is_for_research=True,

@@ -92,7 +92,7 @@ WUERSTCHEN = FamilySpec(
         clip_prompts(text_encoder="clip_g"), truncates=True, widths={"text_encoder": ("hidden_size", "c_cond")}
     ),
     pipelines=("WuerstchenPriorPipeline",),
-    process=replace(DDPM, schedule="squared_cosine"),
+    process=DDPM,
     sample_guidance=4.0,
     released="2023-09",
 )
