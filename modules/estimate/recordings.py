@@ -29,6 +29,7 @@ _TRACER = (
     "modules.memory.pass_events",
     "modules.memory.recording",
     "modules.estimate.tracing",
+    "modules.families.parts.fused_norms",
     "modules.families.parts.traced_passes",  # which passes of families use, too
 )
 _PACKAGES = ("torch", "diffusers", "transformers")

@@ -15,8 +15,9 @@ from typing import Any
 from modules.estimate.recordings import PassesOfPart, keep, kept_file
 from modules.families.parts.forwards import block_types, transformer_types
 from modules.families.parts.single_file.checkpoint import empty_part
+from modules.families.parts.traced_passes import keep_norms_whole
 from modules.families.registry import FAMILIES
-from modules.families.spec import FamilySpec, PartSpec
+from modules.families.spec import DENOISERS, FamilySpec, PartSpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import trace
 from modules.system.factories import load_factory
@@ -35,6 +36,8 @@ _USUAL_FACTOR = 8
 def traced_part(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> PassesOfPart:
     """Return the recordings of a part's passes. Raises DarkroomError for a config that is not valid."""
     module = empty_part(load_factory(part.model_class), config)
+    if part.role in DENOISERS:
+        keep_norms_whole(module)
     return {
         name: trace(
             module,

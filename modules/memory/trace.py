@@ -149,7 +149,7 @@ class _SavedValues:
 
 
 def rms_norm_of_weights(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return what has the shape of an RMS norm of x, in the dtype of its weights: one operation of a recording."""
+    """Stand in for an RMS norm of x, with a result in the dtype of its weights: one operation of a recording."""
     if has_torch_function((x, weight)):
         result: torch.Tensor = handle_torch_function(rms_norm_of_weights, (x, weight), x, weight)
         return result

@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from diffusers.models.normalization import RMSNorm
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from modules.adapters import delta_adapter
+from modules.families.parts.fused_norms import norms_to_fuse
 
 
 class LiveBytes(TorchDispatchMode):
@@ -125,20 +125,14 @@ def give_weights(
         vars(part).update({name: torch.empty(value.shape, dtype=value.dtype) for name, value in plain.items()})
 
 
-def real_norms(module: nn.Module, *, is_fused: bool) -> None:
-    """Let the RMS norms of diffusers compute again where a recording has put something else in their place.
-
-    `is_fused`: as one kernel of a GPU, which the CPU does not have (`modules/families/parts/fused_norms.py`).
-    """
-    for norm in module.modules():
-        if type(norm) is RMSNorm and norm.weight is not None and norm.bias is None:
-            norm.__dict__.pop("forward", None)
-            if is_fused:
-                norm.forward = partial(_FusedNorm.apply, norm.weight)
+def fuse_norms_as_on_a_gpu(module: nn.Module) -> None:
+    """Let the RMS norms of diffusers hold the memory of one kernel of a GPU, which the CPU does not have."""
+    for norm in norms_to_fuse(module):
+        norm.forward = partial(_FusedNorm.apply, norm.weight)
 
 
 class _FusedNorm(torch.autograd.Function):
-    """What a fused RMS norm holds in memory, without values: it saves its input and the scale of each row."""
+    """Holds as much memory as a fused RMS norm, without values: it saves its input and the scale of each row."""
 
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ from modules.system.factories import load_factory
 from tests.builders.adapter_plans import LORA_MEMORY
 from tests.builders.editing_models import EDITING_MODELS
 from tests.builders.flow_models import FLOW_MODELS, WITH_VARIANTS, flow_model
-from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter, real_norms
+from tests.builders.live_bytes import LiveBytes, cuda_autocast, fuse_norms_as_on_a_gpu, give_weights, is_adapter
 from tests.builders.pipelines import load_tiny
 
 RANK = 8
@@ -137,7 +137,8 @@ def measured(name: str, trains: str, mode: Any, *, autocasts: bool = True, fuses
             module, dtype=BF16, adapter_dtype=torch.float32, learns=lambda n: trains == "full" or is_adapter(n)
         )
         traced = load_factory(model.passes)(module, spec)["forward"]
-        real_norms(module, is_fused=fuses_norms and not autocasts)
+        if fuses_norms and not autocasts:
+            fuse_norms_as_on_a_gpu(module)
         forward = create_checkpointed_forward(
             module,
             train_device=CPU,

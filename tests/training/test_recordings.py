@@ -12,16 +12,19 @@ from torch import nn
 from torch.nn import functional
 
 from modules.estimate import recordings, shipping
-from modules.estimate.recordings import SHIPPED, PassesOfPart, perceptual_file, shipped_file
+from modules.estimate.recordings import SHIPPED, PassesOfPart, perceptual_file, recordings_of, shipped_file
 from modules.estimate.shipping import published_parts
 from modules.estimate.tracing import traced_part, traced_perceptual
+from modules.families.parts.fused_norms import norms_to_fuse
+from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES, published_model
 from modules.memory.arrays import Tape
 from modules.memory.part_plan import PartPlan
-from modules.memory.recording import PassSize, Program, from_text, to_text
+from modules.memory.recording import Operation, PassSize, Program, from_text, to_text
 from modules.memory.replay import Replay
 from modules.memory.trace import TracedPass, trace
+from modules.system.factories import load_factory
 
 _PARTS = [pytest.param(*part, id=part[0].stem, marks=pytest.mark.full) for part in published_parts()]
 
@@ -49,6 +52,19 @@ def test_another_version_of_the_tracer_has_other_recordings(
     digest = recordings._digest
     monkeypatch.setattr(recordings, "_digest", lambda module: digest(module) + "edited" * (module == edited))
     assert not shipped_file(spec, spec.denoiser, config).is_file()
+
+
+@pytest.mark.parametrize("model", ["sana", "sd35_medium", "z_image"])
+def test_norms_that_a_run_fuses_are_single_operations(model: str) -> None:
+    """Sana's was recorded as diffusers writes it out: its family had not asked for it."""
+    spec, configs = FAMILIES[published_model(model).family], shipped_configs(model)
+    module = empty_part(load_factory(spec.denoiser.model_class), configs[spec.denoiser.name])
+    fused = set(norms_to_fuse(module))
+    weights = {f"{path}.weight" for path, norm in module.named_modules() if norm in fused}
+    programs = recordings_of(spec, configs)[spec.denoiser.name]["forward"].programs
+    steps = [step for program in programs for step in program.steps if isinstance(step, Operation)]
+    kinds = {step.kind for step in steps if any(w.endswith(f".{n}") or w == n for n in step.weights for w in weights)}
+    assert kinds == {"norm"}
 
 
 def test_shipping_removes_the_recordings_that_no_model_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

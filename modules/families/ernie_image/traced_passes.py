@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.traced_passes import keep_norms_whole
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -16,7 +15,6 @@ from modules.memory.trace import TracedPass
 
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of an `ErnieImageTransformer2DModel`, which always masks the padding."""
-    keep_norms_whole(transformer)
     transformer.pos_embed.forward = partial(_positions, transformer.pos_embed)
     config, patch = transformer.config, spec.latents.packed
 

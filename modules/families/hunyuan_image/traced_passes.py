@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.traced_passes import keep_norms_whole
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -18,7 +17,6 @@ def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, Trace
 
     With it the number of tokens depends on a mask, which a traced pass cannot.
     """
-    keep_norms_whole(transformer)
     config = transformer.config
     of_distilled = ("timestep_r", "guidance") if config.use_meanflow else ()
 

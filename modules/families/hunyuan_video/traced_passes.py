@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.traced_passes import keep_norms_whole
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -15,7 +14,6 @@ from modules.memory.trace import TracedPass
 
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of a `HunyuanVideoTransformer3DModel`, for one frame."""
-    keep_norms_whole(transformer)
     config = transformer.config
 
     def inputs(size: PassSize) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.traced_passes import keep_norms_whole
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -15,7 +14,6 @@ from modules.memory.trace import TracedPass
 
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of an `Ideogram4Transformer2DModel` with text."""
-    keep_norms_whole(transformer)
     config, patch = transformer.config, spec.latents.packed
 
     def inputs(size: PassSize) -> dict[str, Any]:

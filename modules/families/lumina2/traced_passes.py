@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from modules.families.lumina2.positions import give_positions
-from modules.families.parts.traced_passes import keep_norms_whole
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -16,7 +15,6 @@ from modules.memory.trace import TracedPass
 
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of a `Lumina2Transformer2DModel`, which goes through its images one by one."""
-    keep_norms_whole(transformer)
     config, positions = transformer.config, give_positions(transformer)
 
     def inputs(size: PassSize) -> dict[str, Any]:

@@ -8,7 +8,7 @@ each direction, which computes in float32, too, but rounds only its result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,8 +29,14 @@ class FusedRMSNorm(RMSNorm):  # type: ignore[misc]  # diffusers has no types
 
 
 def fuse_norms(module: nn.Module) -> None:
-    """Let the RMS norms of a module that have a weight and no bias use torch's own function, in place."""
-    norms: Iterable[Any] = (found for found in module.modules() if type(found) is RMSNorm)
-    for norm in norms:
-        if norm.weight is not None and norm.bias is None:
-            norm.__class__ = FusedRMSNorm  # the class alone: compiled blocks of one structure share their code
+    """Let the RMS norms of a module use torch's own function, in place."""
+    for norm in norms_to_fuse(module):
+        norm.__class__ = FusedRMSNorm  # the class alone: compiled blocks of one structure share their code
+
+
+def norms_to_fuse(module: nn.Module) -> Iterator[Any]:
+    """Yield diffusers' RMS norms in a module that have a weight and no bias."""
+    norm: Any
+    for norm in module.modules():
+        if type(norm) is RMSNorm and norm.weight is not None and norm.bias is None:
+            yield norm

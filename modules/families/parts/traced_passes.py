@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from diffusers.models.normalization import RMSNorm
 
+from modules.families.parts.fused_norms import norms_to_fuse
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass, rms_norm_of_weights
@@ -114,14 +114,13 @@ def autoencoder_passes(vae: Any, image_channels: int, channels: int, *, factor: 
 
 
 def keep_norms_whole(module: Any) -> None:
-    """Let each RMS norm of a module that is traced be one operation, with a result in the dtype of the norm's weights.
+    """Make each RMS norm of a denoiser that is traced one operation, with a result in the dtype of the norm's weights.
 
-    diffusers' class casts only to weights of 16 bits, which no dtype stands for while a pass is traced. What the norm
-    needs meanwhile depends on the run (`modules/families/parts/fused_norms.py`).
+    diffusers' class casts only to weights of 16 bits, which no dtype stands for while a pass is traced. How much memory
+    the norm itself needs depends on the run (`modules/families/parts/fused_norms.py`).
     """
-    for norm in module.modules():
-        if isinstance(norm, RMSNorm) and norm.weight is not None and norm.bias is None:
-            norm.forward = partial(_normalize, norm)
+    for norm in norms_to_fuse(module):
+        norm.forward = partial(_normalize, norm)
 
 
 def _normalize(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.traced_passes import keep_norms_whole
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -16,7 +15,6 @@ from modules.memory.trace import TracedPass
 
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of a `QwenImageTransformer2DModel`, for prompts of equal lengths."""
-    keep_norms_whole(transformer)
     positions = transformer.pos_embed
     # It keeps the positions of each size, so that the pass at the first size would have other operations.
     positions._compute_video_freqs = partial(type(positions)._compute_video_freqs.__wrapped__, positions)

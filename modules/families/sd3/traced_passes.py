@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS
-from modules.families.parts.traced_passes import keep_norms_whole
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -17,7 +16,6 @@ from modules.memory.trace import TracedPass
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of an `SD3Transformer2DModel`; the tokens of a size are T5's, and CLIP's are added."""
     config = transformer.config
-    keep_norms_whole(transformer)
 
     def inputs(size: PassSize) -> dict[str, Any]:
         _, height, width = spec.latents.shape(size.width_px, size.height_px)

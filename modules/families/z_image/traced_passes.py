@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.traced_passes import keep_norms_whole
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -15,7 +14,6 @@ from modules.memory.trace import TracedPass
 
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of a `ZImageTransformer2DModel`, which goes through its images one by one."""
-    keep_norms_whole(transformer)
 
     def inputs(size: PassSize) -> dict[str, Any]:
         channels, height, width = spec.latents.shape(size.width_px, size.height_px)
