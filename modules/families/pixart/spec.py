@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from modules.diffusion.process_spec import DDPM
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import DISTILLED_DDPM, KL_VAE, T5_TEXT, t5_prompts
 from modules.families.settings import FamilySettings
@@ -78,7 +77,6 @@ PIXART = FamilySpec(
         widths={"text_encoder": ("d_model", "caption_channels")},
     ),
     pipelines=("PixArtSigmaPipeline", "PixArtAlphaPipeline"),
-    process=DDPM,
     sample_guidance=4.5,
     distilled=replace(DISTILLED_DDPM, words=(*DISTILLED_DDPM.words, "dmd"), steps=4),
     adapter_form="diffusers",

@@ -12,7 +12,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from modules.diffusion.process_spec import DDPM
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, clip_prompts
 from modules.families.settings import FamilySettings
@@ -102,7 +101,6 @@ STABLE_CASCADE = FamilySpec(
         widths={"text_encoder": ("hidden_size", "clip_text_in_channels")},
     ),
     pipelines=("StableCascadePriorPipeline",),
-    process=DDPM,
     sample_guidance=4.0,
     released="2024-02",
     is_for_research=True,

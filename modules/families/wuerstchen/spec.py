@@ -10,7 +10,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from modules.diffusion.process_spec import DDPM
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import CLIP_TEXT, clip_prompts
 from modules.families.settings import FamilySettings
@@ -92,7 +91,6 @@ WUERSTCHEN = FamilySpec(
         clip_prompts(text_encoder="clip_g"), truncates=True, widths={"text_encoder": ("hidden_size", "c_cond")}
     ),
     pipelines=("WuerstchenPriorPipeline",),
-    process=DDPM,
     sample_guidance=4.0,
     released="2023-09",
 )
