@@ -60,7 +60,7 @@ def _describe_ending(event: events.Event) -> tuple[str, Tone] | None:
         case events.RunFinished():
             return event.message, "good"
         case events.RunFailed():
-            return f"{event.message} {event.advice}".strip(), "error"
+            return event.text, "error"
         case _:
             return None
 

@@ -86,56 +86,48 @@ def self_test(request: SelfTestRequest, job: Job) -> JobFinished:
             advice="Choose LoRA or full fine-tuning as the training target.",
         )
     scratch = request.out / "runs"
+    tester = _Tester(request, scratch, job)
     try:
-        found = _Tester(request, scratch, job).find()
+        verdict = tester.find()
         shown = request.out / f"image{request.image.suffix}"
         copy_file(request.image, shown)
         paths = [str(shown)]
         for name in ("known", "config"):
-            paths += _keep(found.trials.get(name, ImageTrial()), request.out, name)
+            paths += _keep(tester.trials.get(name, ImageTrial()), request.out, name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    verdict = found.verdict
-    facts: dict[str, object] = {"cause": verdict.cause, "message": verdict.message, "notes": verdict.notes}
-    facts |= {"image": str(request.image), "steps": request.num_steps, "measures": found.measures}
+    facts: dict[str, object] = {**asdict(verdict), "image": str(request.image), "steps": request.num_steps}
+    trials = {name: asdict(trial) for name, trial in tester.trials.items()}
+    facts |= {"measures": asdict(tester.measures), "trials": trials}
     report = request.out / "self_test.json"
-    trials = {name: asdict(trial) for name, trial in found.trials.items()}
-    write_text(report, json.dumps(_finite({**facts, "trials": trials}), indent=1) + "\n")
+    write_text(report, json.dumps(_finite(facts), indent=1) + "\n")
     return JobFinished(verdict.message, (str(report), *paths), verdict.notes, code=0 if verdict.cause == "none" else 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The verdict, with the measures of the model and the trials by name, as far as they were needed."""
-
-    verdict: Verdict
-    measures: Mapping[str, object]
-    trials: Mapping[str, ImageTrial]
-
-
 class _Tester:
-    """Measures and tries until something is wrong, in an order in which each step relies on the ones before."""
+    """Measures and tries until something is wrong, in an order in which each step relies on the ones before.
+
+    `trials` and `measures` are what was needed for that, the trials by name.
+    """
 
     def __init__(self, request: SelfTestRequest, scratch: Path, job: Job) -> None:
         self._request, self._scratch, self._job = request, scratch, job
         self._known = with_known_settings(request.config)
-        self._trials: dict[str, ImageTrial] = {}
-        self._measures = Measures()
+        self.trials: dict[str, ImageTrial] = {}
+        self.measures = Measures()
 
-    def find(self) -> _Found:
+    def find(self) -> Verdict:
         """Return the verdict. Raises StopRequested."""
         try:
-            verdict = self._find()
+            return self._find()
         except StopRequested:
             raise
         except Exception as error:  # noqa: BLE001 - whatever torch raises for a model
-            failed = failure_of(error, None)
-            verdict = self._failed(f"{failed.message} {failed.advice}".strip())
-        return _Found(verdict, asdict(self._measures), self._trials)
+            return self._failed(failure_of(error, None).text)
 
     def _find(self) -> Verdict:
         config = self._request.config
-        self._measures = measures = self._measure(self._known, "1 of 3: looking at the model")
+        self.measures = measures = self._measure(self._known, "1 of 3: looking at the model")
         if verdict := of_measures(measures):
             return verdict
         known = self._try("known", self._known, "2 of 3: learning with known settings")
@@ -184,12 +176,12 @@ class _Tester:
             num_steps=num,
             num_timesteps=_NUM_TIMESTEPS,
         )
-        trial = self._trials[name] = _trial(changed, num, self._request.approved_code, self._job, what)
+        trial = self.trials[name] = _trial(changed, num, self._request.approved_code, self._job, what)
         return trial
 
     def _other_prediction(self) -> Verdict | None:
         """Return the verdict on the prediction type if the model predicts well with the other one."""
-        used = self._measures.prediction_type
+        used = self.measures.prediction_type
         if used == "flow" or not has_path(self._known, _PREDICTION_TYPE):
             return None
         other = "v_prediction" if used == "epsilon" else "epsilon"
@@ -238,7 +230,7 @@ def _trial(changed: Config, num_steps: int, approved_code: frozenset[str], job: 
     (end,) = ending
     if isinstance(end, RunFinished) and end.outcome == "stopped":
         raise StopRequested
-    failure = f"{end.message} {end.advice}".strip() if isinstance(end, RunFailed) else ""
+    failure = end.text if isinstance(end, RunFailed) else ""
     if not measured:
         return ImageTrial(failure=failure, samples=tuple(samples), gradient_norm=max(norms, default=math.nan))
     before, after = measured[0], measured[-1].loss if len(measured) > 1 else math.nan

@@ -36,7 +36,7 @@ def config_of_lora(path: Path) -> LoadedConfig:
     try:
         metadata = read_header(path).metadata
     except UnreadableFileError as error:
-        return LoadedConfig(Config(), [Problem("", f"{error.message} {error.advice}".strip())])
+        return LoadedConfig(Config(), [Problem("", str(error))])
     for key, name in (("darkroom_config", "Darkroom"), ("ot_config", "OneTrainer")):
         if key in metadata:
             loaded = decode(_json(metadata[key]))

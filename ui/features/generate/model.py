@@ -92,7 +92,7 @@ class SampleSession:
         try:
             request = self._request()
         except DarkroomError as error:
-            return f"{error.message} {error.advice}".strip()
+            return str(error)
         self.state = JobState("running", "Samples")
         self.changed()
         self._background.run(lambda: _check_request(request), self._send, self._report_failure)
