@@ -9,7 +9,7 @@ import torch
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from PIL import Image
 
-from benchmarks.measure import Ratio, paired
+from benchmarks.measure import Ratio, compare
 from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.build import EncodingJob, ImageFile, build_images, to_tensor
 from modules.data.cache.store import CacheStore
@@ -61,7 +61,7 @@ def cache_against_bare(folder: Path, device: Device, *, num_images: int, side_px
         for image in ready:
             vae.encode(image).latent_dist.mode()
 
-    return paired(ours, bare, rounds=rounds, device=device)
+    return compare(ours, bare, rounds=rounds, device=device)
 
 
 def _draw(path: Path, side_px: int, seed: int) -> None:

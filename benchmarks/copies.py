@@ -28,7 +28,7 @@ class Copies:
 def copies_of(events: Iterable[Mapping[str, Any]]) -> Copies:
     """Return the copies in the events of a Chrome trace of torch's profiler."""
     complete = [event for event in events if event.get("ph") == "X"]
-    kernels = _joined(_span(event) for event in complete if event.get("cat") == "kernel")
+    kernels = _join_spans(_span(event) for event in complete if event.get("cat") == "kernel")
     copies = [event for event in complete if event.get("cat") == "gpu_memcpy"]
     between = [event for event in copies if _TO in event["name"] or _FROM in event["name"]]
     spans = [_span(event) for event in between]
@@ -51,7 +51,7 @@ def _span(event: Mapping[str, Any]) -> Span:
     return float(event["ts"]), float(event["ts"]) + float(event["dur"])
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
+def _join_spans(spans: Iterable[Span]) -> list[Span]:
     """Return spans in order, those that overlap as one."""
     joined: list[Span] = []
     for start, end in sorted(spans):

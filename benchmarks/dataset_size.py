@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as name:
         folder = Path(from_caller(options.folder)) if options.folder else Path(name)
-        for stage in measured(folder, options.images, options.stages, kind=options.kind):
+        for stage in measure_stages(folder, options.images, options.stages, kind=options.kind):
             grown = f", {stage.grown_bytes / 1e6:,.1f} MB of them for the images" if stage.grown_bytes else ""
             sys.stdout.write(
                 f"{stage.name}: {options.images:,} images, at most {stage.peak_bytes / 1e6:,.0f} MB{grown}\n"
@@ -98,7 +98,7 @@ class Stage:
 
 def write_images(folder: Path, num_images: int) -> None:
     """Write PNG files of many sizes, of which only the header is real, with captions, 2,000 to a folder."""
-    for number, (name, content, text) in enumerate(_drawn(num_images)):
+    for number, (name, content, text) in enumerate(_simulated_images(num_images)):
         here = folder / f"{number // _IN_A_FOLDER:04d}"
         if number % _IN_A_FOLDER == 0:
             here.mkdir(parents=True)
@@ -120,7 +120,7 @@ def _header(width_px: int, height_px: int, number: int) -> bytes:
     return file.getvalue()
 
 
-def _drawn(num_images: int) -> Iterator[tuple[str, bytes, str]]:
+def _simulated_images(num_images: int) -> Iterator[tuple[str, bytes, str]]:
     """Yield the name, the content and the caption of each image."""
     draw = random.Random(1)
     for number in range(num_images):
@@ -132,7 +132,7 @@ def _drawn(num_images: int) -> Iterator[tuple[str, bytes, str]]:
 def _write_shards(folder: Path, num_images: int) -> None:
     """Write the images in tar shards of 2,000."""
     folder.mkdir(parents=True)
-    images = _drawn(num_images)
+    images = _simulated_images(num_images)
     for number in range(-(-num_images // _IN_A_FOLDER)):
         with tarfile.open(folder / f"{number:04d}.tar", "w") as shard:
             for name, content, text in islice(images, _IN_A_FOLDER):
@@ -146,7 +146,7 @@ def _write_tables(folder: Path, num_images: int) -> None:
     """Write the images in Parquet files of 2,000."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     folder.mkdir(parents=True)
-    images = _drawn(num_images)
+    images = _simulated_images(num_images)
     for number in range(-(-num_images // _IN_A_FOLDER)):
         rows = [{"image": {"bytes": c, "path": None}, "text": text} for _, c, text in islice(images, _IN_A_FOLDER)]
         table = pyarrow.Table.from_pylist(rows)
@@ -156,7 +156,7 @@ def _write_tables(folder: Path, num_images: int) -> None:
 _WRITERS = {"folders": write_images, "tar": _write_shards, "parquet": _write_tables}
 
 
-def measured(
+def measure_stages(
     folder: Path, num_images: int, stages: Sequence[str] = STAGES, *, kind: str = "folders"
 ) -> Iterator[Stage]:
     """Yield stages of starts with that many images, written below a folder unless they are there already."""

@@ -158,7 +158,7 @@ def draw_noise(folder: Path, *, num_images: int, side_px: int, caption: str = "a
     return folder
 
 
-def measured(case: str, config: Config, device: Device, *, seconds: float, num_threads: int) -> FullSize:
+def measure_steps(case: str, config: Config, device: Device, *, seconds: float, num_threads: int) -> FullSize:
     """Train some epochs, for about as many seconds, and measure the steps after the first ones.
 
     Raises ValueError without a memory estimate.
@@ -186,14 +186,14 @@ def measured(case: str, config: Config, device: Device, *, seconds: float, num_t
         )
 
 
-def all_measured(
+def measure_cases(
     base: Config, model: Path, folder: Path, device: Device, *, side_px: int, seconds: float, num_threads: int
 ) -> Iterator[FullSize]:
     """Yield the measurement of each case."""
     images = draw_noise(folder / "noise", num_images=8, side_px=side_px)
     for name, case in CASES.items():
         config = full_size_config(base, model, images, case, side_px=side_px)
-        yield measured(name, config, device, seconds=seconds, num_threads=num_threads)
+        yield measure_steps(name, config, device, seconds=seconds, num_threads=num_threads)
 
 
 def matrix_flops_per_second(

@@ -97,7 +97,7 @@ class HostWaits(DeviceGuard):
         """Whether a tensor is on the device."""
         return self.tag_of(tensor) == self._device.name
 
-    def marked(self, tensor: torch.Tensor) -> torch.Tensor:
+    def mark(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor that is on the device from now on."""
         self._set(tensor, self._device.name)
         return tensor
@@ -154,12 +154,12 @@ class _Calls(TorchFunctionMode):
         result = func(*args, **kwargs)
         if func is torch.Tensor.new_tensor and first is not None and waits.is_here(first):
             waits.add("copy of values")
-            return waits.marked(result)
+            return waits.mark(result)
         if names_device and isinstance(result, torch.Tensor) and not waits.is_here(result):
             if caller is not devices.tensor_on.__code__ and (first is not None or func in _MAKING):
                 waits.add("copy to a device")
             # The program names the host's own device with a string, and a tensor's device with an object.
-            result = waits.marked(result.clone() if result is first else result)
+            result = waits.mark(result.clone() if result is first else result)
         return result
 
 
@@ -198,7 +198,7 @@ def _with_devices(config: Config) -> Config:
 
 
 @contextmanager
-def _counted_reads(guard: HostWaits | None, found: Counter[Place]) -> Iterator[None]:
+def _count_reads(guard: HostWaits | None, found: Counter[Place]) -> Iterator[None]:
     """Count the outcomes of steps for which the host waits when the device has nothing else to do."""
 
     is_counting = True
@@ -235,7 +235,7 @@ def _counted_reads(guard: HostWaits | None, found: Counter[Place]) -> Iterator[N
 def _counting(guard: HostWaits) -> Iterator[None]:
     guard.is_counting = True
     try:
-        with _counted_reads(guard, guard.found):
+        with _count_reads(guard, guard.found):
             yield
     finally:
         guard.is_counting = False
@@ -247,7 +247,7 @@ def waits_reported_by_torch(found: Counter[Place]) -> Iterator[None]:
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as reported, _counted_reads(None, found):
+        with warnings.catch_warnings(record=True) as reported, _count_reads(None, found):
             warnings.simplefilter("always")
             yield
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
 from benchmarks.bare import BareLoop, TypesOf, checkpoint_by_torch
-from benchmarks.measure import Ratio, paired
+from benchmarks.measure import Ratio, compare
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.config.usage import needs_autocast
@@ -64,7 +64,7 @@ def loop_against_bare(
 
         try:
             with smooth_interpreter():
-                return paired(
+                return compare(
                     ours,
                     theirs,
                     rounds=rounds,

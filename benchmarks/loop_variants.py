@@ -41,7 +41,7 @@ class LoopVariant:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class VariantSpeed:
     """A variant's speed, or why it was not measured, as a sentence."""
 
     name: str
@@ -52,33 +52,35 @@ class Measured:
 Measure = Callable[[LoopVariant], Ratio]
 
 
-def measured_variants(config: Config, measure: Measure) -> Iterator[Measured]:
+def measure_variants(config: Config, measure: Measure) -> Iterator[VariantSpeed]:
     """Yield the speed of the config's loop as LoRA and as fine-tune of the denoiser.
 
     First plain, then with single changes, then with those together that were faster, and last under autocast without
     and with its cache. `measure` raises DarkroomError for a variant that this machine cannot run.
     """
     for trains, what in (("adapter", "LoRA"), ("full", "fine-tune")):
-        plain = changed(of_denoiser(config, trains=trains), _PLAIN)
-        without = _measured(LoopVariant(what, plain, plain), measure)
+        plain = with_changes(of_denoiser(config, trains=trains), _PLAIN)
+        without = _measure_variant(LoopVariant(what, plain, plain), measure)
         yield without
         speeds: dict[str, float] = {}
         changes = single_changes(plain)
         for name, change in changes.items():
-            found = _measured(LoopVariant(f"{what}, {name}", changed(plain, change), plain), measure)
+            found = _measure_variant(LoopVariant(f"{what}, {name}", with_changes(plain, change), plain), measure)
             yield found
             if found.speed is not None and without.speed is not None:
                 speeds[name] = found.speed.ratio / without.speed.ratio
         faster = fastest_together(speeds)
         name = f"{what}, all of these: {', '.join(faster) or 'none was faster'}"
         if len(faster) > 1:
-            yield _measured(LoopVariant(name, changed(plain, *(changes[f] for f in faster)), plain), measure)
+            yield _measure_variant(
+                LoopVariant(name, with_changes(plain, *(changes[f] for f in faster)), plain), measure
+            )
         else:
-            yield Measured(name, None, "It is the row above." if faster else "It is the plain one.")
-        in_16_bits = changed(plain, _IN_16_BITS)
-        yield _measured(LoopVariant(f"{what}, bfloat16 without autocast cache", in_16_bits, in_16_bits), measure)
-        with_cache = changed(in_16_bits, _WITH_CACHE)
-        yield _measured(LoopVariant(f"{what}, bfloat16 with autocast cache", with_cache, in_16_bits), measure)
+            yield VariantSpeed(name, None, "It is the row above." if faster else "It is the plain one.")
+        in_16_bits = with_changes(plain, _IN_16_BITS)
+        yield _measure_variant(LoopVariant(f"{what}, bfloat16 without autocast cache", in_16_bits, in_16_bits), measure)
+        with_cache = with_changes(in_16_bits, _WITH_CACHE)
+        yield _measure_variant(LoopVariant(f"{what}, bfloat16 with autocast cache", with_cache, in_16_bits), measure)
 
 
 def single_changes(config: Config) -> dict[str, Changes]:
@@ -104,7 +106,7 @@ def fastest_together(speeds: Mapping[str, float]) -> list[str]:
     return faster
 
 
-def changed(config: Config, *changes: Changes) -> Config:
+def with_changes(config: Config, *changes: Changes) -> Config:
     """Return the config with changes of its sections; those of "optimizer" are of the chosen optimizer."""
     tree = encode(config)
     for change in changes:
@@ -118,8 +120,8 @@ def _attention(name: str) -> str:
     return f"attention {ATTENTIONS[name].label}"
 
 
-def _measured(variant: LoopVariant, measure: Measure) -> Measured:
+def _measure_variant(variant: LoopVariant, measure: Measure) -> VariantSpeed:
     try:
-        return Measured(variant.name, measure(variant))
+        return VariantSpeed(variant.name, measure(variant))
     except DarkroomError as error:
-        return Measured(variant.name, None, error.message)
+        return VariantSpeed(variant.name, None, error.message)

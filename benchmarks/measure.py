@@ -24,7 +24,7 @@ class Ratio:
     rounds: int
 
 
-def paired(
+def compare(
     ours: Callable[[], None], bare: Callable[[], None], *, rounds: int, device: Device, in_cpu_time: bool = False
 ) -> Ratio:
     """Run both alternately, `rounds` times after a warm-up round, and compare them pair by pair.
@@ -32,10 +32,10 @@ def paired(
     With `in_cpu_time` the time of this process's threads on the CPU is compared, not that of the clock: with one thread
     for computing, other programs hardly change it.
     """
-    return compared([ours], bare, rounds=rounds, device=device, in_cpu_time=in_cpu_time)[0]
+    return compare_all([ours], bare, rounds=rounds, device=device, in_cpu_time=in_cpu_time)[0]
 
 
-def compared(
+def compare_all(
     ours: Sequence[Callable[[], None]],
     bare: Callable[[], None],
     *,

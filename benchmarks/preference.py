@@ -20,7 +20,7 @@ import torch
 from benchmarks.loop_speed import demo_config, run_setup
 from benchmarks.measure import wait_for
 from benchmarks.preference_cases import Case
-from benchmarks.preference_data import Split, as_drawn, rewards, sampled, write_pairs, write_prompts
+from benchmarks.preference_data import Split, rewards, sample_images, to_drawn_image, write_pairs, write_prompts
 from demo.make.evaluator import evaluate
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
@@ -37,7 +37,7 @@ REWARD, HELD_OUT = "brightness", "contrast"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """The mean rewards of images sampled with held-out prompts and seeds, and the share with the right shape."""
 
     reward: float
@@ -64,24 +64,24 @@ class Start:
     preset: Config
     split: Split
     guidance: float
-    before: Measured
+    before: Measurement
     prompts: Path
     pairs: Path
     pair_calls: int
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class RunResult:
     """The result of a run: what was measured after it, its training time and steps, and its calls of the denoiser."""
 
-    after: Measured
+    after: Measurement
     seconds: float
     steps: int
     calls: int
     latents: int
 
 
-def started(
+def start_runs(
     preset: Config, folder: Path, split: Split, *, guidance: float, num_threads: int, needs_pairs: bool = True
 ) -> Start:
     """Measure a demo model before training, and write the prompts and the pairs to train on into a folder."""
@@ -91,8 +91,8 @@ def started(
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         model = load_model(config, machine)
         try:
-            before = measured(model, machine, split, guidance)
-            with counted_calls(model.family) as calls:
+            before = measure_rewards(model, machine, split, guidance)
+            with count_calls(model.family) as calls:
                 pairs, reward = folder / "pairs", rewards([REWARD])
                 if needs_pairs:
                     write_pairs(split.learned, pairs, reward, model, machine, guidance=guidance)
@@ -101,7 +101,7 @@ def started(
     return Start(preset, split, guidance, before, prompts, pairs, calls.calls)
 
 
-def trained(folder: Path, case: Case, start: Start, *, num_threads: int) -> Learned:
+def train_case(folder: Path, case: Case, start: Start, *, num_threads: int) -> RunResult:
     """Train a case as a run does, the dry run included, and measure the result."""
     config = preference_config(folder, case, start)
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
@@ -109,15 +109,15 @@ def trained(folder: Path, case: Case, start: Start, *, num_threads: int) -> Lear
         try:
             dry_run(run)
             device = run.setup.machine.train_device
-            with counted_calls(run.model.family) as calls:
+            with count_calls(run.model.family) as calls:
                 wait_for(device)
                 begin = time.perf_counter()
                 run_loop(run.training)
                 wait_for(device)
                 seconds = time.perf_counter() - begin
             with evaluation_of(run.model, run.training.stepper).active():
-                after = measured(run.model, run.setup.machine, start.split, start.guidance)
-            return Learned(after, seconds, run.training.counters.step, calls.calls, calls.latents)
+                after = measure_rewards(run.model, run.setup.machine, start.split, start.guidance)
+            return RunResult(after, seconds, run.training.counters.step, calls.calls, calls.latents)
         finally:
             run.close()
 
@@ -151,7 +151,7 @@ def uses_pairs(case: Case) -> bool:
 
 
 @contextmanager
-def counted_calls(family: ModelFamily) -> Iterator[Calls]:
+def count_calls(family: ModelFamily) -> Iterator[Calls]:
     """Count the calls of the family's denoiser in this context, those of checkpointing included."""
     counted = Calls()
 
@@ -167,12 +167,12 @@ def counted_calls(family: ModelFamily) -> Iterator[Calls]:
             hook.remove()
 
 
-def measured(model: LoadedModel, machine: Machine, split: Split, guidance: float) -> Measured:
+def measure_rewards(model: LoadedModel, machine: Machine, split: Split, guidance: float) -> Measurement:
     """Return the rewards of images sampled with the prompts to measure, each with several seeds."""
     texts, scenes = [p.text for p in split.measured], [p.scene for p in split.measured] * split.per_prompt
-    images_B3PP = sampled(
+    images_B3PP = sample_images(
         model, machine, texts, per_prompt=split.per_prompt, first_seed=split.first_seed, guidance=guidance
     )
     scores = rewards([REWARD, HELD_OUT])(images_B3PP, texts * split.per_prompt).by_name
-    right = [evaluate(as_drawn(i), scene).shape_right for i, scene in zip(images_B3PP, scenes, strict=True)]
-    return Measured(scores[REWARD].mean().item(), scores[HELD_OUT].mean().item(), float(np.mean(right)))
+    right = [evaluate(to_drawn_image(i), scene).shape_right for i, scene in zip(images_B3PP, scenes, strict=True)]
+    return Measurement(scores[REWARD].mean().item(), scores[HELD_OUT].mean().item(), float(np.mean(right)))

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.demo_runs import demo_preset
-from benchmarks.preference import HELD_OUT, REWARD, Learned, Measured, Start, started, trained, uses_pairs
+from benchmarks.preference import HELD_OUT, REWARD, Measurement, RunResult, Start, start_runs, train_case, uses_pairs
 from benchmarks.preference_cases import DEMOS, Case, Demo
 from benchmarks.preference_data import Split, choosing_split, reported_split
 from benchmarks.rows import Row
@@ -36,7 +36,7 @@ def reported_rows(
     start = _start(demo, cases, folder, device, reported_split(seed), num_threads=num_threads)
     yield start_row(demo, start)
     for case in cases:
-        yield learned_row(case, start, trained(folder, case, start, num_threads=num_threads))
+        yield trained_row(case, start, train_case(folder, case, start, num_threads=num_threads))
 
 
 def choosing_rows(
@@ -52,15 +52,15 @@ def choosing_rows(
         found = {}
         for rate in case.rates:
             tried = replace(case, learning_rate=rate, epochs=2 * case.epochs)
-            learned = trained(folder, tried, start, num_threads=num_threads)
+            learned = train_case(folder, tried, start, num_threads=num_threads)
             found[rate] = learned.after
-            row = learned_row(tried, start, learned)
+            row = trained_row(tried, start, learned)
             yield replace(row, name=f"{row.name}, {rate:g}", goal="")
-        yield Row(f"{case_name(case)}: learning rate", f"{chosen_rate(found, start.before):g}")
+        yield Row(f"{case_name(case)}: learning rate", f"{best_rate(found, start.before):g}")
 
 
 def _start(demo: Demo, cases: Sequence[Case], folder: Path, device: Device, split: Split, *, num_threads: int) -> Start:
-    return started(
+    return start_runs(
         demo_preset(device, demo.preset),
         folder,
         split,
@@ -70,7 +70,7 @@ def _start(demo: Demo, cases: Sequence[Case], folder: Path, device: Device, spli
     )
 
 
-def chosen_rate(found: dict[float, Measured], before: Measured) -> float:
+def best_rate(found: dict[float, Measurement], before: Measurement) -> float:
     """Return the learning rate with the highest reward among those that keep most shapes right, else the lowest."""
     kept = {rate: m for rate, m in found.items() if m.right_shapes >= KEPT_SHAPES * before.right_shapes}
     return max(kept, key=lambda rate: kept[rate].reward, default=min(found))
@@ -86,7 +86,7 @@ def start_row(demo: Demo, start: Start) -> Row:
     return Row(f"{demo.preset} before training", value, numbers=asdict(found) | {"pair_calls": start.pair_calls})
 
 
-def learned_row(case: Case, start: Start, learned: Learned) -> Row:
+def trained_row(case: Case, start: Start, learned: RunResult) -> Row:
     """Return the measurements after a case, and its costs, as a row of the table."""
     before, after = start.before, learned.after
     value = (

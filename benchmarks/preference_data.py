@@ -82,7 +82,7 @@ def rewards(kinds: Sequence[str]) -> CompositeReward:
 
 
 @torch.no_grad()
-def sampled(
+def sample_images(
     model: LoadedModel, machine: Machine, texts: Sequence[str], *, per_prompt: int, first_seed: int, guidance: float
 ) -> torch.Tensor:
     """Return images in [0, 1] on the CPU, (B, 3, P, P): one of every prompt, then the next of every prompt.
@@ -142,7 +142,9 @@ def write_pairs(
     second worst, and so on, by a reward.
     """
     texts = [p.text for p in prompts]
-    images_B3PP = sampled(model, machine, texts, per_prompt=CANDIDATES, first_seed=_CANDIDATES_SEED, guidance=guidance)
+    images_B3PP = sample_images(
+        model, machine, texts, per_prompt=CANDIDATES, first_seed=_CANDIDATES_SEED, guidance=guidance
+    )
     rewards_KP = reward(images_B3PP, texts * CANDIDATES).total_B.view(CANDIDATES, -1)
     images_KP3PP = images_B3PP.view(CANDIDATES, len(texts), *images_B3PP.shape[1:])
     for side in (CHOSEN_FOLDER, REJECTED_FOLDER):
@@ -152,12 +154,12 @@ def write_pairs(
         pairs = zip(ranked[:PAIRS_PER_PROMPT], reversed(ranked), strict=False)
         for number, (best, worst) in enumerate(pairs):
             name = f"{column:03d}_{number}.png"
-            _write_image(as_drawn(images_KP3PP[best, column]), folder / CHOSEN_FOLDER / name, text)
-            _write_image(as_drawn(images_KP3PP[worst, column]), folder / REJECTED_FOLDER / name)
+            _write_image(to_drawn_image(images_KP3PP[best, column]), folder / CHOSEN_FOLDER / name, text)
+            _write_image(to_drawn_image(images_KP3PP[worst, column]), folder / REJECTED_FOLDER / name)
     return folder
 
 
-def as_drawn(image_3PP: torch.Tensor) -> DrawnImage:
+def to_drawn_image(image_3PP: torch.Tensor) -> DrawnImage:
     """Return an image in [0, 1] as uint8 of shape (P, P, 3)."""
     drawn: DrawnImage = (image_3PP.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
     return drawn

@@ -27,7 +27,7 @@ FILES = ("functions.txt", "operators.txt", "waits.txt", "trace.json", "host-wait
 
 
 @dataclass(frozen=True, slots=True)
-class Profiled:
+class StepProfile:
     """A profile of some steps: its name, and the folder with its `FILES`."""
 
     name: str
@@ -42,7 +42,7 @@ class Profiled:
         return "\n".join(shown) + "\n"
 
 
-def profiled(name: str, config: Config, folder: Path, *, num_steps: int, num_threads: int) -> Profiled:
+def profile_config(name: str, config: Config, folder: Path, *, num_steps: int, num_threads: int) -> StepProfile:
     """Train two epochs of a config, profile the next steps into a folder, and count what the host waits for.
 
     The config must have enough epochs. An older profile in the folder is replaced.
@@ -63,7 +63,7 @@ def profiled(name: str, config: Config, folder: Path, *, num_steps: int, num_thr
     lines = [f"The host waits for the device {sum(waits.values()):.2f} times a step:"]
     lines += [f"{times:8.2f}  {place}" for place, times in waits.items()]
     (folder / "host-waits.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return Profiled(name, folder)
+    return StepProfile(name, folder)
 
 
 def profile_steps(run: PreparedRun, num_steps: int) -> Path:
@@ -79,7 +79,7 @@ def profile_steps(run: PreparedRun, num_steps: int) -> Path:
 
 def profile_all(
     device_name: str, out: Path, *, num_steps: int, num_threads: int, config: Config | None = None
-) -> Iterator[Profiled]:
+) -> Iterator[StepProfile]:
     """Yield the profiles of a config, or of LoRAs of the demo model and of a small SDXL; their files go to `out`."""
     device = resolve_device(device_name)
     torch.set_num_threads(num_threads)
@@ -93,4 +93,4 @@ def profile_all(
             configs = {"SD LoRA": demo, "SDXL LoRA": as_sdxl(demo, model)}
         for label, one in configs.items():
             own = out / label.replace(" ", "-").lower()
-            yield profiled(label, one, own, num_steps=num_steps, num_threads=num_threads)
+            yield profile_config(label, one, own, num_steps=num_steps, num_threads=num_threads)

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.gguf_file import write_gguf
 from benchmarks.loop_speed import run_setup
-from benchmarks.measure import Ratio, paired
+from benchmarks.measure import Ratio, compare
 from benchmarks.saving_memory import of_denoiser
 from modules.config.codec import decode, encode
 from modules.config.quantized_parts import quantized_parts
@@ -127,7 +127,7 @@ def _speed(config: Config, quantized: Config, rounds: int) -> Ratio:
     try:
         ours, plain = (run.training for run in runs)
         device = runs[0].setup.machine.train_device
-        return paired(lambda: train_epoch(ours), lambda: train_epoch(plain), rounds=rounds, device=device)
+        return compare(lambda: train_epoch(ours), lambda: train_epoch(plain), rounds=rounds, device=device)
     finally:
         for run in runs:
             run.close()

@@ -17,11 +17,11 @@ import torch
 
 from benchmarks.cache_speed import cache_against_bare
 from benchmarks.demo_runs import demo_preset, demo_run
-from benchmarks.full_size import FullSize, all_measured, write_random_model
+from benchmarks.full_size import FullSize, measure_cases, write_random_model
 from benchmarks.gpu.full_size import step_words
 from benchmarks.host_waits import waits_per_step
 from benchmarks.loop_speed import as_sdxl, loop_against_bare, with_large_unet
-from benchmarks.loop_variants import LoopVariant, measured_variants
+from benchmarks.loop_variants import LoopVariant, measure_variants
 from benchmarks.measure import Ratio
 from benchmarks.preference_cases import DEMOS
 from benchmarks.preference_command import reported_rows
@@ -163,7 +163,7 @@ def _loop_variants(folder: Path, device: Device, num_threads: int) -> Iterator[R
     def measure(variant: LoopVariant) -> Ratio:
         return loop_against_bare(variant.config, rounds=5, num_threads=num_threads, plain=variant.plain)
 
-    for found in measured_variants(config, measure):
+    for found in measure_variants(config, measure):
         name = f"training loop, small SDXL, {found.name}"
         yield Row(name, found.reason) if found.speed is None else _ratio_row(name, found.speed, None)
 
@@ -211,7 +211,7 @@ def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     else:
         model, side_px = write_random_model(folder / "full-sdxl", "sdxl"), 1024
     name = "small SDXL" if device.is_cpu else "SDXL"
-    for found in all_measured(config, model, folder, device, side_px=side_px, seconds=20.0, num_threads=num_threads):
+    for found in measure_cases(config, model, folder, device, side_px=side_px, seconds=20.0, num_threads=num_threads):
         yield _full_size_row(f"{name} at {side_px} px, {found.case}", found)
 
 

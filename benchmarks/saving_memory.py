@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.device_bytes import DeviceBytes
 from benchmarks.loop_speed import run_setup
-from benchmarks.measure import Ratio, paired
+from benchmarks.measure import Ratio, compare
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.system.devices import Device
@@ -78,7 +78,7 @@ def _speed(saving: Config, plain: Config, rounds: int, num_threads: int, free_by
         device = runs[0].setup.machine.train_device
         in_cpu_time = device.is_cpu and num_threads == 1
         with smooth_interpreter():
-            return paired(
+            return compare(
                 lambda: train_epoch(ours),
                 lambda: train_epoch(bare),
                 rounds=rounds,

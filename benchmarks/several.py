@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.loop_speed import run_setup
-from benchmarks.measure import Ratio, compared, twice
+from benchmarks.measure import Ratio, compare_all, twice
 from modules.config.codec import export_file, load_file
 from modules.config.schema import Config
 from modules.system.devices import CPU
@@ -50,13 +50,16 @@ def two_against_one(config: Config, folder: Path, *, rounds: int) -> Scaling:
     """Return how the speed of a run grows with two processes. A round is an epoch of the config."""
     training = config.training
     half = config.model_copy(update={"training": training.model_copy(update={"batch_size": training.batch_size // 2})})
-    one, second = _started(config, folder / "several.json", {}), _started(config, folder / "several.json", {})
-    halves = [_started(half, folder / "half.json", {}) for _ in range(2)]
+    one, second = (
+        _start_process(config, folder / "several.json", {}),
+        _start_process(config, folder / "several.json", {}),
+    )
+    halves = [_start_process(half, folder / "half.json", {}) for _ in range(2)]
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    both = [_started(config, folder / "several.json", {**shared, "RANK": n, "LOCAL_RANK": n}) for n in ("0", "1")]
+    both = [_start_process(config, folder / "several.json", {**shared, "RANK": n, "LOCAL_RANK": n}) for n in ("0", "1")]
     groups = {"together": both, "apart": [one, second], "halves": halves, "one": [one]}
     cpu_seconds: dict[str, list[float]] = {name: [] for name in groups}
 
@@ -64,7 +67,7 @@ def two_against_one(config: Config, folder: Path, *, rounds: int) -> Scaling:
         cpu_seconds[name].append(_train(groups[name]))
 
     try:
-        together, apart, of_halves = compared(
+        together, apart, of_halves = compare_all(
             [lambda: train("together"), lambda: train("apart"), lambda: train("halves")],
             lambda: train("one"),
             rounds=rounds,
@@ -79,7 +82,7 @@ def two_against_one(config: Config, folder: Path, *, rounds: int) -> Scaling:
     return Scaling(together, twice(apart), twice(of_halves), cpu_time)  # two runs train twice the steps
 
 
-def _started(config: Config, file: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+def _start_process(config: Config, file: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
     export_file(config, file)
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.several", str(file)],

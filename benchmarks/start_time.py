@@ -51,8 +51,8 @@ def start_against_bare(config: Config, folder: Path, *, rounds: int) -> StartTim
     found: list[StartTime] = []
     bare: list[tuple[float, float]] = []
     for number in range(rounds + 1):
-        found.append(_timed_run(config, folder / f"round {number}"))
-        bare.append(_timed_bare(from_root(config.model.base_model)))
+        found.append(_time_run(config, folder / f"round {number}"))
+        bare.append(_time_bare(from_root(config.model.base_model)))
     return _medians(found[1:], bare[1:])
 
 
@@ -83,7 +83,7 @@ def _medians(found: Sequence[StartTime], bare: Sequence[tuple[float, float]]) ->
     return StartTime(phases, ending, cpu, *map(statistics.median, zip(*bare, strict=True)))
 
 
-def _timed_run(config: Config, folder: Path) -> StartTime:
+def _time_run(config: Config, folder: Path) -> StartTime:
     folder.mkdir(parents=True)
     places = {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")}
     output = config.output.model_copy(update={"destination": str(folder / "result.safetensors")})
@@ -109,7 +109,7 @@ def _events(arguments: Sequence[str], cpu: list[float]) -> Iterator[tuple[float,
         yield time.perf_counter() - start, None
 
 
-def _timed_bare(model: Path) -> tuple[float, float]:
+def _time_bare(model: Path) -> tuple[float, float]:
     """Return the seconds until the first step of a script without this program, and its CPU time."""
     start = time.perf_counter()
     with _process(["-m", "benchmarks.bare_start", str(model)]) as process:

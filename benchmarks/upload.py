@@ -48,11 +48,11 @@ def _measure(options: argparse.Namespace) -> int:
 
 
 def _compare(what: str, server: Server, images: Path, rsync: str, folder: Path) -> None:
-    ours = _timed(lambda: _send(server, images, folder / "cache"))
+    ours = _measure_cost(lambda: _send(server, images, folder / "cache"))
     remote = replace(server.remote, folder=str(folder / "rsync"))
     ssh = shlex.join([*ssh_command(remote), "-T"])
     copy = [rsync, "-a", "-e", ssh, f"{images}/", f"{remote.host}:{remote.folder}/"]
-    theirs = _timed(lambda: subprocess.run(copy, check=True))
+    theirs = _measure_cost(lambda: subprocess.run(copy, check=True))
     sys.stdout.write(f"{what:16} {ours}   rsync -a {theirs}   ratio {ours.seconds / theirs.seconds:.2f}\n")
     sys.stdout.flush()
 
@@ -66,7 +66,7 @@ class _Cost:
         return f"{self.seconds:6.2f} s {self.num_bytes / 1e6:8.2f} MB"
 
 
-def _timed(work: Callable[[], object]) -> _Cost:
+def _measure_cost(work: Callable[[], object]) -> _Cost:
     start, before = time.perf_counter(), _loopback_bytes()
     work()
     return _Cost(time.perf_counter() - start, _loopback_bytes() - before)

@@ -81,7 +81,7 @@ def measure_gaps(home: Path, config: Config) -> list[PhaseGaps]:
     """Return the gaps of a whole run and of a stop, measured in a separate process."""
     home.mkdir(parents=True, exist_ok=True)
     config_file, result_file = home / "config.json", home / "gaps.json"
-    export_file(_relocated(config, home), config_file)
+    export_file(_in_folder(config, home), config_file)
     subprocess.run(
         [sys.executable, "-m", "benchmarks.window_gaps", str(config_file), str(result_file)],
         cwd=PROGRAM_ROOT,
@@ -95,7 +95,7 @@ def measure_gaps(home: Path, config: Config) -> list[PhaseGaps]:
 
 def summarise(gaps_ms: Mapping[str, Sequence[float]]) -> list[PhaseGaps]:
     """Return the percentiles of each phase's gaps, in the order of the phases."""
-    return [_summarised(phase, sorted(gaps)) for phase, gaps in gaps_ms.items() if gaps]
+    return [_percentiles_of(phase, sorted(gaps)) for phase, gaps in gaps_ms.items() if gaps]
 
 
 def table(starts: Sequence[Start], gaps: Sequence[PhaseGaps]) -> str:
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _summarised(phase: str, gaps: list[float]) -> PhaseGaps:
+def _percentiles_of(phase: str, gaps: list[float]) -> PhaseGaps:
     def at(share: float) -> float:
         return round(gaps[min(len(gaps) - 1, int(share * len(gaps)))], 1)
 
@@ -150,7 +150,7 @@ def _config_of(file: Path | None) -> Config | None:
     return demo.load().config if demo else None
 
 
-def _relocated(config: Config, home: Path) -> Config:
+def _in_folder(config: Config, home: Path) -> Config:
     """Return the config with all its output in a folder of the benchmark and an empty cache."""
     folders = {"workspace_dir": str(home / "workspace"), "cache_dir": str(home / "cache")}
     return config.model_copy(

@@ -51,7 +51,7 @@ def write_chart(file: Path, title: str, bars: Sequence[Bar]) -> None:
     longest = max((bar.seconds for bar in bars), default=1.0) or 1.0
     for index, bar in enumerate(bars):
         top, room = _TOP + index * 2 * _HEIGHT, _WIDTH - _LEFT - _RIGHT - 60
-        draw.text((_LEFT - 10, top + _HEIGHT), _fitted(bar.name, text), _INK, text, anchor="rm")
+        draw.text((_LEFT - 10, top + _HEIGHT), _fit_name(bar.name, text), _INK, text, anchor="rm")
         for offset, share, colour, words in (
             (0, bar.seconds / longest, _SECONDS, f"{bar.seconds:.3g} s"),
             (_HEIGHT - 6, bar.share, _SHARE, f"{bar.share:.0%}"),
@@ -64,7 +64,7 @@ def write_chart(file: Path, title: str, bars: Sequence[Bar]) -> None:
     write_bytes(file, buffer.getvalue())
 
 
-def _fitted(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+def _fit_name(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
     """Return a name, shortened at its end to the room beside the bars."""
     while font.getlength(name) > _LEFT - 30:
         name = name[:-2].rstrip(".… ") + "…"

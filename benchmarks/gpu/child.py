@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.gpu.stage import STAGES, Case, Check, Left, Request
+from benchmarks.gpu.stage import STAGES, Case, Check, Request, Unfinished
 from benchmarks.rows import Row
 from modules.system.factories import load_factory
 from modules.system.process_setup import hide_library_warnings
 from trainer.launch import import_engine
 
 Say = Callable[[dict[str, Any]], None]
-_KINDS = {Row: "row", Check: "check", Left: "rest"}
+_KINDS = {Row: "row", Check: "check", Unfinished: "rest"}
 
 
 def main() -> None:
@@ -88,7 +88,7 @@ def _run_case(case: Case, seconds: float, say: Say) -> bool:
     start, is_finished = time.monotonic(), True
     try:
         for found in case.run(seconds):
-            is_finished = is_finished and not isinstance(found, Left)
+            is_finished = is_finished and not isinstance(found, Unfinished)
             say({"kind": _KINDS[type(found)], **asdict(found)})
     except Exception as error:  # noqa: BLE001 - a stage continues
         traceback.print_exc()

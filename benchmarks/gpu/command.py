@@ -40,7 +40,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    stages = _chosen(options)
+    stages = _chosen_stages(options)
     folder = from_caller(options.out)
     report = _report(options, folder, stages)
     end = float("inf") if options.call_minutes is None else time.monotonic() + 60 * options.call_minutes
@@ -85,7 +85,7 @@ def _report(options: argparse.Namespace, folder: Path, stages: dict[Stage, float
     return report
 
 
-def _chosen(options: argparse.Namespace) -> dict[Stage, float]:
+def _chosen_stages(options: argparse.Namespace) -> dict[Stage, float]:
     """Return the stages to run with their seconds. Raises DarkroomError for options that make no sense."""
     for name in ("minutes", "call_minutes"):
         if (value := getattr(options, name)) is not None and not 0 < value < float("inf"):

@@ -14,7 +14,7 @@ import torch
 from benchmarks.full_size import matrix_flops_per_second
 from benchmarks.gpu.markdown import MACHINE
 from benchmarks.gpu.models import device_of
-from benchmarks.gpu.stage import Case, Check, Found, Request
+from benchmarks.gpu.stage import Case, Check, Finding, Request
 from benchmarks.measure import median_seconds, wait_for
 from benchmarks.rows import Row
 from modules.system.devices import Device
@@ -39,7 +39,7 @@ def cases(request: Request) -> Sequence[Case]:
     )
 
 
-def _machine(device: Device) -> Iterator[Found]:
+def _machine(device: Device) -> Iterator[Finding]:
     facts = {
         "driver": _driver() if device.type == "cuda" else "none",
         "torch": torch.__version__,
@@ -64,7 +64,7 @@ def _driver() -> str:
     return done.stdout.strip().partition("\n")[0]
 
 
-def _products(device: Device, side: int) -> Iterator[Found]:
+def _products(device: Device, side: int) -> Iterator[Finding]:
     """Measure products of square matrices in every dtype that the device computes in."""
     for name, dtype in _DTYPES.items():
         yield _speed(name, matrix_flops_per_second(device, side=side, dtype=dtype))
@@ -90,7 +90,7 @@ def _speed(name: str, flops_per_second: float) -> Row:
     return Row(name, f"{flops_per_second / 1e12:.3g} TFLOP/s", numbers={"flops_per_second": flops_per_second})
 
 
-def _memory(device: Device, size: int) -> Iterator[Found]:
+def _memory(device: Device, size: int) -> Iterator[Finding]:
     """Measure reading and writing the device's memory, and copies between it and the computer's."""
     there, result = (torch.ones(size, dtype=torch.uint8, device=device.torch) for _ in range(2))
     seconds = median_seconds(lambda: torch.add(there, 1, out=result), device, rounds=5)
@@ -110,7 +110,7 @@ def _bandwidth(name: str, bytes_per_second: float) -> Row:
     return Row(name, f"{bytes_per_second / 1e9:.3g} GB/s", numbers={"bytes_per_second": bytes_per_second})
 
 
-def _launches(device: Device) -> Iterator[Found]:
+def _launches(device: Device) -> Iterator[Finding]:
     """Measure how long the host takes to start a small kernel, without waiting for it."""
     number = torch.zeros((), device=device.torch)
     for _ in range(_NUM_LAUNCHES):

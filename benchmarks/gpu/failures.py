@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.cache_speed import cache_against_bare
 from benchmarks.gpu.models import device_of, memory_of, small_run
-from benchmarks.gpu.stage import Case, Check, Found, Request, at_least, at_most
+from benchmarks.gpu.stage import Case, Check, Finding, Request, at_least, at_most
 from benchmarks.loop_speed import run_setup
 from benchmarks.rows import Row
 from modules.config.schema import Config
@@ -36,13 +36,13 @@ def cases(request: Request) -> Sequence[Case]:
     """Return the cases of the stage."""
     return (
         Case("caching", partial(_caching, request)),
-        Case("memory that a run leaves", partial(_left, request)),
+        Case("memory that a run leaves", partial(_memory_left, request)),
         Case("no memory left", partial(_no_memory, request)),
         Case("debug checks", partial(_debug_checks, request)),
     )
 
 
-def _caching(request: Request, _seconds: float) -> Iterator[Found]:
+def _caching(request: Request, _seconds: float) -> Iterator[Finding]:
     device, is_tiny = device_of(request), request.is_tiny
     folder = request.folder / "caching"
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def _caching(request: Request, _seconds: float) -> Iterator[Found]:
         yield at_least("speed of caching", found.ratio, _LEAST_CACHING)
 
 
-def _left(request: Request, _seconds: float) -> Iterator[Found]:
+def _memory_left(request: Request, _seconds: float) -> Iterator[Finding]:
     """Train twice, and compare what is left in the device's memory."""
     device, left = device_of(request), []
     for number in range(2):
@@ -84,7 +84,7 @@ def _train(config: Config) -> int:
             run.close()
 
 
-def _no_memory(request: Request, _seconds: float) -> Iterator[Found]:
+def _no_memory(request: Request, _seconds: float) -> Iterator[Finding]:
     """Let a run have too little memory: its message names that, it gives all of it back, and the next one runs."""
     device = device_of(request)
     config = replace_value(small_run(request, folder="no-memory"), "training.epochs", 1)
@@ -119,6 +119,6 @@ def _ending(config: Config) -> RunFinished | RunFailed:
     return endings[-1]
 
 
-def _debug_checks(request: Request, _seconds: float) -> Iterator[Found]:
+def _debug_checks(request: Request, _seconds: float) -> Iterator[Finding]:
     steps = _train(replace_value(small_run(request, folder="debug"), "general.debug_checks", True))
     yield at_least("steps with debug checks", steps, 1)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from benchmarks.gpu.full_size import measured_step
-from benchmarks.gpu.models import device_of, subjects, trained
-from benchmarks.gpu.stage import Case, Found, Request
+from benchmarks.gpu.models import device_of, subjects, training_config
+from benchmarks.gpu.stage import Case, Finding, Request
 from benchmarks.quantized_bases import CASES, in_format
 from benchmarks.quantized_bases import Case as Format
 from modules.quantization.registry import FORMATS
@@ -25,9 +25,9 @@ def cases(request: Request) -> Sequence[Case]:
     )
 
 
-def _step(request: Request, form: Format | None, seconds: float) -> Iterator[Found]:
+def _step(request: Request, form: Format | None, seconds: float) -> Iterator[Finding]:
     subject, *_ = subjects(request)
-    config = trained(request, subject, _CASE)
+    config = training_config(request, subject, _CASE)
     if form is not None:
         config = in_format(form, config, request.folder / f"gguf-{subject.model}")
     yield from measured_step(request, f"{subject.label}, {subject.side_px} px", config, seconds)

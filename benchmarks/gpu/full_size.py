@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from benchmarks.full_size import FullSize, measured
-from benchmarks.gpu.models import Subject, device_of, subjects, trained
-from benchmarks.gpu.stage import Case, Found, Request, at_most, within
+from benchmarks.full_size import FullSize, measure_steps
+from benchmarks.gpu.models import Subject, device_of, subjects, training_config
+from benchmarks.gpu.stage import Case, Finding, Request, at_most, within
 from benchmarks.rows import Row
 from modules.config.schema import Config
 
@@ -53,12 +53,12 @@ def cases(request: Request) -> Sequence[Case]:
     ]
 
 
-def _case(request: Request, subject: Subject, name: str, seconds: float) -> Iterator[Found]:
-    config = trained(request, subject, _CASES[name])
+def _case(request: Request, subject: Subject, name: str, seconds: float) -> Iterator[Finding]:
+    config = training_config(request, subject, _CASES[name])
     yield from measured_step(request, f"{subject.side_px} px", config, seconds)
 
 
-def measured_step(request: Request, name: str, config: Config, seconds: float) -> Iterator[Found]:
+def measured_step(request: Request, name: str, config: Config, seconds: float) -> Iterator[Finding]:
     """Measure a config's steps, timing them for a third of the seconds, and yield the row and its checks."""
     yield from step_checks(request, name, measure(request, config, seconds))
 
@@ -66,10 +66,10 @@ def measured_step(request: Request, name: str, config: Config, seconds: float) -
 def measure(request: Request, config: Config, seconds: float) -> FullSize:
     """Measure a config's steps, timing them for a third of the seconds."""
     timing = 0.0 if request.is_tiny else seconds / 3
-    return measured("", config, device_of(request), seconds=timing, num_threads=1)
+    return measure_steps("", config, device_of(request), seconds=timing, num_threads=1)
 
 
-def step_checks(request: Request, name: str, found: FullSize, *, counts_waits: bool = True) -> Iterator[Found]:
+def step_checks(request: Request, name: str, found: FullSize, *, counts_waits: bool = True) -> Iterator[Finding]:
     """Yield the row of a measured step, and the checks of its waits and its estimate."""
     yield Row(name, step_words(found), numbers={**asdict(found), "share_of_matrix_speed": found.share_of_matrix_speed})
     if counts_waits:

@@ -93,7 +93,7 @@ def small_run(request: Request, *, folder: str = "small", repeats: int = 1, **ch
     return config.model_copy(update={"general": general})
 
 
-def trained(request: Request, subject: Subject, case: Mapping[str, Any]) -> Config:
+def training_config(request: Request, subject: Subject, case: Mapping[str, Any]) -> Config:
     """Return the config that trains a subject with the settings of a case (`full_size_config`).
 
     Its model and its images are written first where they are missing.

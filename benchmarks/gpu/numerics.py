@@ -13,7 +13,7 @@ from diffusers.models.resnet import ResnetBlock2D
 from torch import nn
 
 from benchmarks.gpu.models import device_of, small_run
-from benchmarks.gpu.stage import Case, Check, Found, Request, at_most
+from benchmarks.gpu.stage import Case, Check, Finding, Request, at_most
 from benchmarks.loop_speed import run_setup
 from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.families.parts.fused_norms import fuse_norms
@@ -41,17 +41,17 @@ def cases(request: Request) -> Sequence[Case]:
     device = device_of(request)
     tokens, width, heads = (_TINY_TOKENS, 32, 2) if request.is_tiny else (_TOKENS, 1280, 20)
     blocks: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
-        "linear layer": (_seeded(lambda: nn.Linear(width, 4 * width)), (2, tokens, width)),
-        "convolution": (_seeded(lambda: nn.Conv2d(width, width, 3, padding=1)), (1, width, 16, 16)),
+        "linear layer": (_build_seeded(lambda: nn.Linear(width, 4 * width)), (2, tokens, width)),
+        "convolution": (_build_seeded(lambda: nn.Conv2d(width, width, 3, padding=1)), (1, width, 16, 16)),
         "transformer block": (
-            _seeded(lambda: BasicTransformerBlock(width, heads, width // heads, activation_fn="geglu")),
+            _build_seeded(lambda: BasicTransformerBlock(width, heads, width // heads, activation_fn="geglu")),
             (1, tokens, width),
         ),
         "residual block": (
-            _seeded(lambda: ResnetBlock2D(in_channels=width, temb_channels=None, groups=8)),
+            _build_seeded(lambda: ResnetBlock2D(in_channels=width, temb_channels=None, groups=8)),
             (1, width, 16, 16),
         ),
-        "RMS norm": (_seeded(lambda: _fused_norm(width)), (1, tokens, width)),
+        "RMS norm": (_build_seeded(lambda: _fused_norm(width)), (1, tokens, width)),
     }
     return (
         *(Case(name, partial(_block, device, *block)) for name, block in blocks.items()),
@@ -62,7 +62,7 @@ def cases(request: Request) -> Sequence[Case]:
     )
 
 
-def _seeded(build: Callable[[], nn.Module]) -> nn.Module:
+def _build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(0)
     return build()
 
@@ -75,22 +75,22 @@ def _fused_norm(channels: int) -> nn.Module:
     return norm
 
 
-def _block(device: Device, block: nn.Module, shape: tuple[int, ...], _seconds: float) -> Iterator[Found]:
+def _block(device: Device, block: nn.Module, shape: tuple[int, ...], _seconds: float) -> Iterator[Finding]:
     """Compare a block's output and the gradient of its input in each dtype, with float32 on the CPU."""
     for dtype, allowed in _ALLOWED.items():
         rounded = block.to(dtype).float()  # the values that the device computes with
-        exact = _passed(rounded, CPU, torch.float32, shape, dtype)
-        found = _passed(block.to(dtype), device, dtype, shape, dtype)
+        exact = _run_block(rounded, CPU, torch.float32, shape, dtype)
+        found = _run_block(block.to(dtype), device, dtype, shape, dtype)
         for what, ours, theirs in zip(("output", "gradient"), found, exact, strict=True):
             yield at_most(f"error of the {what}, {_name(dtype)}", error(ours, theirs), allowed)
     block.to("cpu", torch.float32)
 
 
-def _passed(
+def _run_block(
     block: nn.Module, device: Device, dtype: torch.dtype, shape: tuple[int, ...], rounded_to: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a block's output and the gradient of its input, on the CPU in float32."""
-    x = _drawn(shape, rounded_to, device, dtype)
+    x = _draw_input(shape, rounded_to, device, dtype)
     with process_settings(num_threads=torch.get_num_threads(), precision="float32", deterministic=False):
         out = block.to(device.torch)(x, *_more_inputs(block))
         (gradient,) = torch.autograd.grad(out.float().square().mean() * out.numel(), x)
@@ -101,7 +101,7 @@ def _more_inputs(block: nn.Module) -> tuple[None, ...]:
     return (None,) if isinstance(block, ResnetBlock2D) else ()
 
 
-def _drawn(shape: tuple[int, ...], rounded_to: torch.dtype, device: Device, dtype: torch.dtype) -> torch.Tensor:
+def _draw_input(shape: tuple[int, ...], rounded_to: torch.dtype, device: Device, dtype: torch.dtype) -> torch.Tensor:
     values = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(rounded_to)
     return move(values, device, dtype=dtype).requires_grad_()
 
@@ -116,10 +116,10 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _attentions(device: Device, shape: tuple[int, ...], _seconds: float) -> Iterator[Found]:
+def _attentions(device: Device, shape: tuple[int, ...], _seconds: float) -> Iterator[Finding]:
     """Compare every attention that runs on the device with PyTorch's own in float32 on the CPU."""
     for dtype, allowed in _ALLOWED.items():
-        exact = _attended(torch.nn.functional.scaled_dot_product_attention, CPU, torch.float32, shape, dtype)
+        exact = _run_attention(torch.nn.functional.scaled_dot_product_attention, CPU, torch.float32, shape, dtype)
         for name in usable_attentions(device.type, is_16_bit=dtype != torch.float32):
             spec = ATTENTIONS[name]
             kernel: Function = (
@@ -127,7 +127,7 @@ def _attentions(device: Device, shape: tuple[int, ...], _seconds: float) -> Iter
             )
             label = f"{spec.label}, {_name(dtype)}"
             try:
-                found = _attended(kernel, device, dtype, shape, dtype)
+                found = _run_attention(kernel, device, dtype, shape, dtype)
             except Exception as reason:  # noqa: BLE001 - the others are tried
                 yield Check(label, f"{type(reason).__name__}: {str(reason)[:200]}", "it runs", False)
                 continue
@@ -135,41 +135,39 @@ def _attentions(device: Device, shape: tuple[int, ...], _seconds: float) -> Iter
             yield at_most(f"error of {label}", worst, allowed)
 
 
-def _attended(
+def _run_attention(
     kernel: Function, device: Device, dtype: torch.dtype, shape: tuple[int, ...], rounded_to: torch.dtype
 ) -> tuple[torch.Tensor, ...]:
     """Return the output of an attention and its three gradients, on the CPU in float32."""
-    inputs = [_drawn(shape, rounded_to, device, dtype).detach().roll(n, -2).requires_grad_() for n in range(3)]
+    inputs = [_draw_input(shape, rounded_to, device, dtype).detach().roll(n, -2).requires_grad_() for n in range(3)]
     out = kernel(*inputs)
     gradients = torch.autograd.grad(out.float().square().sum(), inputs)
     return tuple(move(t.detach(), CPU).float() for t in (out, *gradients))
 
 
-def _format(device: Device, name: str, tokens: int, width: int, _seconds: float) -> Iterator[Found]:
+def _format(device: Device, name: str, tokens: int, width: int, _seconds: float) -> Iterator[Finding]:
     """Compare a quantized layer's output and gradient with those on the CPU, in bfloat16."""
     if device.type not in COMPUTED[name].devices:
         yield Check("runs on the device", device.type, ", ".join(sorted(COMPUTED[name].devices)), False)
         return
     layer = QuantizedLinear(nn.Linear(width, 2 * width), COMPUTED[name])
-    exact, found = (_passed_in_format(layer, place, (2, tokens, width)) for place in (CPU, device))
+    exact, found = (_run_quantized(layer, place, (2, tokens, width)) for place in (CPU, device))
     for what, ours, theirs in zip(("output", "gradient"), found, exact, strict=True):
         yield at_most(f"error of the {what}", error(ours, theirs), _FORMAT_ALLOWED)
     for number in _ODD_TOKENS if COMPUTED[name].rounds_inputs else ():
-        exact, found = (_passed_in_format(layer, place, (1, number, width)) for place in (CPU, device))
+        exact, found = (_run_quantized(layer, place, (1, number, width)) for place in (CPU, device))
         worst = max(error(ours, theirs) for ours, theirs in zip(found, exact, strict=True))
         yield at_most(f"error of {number} tokens", worst, _FORMAT_ALLOWED)
 
 
-def _passed_in_format(
-    layer: QuantizedLinear, device: Device, shape: tuple[int, ...]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    x = _drawn(shape, torch.bfloat16, device, torch.bfloat16)
+def _run_quantized(layer: QuantizedLinear, device: Device, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    x = _draw_input(shape, torch.bfloat16, device, torch.bfloat16)
     out = layer.to(device.torch)(x)
     (gradient,) = torch.autograd.grad(out.float().square().sum(), x)
     return move(out.detach(), CPU).float(), move(gradient, CPU).float()
 
 
-def _training(request: Request, _seconds: float) -> Iterator[Found]:
+def _training(request: Request, _seconds: float) -> Iterator[Finding]:
     """Compare the weights that an epoch of the demo has trained, on the CPU and on the device, in float32."""
     there, here = (_trained_weights(request, device) for device in (device_of(request), CPU))
     yield at_most("error of the trained weights", error(there, here), _LOSS_ALLOWED)
@@ -187,7 +185,7 @@ def _trained_weights(request: Request, device: Device) -> torch.Tensor:
             run.close()
 
 
-def _overflow(request: Request, _seconds: float) -> Iterator[Found]:
+def _overflow(request: Request, _seconds: float) -> Iterator[Finding]:
     """Train an epoch in float16 whose scaled loss overflows: its steps leave no trace."""
     config = small_run(request, precision="float16", max_consecutive_skipped_steps=100)
     device = device_of(request)

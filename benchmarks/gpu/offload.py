@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from benchmarks.gpu.full_size import measure, step_checks
-from benchmarks.gpu.models import Subject, device_of, subjects, trained
-from benchmarks.gpu.stage import Case, Found, Request, at_least, at_most
+from benchmarks.gpu.models import Subject, device_of, subjects, training_config
+from benchmarks.gpu.stage import Case, Finding, Request, at_least, at_most
 from benchmarks.rows import Row
 
 _FRACTIONS = (0.5, 1.0)
@@ -18,15 +18,15 @@ _MOST_BACK = 0.05  # of what is copied there: gradients and activations, but no 
 def cases(request: Request) -> Sequence[Case]:
     """Return a case for each model and share of its layers."""
     return [
-        Case(f"{subject.label}, {fraction:.0%} of the layers", partial(_offloaded, request, subject, fraction))
+        Case(f"{subject.label}, {fraction:.0%} of the layers", partial(_offload, request, subject, fraction))
         for subject in subjects(request)
         for fraction in _FRACTIONS
     ]
 
 
-def _offloaded(request: Request, subject: Subject, fraction: float, seconds: float) -> Iterator[Found]:
+def _offload(request: Request, subject: Subject, fraction: float, seconds: float) -> Iterator[Finding]:
     denoiser = {"checkpointing": "block", "offload_fraction": fraction}
-    config = trained(request, subject, {"trains": "adapter", "batch_size": 1, "denoiser": denoiser})
+    config = training_config(request, subject, {"trains": "adapter", "batch_size": 1, "denoiser": denoiser})
     found = measure(request, config, seconds)
     # A CPU pins no memory, so there each copy of a layer counts as a wait.
     yield from step_checks(request, f"{subject.side_px} px", found, counts_waits=not device_of(request).is_cpu)

@@ -7,9 +7,9 @@ from functools import partial
 
 from benchmarks.gpu import presets, ways
 from benchmarks.gpu.full_size import measured_step
-from benchmarks.gpu.models import small_run, subjects, trained
-from benchmarks.gpu.stage import Case, Found, Request
-from benchmarks.loop_variants import Changes, changed, single_changes
+from benchmarks.gpu.models import small_run, subjects, training_config
+from benchmarks.gpu.stage import Case, Finding, Request
+from benchmarks.loop_variants import Changes, single_changes, with_changes
 
 _CASE = {"trains": "adapter", "batch_size": 1, "denoiser": {"checkpointing": "off"}}
 _NUM_TINY = 2  # on a CPU all of them are tested elsewhere
@@ -27,7 +27,7 @@ def cases(request: Request) -> Sequence[Case]:
     )
 
 
-def _with_option(request: Request, change: Changes, seconds: float) -> Iterator[Found]:
+def _with_option(request: Request, change: Changes, seconds: float) -> Iterator[Finding]:
     subject, *_ = subjects(request)
-    config = changed(trained(request, subject, _CASE), change)
+    config = with_changes(training_config(request, subject, _CASE), change)
     yield from measured_step(request, f"{subject.label}, {subject.side_px} px", config, seconds)

@@ -67,7 +67,7 @@ def run_config(request: Request, plain: Config, folder: Path) -> Config:
         tree["output"] |= {"model_format": "diffusers"}
     if learns_from(plain) == "prompts":
         _score_by_brightness(tree)
-    images = _drawn(request.folder / f"noise-{side_px}-{plain.training.trains}", side_px, _caption_of(plain))
+    images = _noise_images(request.folder / f"noise-{side_px}-{plain.training.trains}", side_px, _caption_of(plain))
     per_step = tree["training"]["batch_size"] * tree["training"]["accumulation_steps"]
     repeats = math.ceil(num_steps(plain) * per_step / NUM_IMAGES)
     tree["concepts"] = _concepts(plain, images, repeats)
@@ -93,13 +93,15 @@ def _concepts(config: Config, images: Path, repeats: int) -> list[Tree]:
     concept: Tree = {"name": "noise", "path": str(images), "repeats": repeats}
     if learns_from(config) == "pairs":
         return [concept | {"path": str(_pairs_of(images)), "kind": "pairs"}]
-    references = {CONDITIONING_FOLDERS[0]: str(_copied(images, "before"))} if config.model.variant == "edit" else {}
+    references = (
+        {CONDITIONING_FOLDERS[0]: str(_copy_images(images, "before"))} if config.model.variant == "edit" else {}
+    )
     shown = {"image": references} if references else {}
     validation: Tree = {"name": "validation", "path": str(images), "kind": "validation"}
     return [concept | shown] if learns_from(config) == "prompts" else [concept | shown, validation | shown]
 
 
-def _drawn(folder: Path, side_px: int, caption: str) -> Path:
+def _noise_images(folder: Path, side_px: int, caption: str) -> Path:
     if not folder.is_dir():
         draw_noise(folder, num_images=NUM_IMAGES, side_px=side_px, caption=caption)
     return folder
@@ -117,7 +119,7 @@ def _pairs_of(images: Path) -> Path:
     return folder
 
 
-def _copied(images: Path, what: str) -> Path:
+def _copy_images(images: Path, what: str) -> Path:
     folder = images.with_name(f"{images.name}-{what}")
     folder.mkdir(exist_ok=True)
     for file in images.glob("*.png"):
@@ -127,7 +129,7 @@ def _copied(images: Path, what: str) -> Path:
 
 def _folder_of(request: Request, plain: Config) -> Path:
     """Return the model of a preset. Other models are removed from the disk, except the ones that stages use."""
-    model, changes = model_name(plain), _changed_configs(plain)
+    model, changes = model_name(plain), _config_changes(plain)
     if request.is_tiny:
         return next(model_of(request, s) for s in subjects(request) if s.family == published_model(model).family)
     name = f"{model}-{plain.model.variant}" if changes else model
@@ -139,7 +141,7 @@ def _folder_of(request: Request, plain: Config) -> Path:
     return random_model(request, model, name=name, changes=changes, copies=copies)
 
 
-def _changed_configs(config: Config) -> Mapping[str, Mapping[str, Any]]:
+def _config_changes(config: Config) -> Mapping[str, Mapping[str, Any]]:
     """Return what differs in the configs of a variant's parts: an inpainting model has more inputs."""
     if config.model.variant != "inpainting":
         return {}

@@ -16,7 +16,7 @@ import torch
 from benchmarks.gpu.full_size import ESTIMATE_SHARE
 from benchmarks.gpu.models import NoRoomError, device_of, memory_of, subjects
 from benchmarks.gpu.preset_runs import NUM_IMAGES, model_name, num_steps, run_config, why_left_out
-from benchmarks.gpu.stage import NOT_RUN, Case, Check, Found, Request, at_most, within
+from benchmarks.gpu.stage import NOT_RUN, Case, Check, Finding, Request, at_most, within
 from benchmarks.loop_speed import run_setup
 from benchmarks.rows import Row
 from modules.config.presets import Preset, list_presets
@@ -54,11 +54,11 @@ def cases(request: Request) -> Sequence[Case]:
     left_out = {p.name: why for p, config in named.items() if (why := why_left_out(config))}
     return [
         *(Case(f"preset: {p.name}", partial(_run, request, p, chosen[p])) for p in sorted(chosen, key=place)),
-        Case("presets that are not run", partial(_left_out, left_out)),
+        Case("presets that are not run", partial(_report_left_out, left_out)),
     ]
 
 
-def _left_out(reasons: Mapping[str, str], _seconds: float) -> Iterator[Found]:
+def _report_left_out(reasons: Mapping[str, str], _seconds: float) -> Iterator[Finding]:
     for name, why in reasons.items():
         yield Row(NOT_RUN, f"{name}: {why}")
 
@@ -75,7 +75,7 @@ def _of_each_kind(request: Request, chosen: dict[Preset, Config]) -> dict[Preset
     return dict(found for (family, *_), found in kinds.items() if family in families)
 
 
-def _run(request: Request, preset: Preset, plain: Config, _seconds: float) -> Iterator[Found]:
+def _run(request: Request, preset: Preset, plain: Config, _seconds: float) -> Iterator[Finding]:
     """Carry out a run of a preset as if the device had no more memory than its card."""
     device, folder = device_of(request), request.folder / "presets"
     try:

@@ -115,7 +115,7 @@ def read_report(folder: Path, *, device: str, is_tiny: bool) -> Report:
     if not file.exists():
         return Report(device, is_tiny)
     try:
-        report = _decoded(json.loads(file.read_text(encoding="utf-8")))
+        report = _decode(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DarkroomError(f"{file} is no report of this command.", advice="Choose another folder.") from error
     if (report.device, report.is_tiny) != (device, is_tiny):
@@ -126,7 +126,7 @@ def read_report(folder: Path, *, device: str, is_tiny: bool) -> Report:
     return report
 
 
-def _decoded(data: dict[str, Any]) -> Report:
+def _decode(data: dict[str, Any]) -> Report:
     stages = [StageResult(**{**stage, "cases": _cases(stage["cases"])}) for stage in data["stages"].values()]
     return Report(str(data["device"]), bool(data["is_tiny"]), {stage.number: stage for stage in stages})
 

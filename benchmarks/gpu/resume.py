@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu.models import small_run
-from benchmarks.gpu.stage import Case, Check, Found, Request, at_most
+from benchmarks.gpu.stage import Case, Check, Finding, Request, at_most
 from modules.config.schema import Config
 from modules.settings.edit import replace_value
 from trainer.commands import CommandDesk, Stop
@@ -21,7 +21,7 @@ _ALLOWED = 1e-3  # between devices, which add up in another order
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
+class _RunResult:
     """The losses of a run by step, and its last event."""
 
     losses: dict[int, float | None]
@@ -33,19 +33,19 @@ def cases(request: Request) -> Sequence[Case]:
     device = request.device
     ways = {"from the CPU to the device": ("cpu", device), "from the device to the CPU": (device, "cpu")}
     ways["on the device"] = (device, device)
-    return [Case(name, partial(_resumed, request, name, *way)) for name, way in ways.items()]
+    return [Case(name, partial(_resume, request, name, *way)) for name, way in ways.items()]
 
 
-def _resumed(request: Request, name: str, first: str, second: str, _seconds: float) -> Iterator[Found]:
+def _resume(request: Request, name: str, first: str, second: str, _seconds: float) -> Iterator[Finding]:
     folder = f"resume/{name.replace(' ', '-')}"
     straight = _run(_config(request, f"{folder}/straight", first))
     stopped = _run(_config(request, f"{folder}/stopped", first), stop_at=_STOPPED_AT)
-    yield _ended("uninterrupted run", straight, "finished")
-    yield _ended("run until the stop", stopped, "stopped")
+    yield _ending_check("uninterrupted run", straight, "finished")
+    yield _ending_check("run until the stop", stopped, "stopped")
     if not isinstance(stopped.ending, RunFinished):
         return
     resumed = _run(_config(request, f"{folder}/stopped", second), resume_from=Path(stopped.ending.backup_path))
-    yield _ended("resumed run", resumed, "finished")
+    yield _ending_check("resumed run", resumed, "finished")
     expected = {step: loss for step, loss in straight.losses.items() if step > _STOPPED_AT}
     steps = f"{list(resumed.losses)}"
     yield Check("steps of the resumed run", steps, f"{list(expected)}", list(resumed.losses) == list(expected))
@@ -54,7 +54,7 @@ def _resumed(request: Request, name: str, first: str, second: str, _seconds: flo
     yield at_most("difference of the losses", max(errors), 0.0 if first == second else _ALLOWED)
 
 
-def _ended(name: str, ran: _Ran, outcome: str) -> Check:
+def _ending_check(name: str, ran: _RunResult, outcome: str) -> Check:
     ending = ran.ending
     got = ending.outcome if isinstance(ending, RunFinished) else ending.message
     return Check(name, got, outcome, got == outcome)
@@ -70,7 +70,7 @@ def _config(request: Request, folder: str, device: str) -> Config:
     return replace_value(config, "general.deterministic", True)
 
 
-def _run(config: Config, *, stop_at: int = 0, resume_from: Path | None = None) -> _Ran:
+def _run(config: Config, *, stop_at: int = 0, resume_from: Path | None = None) -> _RunResult:
     """Carry out a run in this process, or until a step."""
     losses: dict[int, float | None] = {}
     endings: list[RunFinished | RunFailed] = []
@@ -86,4 +86,4 @@ def _run(config: Config, *, stop_at: int = 0, resume_from: Path | None = None) -
 
     request = RunRequest(config, "train" if resume_from is None else "resume", resume_from, in_window=False)
     execute_guarded(request, emit=emit, desk=desk)
-    return _Ran(losses, endings[-1])
+    return _RunResult(losses, endings[-1])

@@ -44,7 +44,7 @@ class Call:
 
 
 @dataclass
-class _Ended:
+class _ProcessEnd:
     """How a process of a stage ended: the case that it left unfinished, the cases after it, and whether in time."""
 
     running: CaseResult | None = None
@@ -102,9 +102,9 @@ def _fail(call: Call, result: StageResult, case: CaseResult, reason: str) -> Non
     call.write(call.report)
 
 
-def _run_process(call: Call, result: StageResult, request: Request) -> _Ended:
+def _run_process(call: Call, result: StageResult, request: Request) -> _ProcessEnd:
     """Run one process of a stage, and take over what its finished cases have found."""
-    ended = _Ended()
+    ended = _ProcessEnd()
     limit = min(request.seconds * _OVERTIME + _OVERTIME_SECONDS, call.seconds_left())
     log_file = _log_of(call, result)
     log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def _run_process(call: Call, result: StageResult, request: Request) -> _Ended:
     return ended
 
 
-def _take(call: Call, result: StageResult, ended: _Ended, line: dict[str, Any]) -> None:
+def _take(call: Call, result: StageResult, ended: _ProcessEnd, line: dict[str, Any]) -> None:
     """Take over a line of a stage's process."""
     kind = line.pop("kind")
     case = ended.running

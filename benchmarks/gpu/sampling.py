@@ -10,8 +10,8 @@ import torch
 from PIL import ImageStat
 
 from benchmarks.gpu.full_size import ESTIMATE_SHARE
-from benchmarks.gpu.models import Subject, device_of, subjects, trained
-from benchmarks.gpu.stage import Case, Found, Request, at_least, within
+from benchmarks.gpu.models import Subject, device_of, subjects, training_config
+from benchmarks.gpu.stage import Case, Finding, Request, at_least, within
 from benchmarks.measure import wait_for
 from benchmarks.rows import Row
 from modules.config.schema import Config
@@ -33,13 +33,13 @@ _LEAST_SPREAD = 1.0  # of the values 0 to 255 of an image that is not of one col
 
 def cases(request: Request) -> Sequence[Case]:
     """Return a case for each model."""
-    return [Case(subject.label, partial(_sampled, request, subject)) for subject in subjects(request)]
+    return [Case(subject.label, partial(_sample, request, subject)) for subject in subjects(request)]
 
 
-def _sampled(request: Request, subject: Subject, _seconds: float) -> Iterator[Found]:
+def _sample(request: Request, subject: Subject, _seconds: float) -> Iterator[Finding]:
     device, steps = device_of(request), _TINY_STEPS if request.is_tiny else _STEPS
     side_px = subject.side_px
-    config = _with_prompt(trained(request, subject, {"trains": "adapter", "batch_size": 1}), side_px, steps)
+    config = _with_prompt(training_config(request, subject, {"trains": "adapter", "batch_size": 1}), side_px, steps)
     engine, job = SamplingEngine(), Job(lambda event: None)
     wanted = SampleRequest(config, SampleChoices(folder=str(request.folder / "samples" / subject.label)))
     start = time.perf_counter()
@@ -61,11 +61,11 @@ def _sampled(request: Request, subject: Subject, _seconds: float) -> Iterator[Fo
     yield at_least("spread of the image's values", spread, _LEAST_SPREAD)
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device.torch) / 2**30
-        yield within("estimated memory", _estimated(config, side_px) / 2**30, peak, ESTIMATE_SHARE, unit=" GiB")
+        yield within("estimated memory", _estimated_bytes(config, side_px) / 2**30, peak, ESTIMATE_SHARE, unit=" GiB")
     engine.close()
 
 
-def _estimated(config: Config, side_px: int) -> int:
+def _estimated_bytes(config: Config, side_px: int) -> int:
     """Return the estimated peak of sampling, without the device's runtime, which the allocator does not count."""
     estimate = memory_estimate(config, {Size(side_px, side_px): 1})
     phases = [estimate.phase(name) for name in _PHASES] if estimate is not None else []

@@ -12,7 +12,7 @@ from torch import distributed, nn
 
 from benchmarks.gpu.models import device_of
 from benchmarks.gpu.numerics import error
-from benchmarks.gpu.stage import Case, Check, Found, Request, at_most
+from benchmarks.gpu.stage import Case, Check, Finding, Request, at_most
 from benchmarks.measure import median_seconds
 from benchmarks.rows import Row
 from modules.memory.sharding import ShardedModule
@@ -25,10 +25,10 @@ _NUM_BLOCKS = 3
 def cases(request: Request) -> Sequence[Case]:
     """Return the case of the stage."""
     width, heads, tokens = (32, 2, 16) if request.is_tiny else (1280, 20, 1024)
-    return (Case("one process", partial(_sharded, device_of(request), width, heads, tokens)),)
+    return (Case("one process", partial(_shard, device_of(request), width, heads, tokens)),)
 
 
-def _sharded(device: Device, width: int, heads: int, tokens: int, _seconds: float) -> Iterator[Found]:
+def _shard(device: Device, width: int, heads: int, tokens: int, _seconds: float) -> Iterator[Finding]:
     torch.manual_seed(0)
     blocks = [BasicTransformerBlock(width, heads, width // heads) for _ in range(_NUM_BLOCKS)]
     plain = nn.Sequential(*blocks).to(device.torch)

@@ -24,13 +24,13 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Unfinished:
     """What a case had no time for, in words: the next call runs the case again, which continues there."""
 
     what: str
 
 
-Found = Row | Check | Left
+Finding = Row | Check | Unfinished
 
 
 def at_most(name: str, got: float, allowed: float, *, unit: str = "", digits: int = 3) -> Check:
@@ -84,7 +84,7 @@ class Case:
     """A part of a stage that succeeds or fails by itself. `run(seconds)` should end in that time."""
 
     name: str
-    run: Callable[[float], Iterable[Found]]
+    run: Callable[[float], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)

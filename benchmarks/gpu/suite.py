@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.gpu.pytest_lines import FOLDER, PASSED, leave_out_passed, number_in, outcomes_in
-from benchmarks.gpu.stage import Case, Check, Found, Left, Request, at_least
+from benchmarks.gpu.stage import Case, Check, Finding, Request, Unfinished, at_least
 from benchmarks.rows import Row
 from modules.system.paths import PROGRAM_ROOT
 
@@ -26,7 +26,7 @@ def cases(request: Request) -> Sequence[Case]:
     return (Case("tests", partial(_tests, request)),)
 
 
-def _tests(request: Request, seconds: float) -> Iterator[Found]:
+def _tests(request: Request, seconds: float) -> Iterator[Finding]:
     """Run the tests that have not passed yet in a process of their own; each that fails is a check."""
     results = request.kept
     num_passed = leave_out_passed(results)
@@ -36,10 +36,10 @@ def _tests(request: Request, seconds: float) -> Iterator[Found]:
     try:
         code = subprocess.run(command, cwd=PROGRAM_ROOT, timeout=seconds, check=False, env=environment).returncode
     except subprocess.TimeoutExpired:
-        yield from found_in(results)
-        yield Left(_left_in(results, num_passed))
+        yield from findings_in(results)
+        yield Unfinished(_progress_in(results, num_passed))
         return
-    yield from found_in(results)
+    yield from findings_in(results)
     if not (code in _RAN or (code == _NO_TESTS and num_passed)):
         yield Check("tests run", f"pytest's exit code {code}", f"0 (not {_NO_TESTS}: no tests)", False)
 
@@ -50,7 +50,7 @@ def files_with_gpu_tests() -> list[str]:
     return [str(file) for file in files if _MARK in file.read_text(encoding="utf-8")]
 
 
-def found_in(folder: Path) -> Iterator[Found]:
+def findings_in(folder: Path) -> Iterator[Finding]:
     """Return the row of the tests that have ended, and a check of each that failed."""
     outcomes = outcomes_in(folder)
     numbers = {o: sum(outcome == o for outcome, _ in outcomes.values()) for o in (PASSED, "failed", "skipped")}
@@ -62,6 +62,6 @@ def found_in(folder: Path) -> Iterator[Found]:
             yield Check(name, reason, "it passes", False)
 
 
-def _left_in(folder: Path, num_passed_before: int) -> str:
+def _progress_in(folder: Path, num_passed_before: int) -> str:
     total, ended = number_in(folder), len(outcomes_in(folder)) - num_passed_before
     return "no test was collected in time" if total is None else f"{ended} of {total} tests have ended"

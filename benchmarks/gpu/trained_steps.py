@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from benchmarks.gpu.stage import Check, Found, at_most
+from benchmarks.gpu.stage import Check, Finding, at_most
 from benchmarks.loop_speed import run_setup
 from benchmarks.measure import wait_for
 from benchmarks.rows import Row
@@ -62,7 +62,7 @@ class _Losses:
         self.losses.append(view.outcome.loss)
 
 
-def trained_steps(
+def train_steps(
     config: Config,
     device: Device,
     *,
@@ -83,12 +83,12 @@ def trained_steps(
     ):
         run = prepare(run_setup(config))
         try:
-            return _measured(run, device, num_epochs, until_chosen)
+            return _train_and_measure(run, device, num_epochs, until_chosen)
         finally:
             run.close()
 
 
-def _measured(run: PreparedRun, device: Device, num_epochs: int, until_chosen: str) -> TrainedSteps:
+def _train_and_measure(run: PreparedRun, device: Device, num_epochs: int, until_chosen: str) -> TrainedSteps:
     kept, training, seconds = _Losses(), run.training, list[float]()
     training.reporters = (*training.reporters, kept)
     for epoch in range(_WARMUP_EPOCHS + num_epochs):
@@ -120,7 +120,7 @@ def _choices(run: PreparedRun) -> dict[str, str]:
     return {e.path: e.summary for e in read_events(run.setup.run_dir) if isinstance(e, SettingChosen)}
 
 
-def compared(name: str, ours: TrainedSteps, other: TrainedSteps, *, allowed: float) -> Iterator[Found]:
+def compare_steps(name: str, ours: TrainedSteps, other: TrainedSteps, *, allowed: float) -> Iterator[Finding]:
     """Yield the row of a way to compute steps beside those without it, and the check that their losses are close.
 
     `allowed` is the largest relative difference of a loss; with 0 all bits must be equal.
@@ -136,7 +136,7 @@ def compared(name: str, ours: TrainedSteps, other: TrainedSteps, *, allowed: flo
     yield at_most(f"difference of {len(pairs)} losses: {name}", max(_difference(*pair) for pair in pairs), allowed)
 
 
-def compared_weights(name: str, ours: TrainedSteps, other: TrainedSteps) -> Check:
+def compare_weights(name: str, ours: TrainedSteps, other: TrainedSteps) -> Check:
     """Return the check that all trained weights of two runs are equal to the bit."""
     different = [n for n, weight in other.weights.items() if not torch.equal(weight, ours.weights[n])]
     got = f"{len(different)} of {len(other.weights)} differ"

@@ -15,9 +15,9 @@ import torch
 
 from benchmarks import loop_speed
 from benchmarks.gpu import trained_steps as steps_module
-from benchmarks.gpu.models import device_of, offload_name, small_run, subjects, trained
-from benchmarks.gpu.stage import Case, Check, Found, Request
-from benchmarks.gpu.trained_steps import TrainedSteps, compared, compared_weights, trained_steps
+from benchmarks.gpu.models import device_of, offload_name, small_run, subjects, training_config
+from benchmarks.gpu.stage import Case, Check, Finding, Request
+from benchmarks.gpu.trained_steps import TrainedSteps, compare_steps, compare_weights, train_steps
 from benchmarks.rows import Row
 from modules.adapters.lora_layers import LoraAdapter
 from modules.config.schema import Config
@@ -52,13 +52,13 @@ def cases(request: Request) -> Sequence[Case]:
     )
 
 
-def _graphs(request: Request, _seconds: float) -> Iterator[Found]:
+def _graphs(request: Request, _seconds: float) -> Iterator[Finding]:
     """Compare recorded steps with others: of a small deterministic run to the bit, of a large one their time."""
     device, passed = device_of(request), []
     for mode in ("off", "block"):
         small, large = _small(request, mode), _lora(request, mode)
         for size, config, allowed in (("small, deterministic", small, 0.0), ("large", large, _ROUNDED)):
-            for found in _recorded(request, f"{size}, checkpointing {mode}", config, allowed):
+            for found in _compare_recorded(request, f"{size}, checkpointing {mode}", config, allowed):
                 passed += [found.passed] if isinstance(found, Check) else []
                 yield found
     if device.type != "cuda":
@@ -83,20 +83,20 @@ def _small(request: Request, checkpointing: str) -> Config:
     return config
 
 
-def _recorded(request: Request, name: str, config: Config, allowed: float) -> Iterator[Found]:
+def _compare_recorded(request: Request, name: str, config: Config, allowed: float) -> Iterator[Finding]:
     is_gpu = device_of(request).type == "cuda"
     if is_gpu and (why := why_not_recorded(_on(config), "cuda", 1)):
         yield Check(f"recorded: {name}", f"no, because {why}", "yes", False)
         return
     plain = _steps(request, replace_value(config, "training.cuda_graphs", "off"))
     found = _steps(request, _on(config), None if is_gpu else _double())
-    yield from compared(name, found, plain, allowed=allowed)
+    yield from compare_steps(name, found, plain, allowed=allowed)
     got = found.graphs_failure or f"{found.num_graphs} graphs"
     yield Check(f"recorded: {name}", got, "1 graphs or more", found.num_graphs > 0 and not found.graphs_failure)
     got = f"{found.num_updates} times"
     yield Check(f"optimizer recorded: {name}", got, "once or more", found.num_updates > 0)
     if not allowed:
-        yield compared_weights(name, found, plain)
+        yield compare_weights(name, found, plain)
 
 
 def _on(config: Config) -> Config:
@@ -115,10 +115,10 @@ def _double() -> Iterator[None]:
         yield
 
 
-def _without(request: Request, way: Callable[[], Way], _seconds: float) -> Iterator[Found]:
+def _without(request: Request, way: Callable[[], Way], _seconds: float) -> Iterator[Finding]:
     """Compare the steps of a LoRA in bfloat16 with those that `way()` changes back."""
     config = _lora(request, "off")
-    yield from compared(_label(request), _steps(request, config), _steps(request, config, way()), allowed=_ROUNDED)
+    yield from compare_steps(_label(request), _steps(request, config), _steps(request, config, way()), allowed=_ROUNDED)
 
 
 def _plain_lora() -> Way:
@@ -133,7 +133,7 @@ def _under_autocast() -> Way:
     return stack
 
 
-def _fetching(request: Request, _seconds: float) -> Iterator[Found]:
+def _fetching(request: Request, _seconds: float) -> Iterator[Finding]:
     """Compare fetching as many layers ahead as have the bytes of the second largest with fetching one."""
     config = _lora(request, "block")
     for path, value in {
@@ -142,7 +142,9 @@ def _fetching(request: Request, _seconds: float) -> Iterator[Found]:
     }.items():
         config = replace_value(config, path, value)
     one_ahead = mock.patch.object(offload, "LayerOffload", _OneAhead)
-    yield from compared(_label(request), _steps(request, config), _steps(request, config, one_ahead), allowed=_ROUNDED)
+    yield from compare_steps(
+        _label(request), _steps(request, config), _steps(request, config, one_ahead), allowed=_ROUNDED
+    )
 
 
 class _OneAhead(LayerOffload):
@@ -151,7 +153,7 @@ class _OneAhead(LayerOffload):
     most_ahead_bytes = property(lambda self: 0, lambda self, value: None)
 
 
-def _timing(request: Request, _seconds: float) -> Iterator[Found]:
+def _timing(request: Request, _seconds: float) -> Iterator[Finding]:
     """Compare steps with the kernels that cuDNN has timed with those that it chooses by rules."""
     if device_of(request).type != "cuda" or torch.version.hip is not None:
         yield Row(_ABSENT, "only cuDNN times kernels")
@@ -160,19 +162,19 @@ def _timing(request: Request, _seconds: float) -> Iterator[Found]:
     yield from _without(request, lambda: by_rules, _seconds)
 
 
-def _compiling(request: Request, _seconds: float) -> Iterator[Found]:
+def _compiling(request: Request, _seconds: float) -> Iterator[Finding]:
     """Train until the run has chosen whether its blocks are compiled."""
     device, config = device_of(request), replace_value(_lora(request, "off"), "model.compile", "auto")
     if not measures_compiled_blocks(config, device, 1):
         yield Row(_ABSENT, "blocks are compiled by measurement on a GPU with Triton alone")
         return
-    found = trained_steps(config, device, num_epochs=_EPOCHS_UNTIL_CHOSEN, until_chosen="model.compile")
+    found = train_steps(config, device, num_epochs=_EPOCHS_UNTIL_CHOSEN, until_chosen="model.compile")
     words = found.chosen.get("model.compile", "")
     yield Row(_label(request), words or f"no choice in {len(found.losses)} steps")
     yield Check("the run has chosen", "chosen" if words else "not chosen", "chosen", bool(words))
 
 
-def _segments(request: Request, _seconds: float) -> Iterator[Found]:
+def _segments(request: Request, _seconds: float) -> Iterator[Finding]:
     """Compare the memory that the allocator reserves with segments that grow, and with fixed ones."""
     device = device_of(request)
     set_allocator = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # as PYTORCH_ALLOC_CONF is read
@@ -186,18 +188,18 @@ def _segments(request: Request, _seconds: float) -> Iterator[Found]:
         set_allocator(f"expandable_segments:{is_on}")
         found[is_on] = _steps(request, config)
     set_allocator("expandable_segments:True")
-    yield from compared(_label(request), found[True], found[False], allowed=_ROUNDED)
+    yield from compare_steps(_label(request), found[True], found[False], allowed=_ROUNDED)
 
 
 def _steps(request: Request, config: Config, way: Way | None = None) -> TrainedSteps:
     epochs = _TINY_EPOCHS if request.is_tiny else _EPOCHS
-    return trained_steps(config, device_of(request), num_epochs=epochs, way=way)
+    return train_steps(config, device_of(request), num_epochs=epochs, way=way)
 
 
 def _lora(request: Request, checkpointing: str) -> Config:
     subject, *_ = subjects(request)
     case = {"trains": "adapter", "batch_size": 1, "denoiser": {"checkpointing": checkpointing}}
-    return trained(request, subject, case)
+    return training_config(request, subject, case)
 
 
 def _label(request: Request) -> str:

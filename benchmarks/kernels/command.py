@@ -39,7 +39,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _count(options: argparse.Namespace) -> int:
     import_engine(in_window=False)
-    from benchmarks.kernels.steps import MODELS, counted_step, lora_config
+    from benchmarks.kernels.steps import MODELS, count_step, lora_config
 
     found = {}
     for name in options.models:
@@ -47,7 +47,7 @@ def _count(options: argparse.Namespace) -> int:
         for mode in options.checkpointing:
             settings = {"checkpointing": mode, "dtype": options.dtype}
             config = lora_config(model.family, side_px=options.side, batch_size=options.batch, **settings)
-            counts = counted_step(model, config, autocasts=options.autocast)
+            counts = count_step(model, config, autocasts=options.autocast)
             title = f"{name}{', autocast' if options.autocast else ''}, checkpointing {mode}"
             found[title] = asdict(counts)
             sys.stdout.write(f"{title}: {counts}\n")

@@ -45,7 +45,7 @@ def fake_gpu() -> Iterator[None]:
             types.append(FakeTensor)
             stack.callback(types.remove, FakeTensor)
         # Torch on a GPU chooses the fused kernel for tensors with values.
-        stack.enter_context(mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", _attended))
+        stack.enter_context(mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", _attention_output))
         yield
 
 
@@ -68,7 +68,7 @@ def _take_place(weight: Any, moved: Any) -> None:
     weight.fake_device = moved.fake_device
 
 
-def _attended(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+def _attention_output(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     if torch.is_autocast_enabled("cuda"):
         dtype = torch.get_autocast_dtype("cuda")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)

@@ -87,7 +87,7 @@ def lora_config(family: str, *, side_px: int, batch_size: int = 1, **changes: An
     return decode(tree).config
 
 
-def counted_step(
+def count_step(
     model: CountedModel, config: Config, configs: Configs | None = None, *, autocasts: bool = False
 ) -> Counts:
     """Return the counts of a step of a config after its first ones. `configs` of parts replace the published ones.

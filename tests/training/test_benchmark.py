@@ -27,8 +27,8 @@ from benchmarks import (
 )
 from benchmarks.demo_runs import demo_preset
 from benchmarks.loop_speed import demo_config, loop_against_bare
-from benchmarks.loop_variants import LoopVariant, fastest_together, measured_variants
-from benchmarks.measure import Ratio, paired
+from benchmarks.loop_variants import LoopVariant, fastest_together, measure_variants
+from benchmarks.measure import Ratio, compare
 from benchmarks.start_time import BEFORE_FIRST_EVENT, time_by_phase
 from benchmarks.waiting import waiting_share
 from demo.make.shapes import COLOURS, SHAPES
@@ -59,7 +59,7 @@ def test_pairs_take_turns_and_the_first_does_not_count(monkeypatch: pytest.Monke
         now[0] += seconds[order.count(name) - 1]
 
     monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
-    ratio = paired(
+    ratio = compare(
         lambda: work("ours", [100.0, 2.0, 4.0, 1.0]), lambda: work("bare", [50.0, 1.0, 3.0, 1.0]), rounds=3, device=CPU
     )
     assert order == ["ours", "bare", "ours", "bare", "bare", "ours", "ours", "bare"]
@@ -81,7 +81,7 @@ def test_variants_are_measured_alone_and_the_faster_ones_together() -> None:
         speed = 1.0 + 0.2 * fused + 0.1 * (model.channels_last == "on") + 0.01 * (training.attention == "sdpa_math")
         return Ratio(speed, speed, speed, 1.0, speed, 1)
 
-    rows = {row.name: row for row in measured_variants(Config(general=General(train_device="cpu")), measure)}
+    rows = {row.name: row for row in measure_variants(Config(general=General(train_device="cpu")), measure)}
     assert len(rows) == 22
     together = seen["LoRA, all of these: fused optimizer, channels last"]
     assert (together.model.channels_last, together.training.attention, together.model.compile) == ("on", "sdpa", "auto")
@@ -166,7 +166,7 @@ def test_a_step_s_time_memory_and_flops_are_reported_beside_the_estimate(tiny_sd
     images = full_size.draw_noise(tmp_path / "noise", num_images=2, side_px=64)
     (name, case), *_ = full_size.CASES.items()
     config = full_size.full_size_config(base, tiny_sdxl, images, case, side_px=64)
-    found = full_size.measured(name, config, CPU, seconds=0.0, num_threads=1)
+    found = full_size.measure_steps(name, config, CPU, seconds=0.0, num_threads=1)
     assert found.step_flops > 2 * count_flops_of_a_prediction(config)
     assert found.flops_per_second == found.step_flops / found.step_seconds
     assert 0.7 < found.predicted_bytes / found.peak_bytes < 1.3
@@ -259,7 +259,7 @@ def test_preference_methods_train_as_runs_do_and_their_unet_calls_are_counted(
     monkeypatch.setattr(preference_data, "CANDIDATES", 2)
     monkeypatch.setattr(preference_data, "PAIRS_PER_PROMPT", 1)
     split = replace(preference_data.reported_split(), per_prompt=1)
-    start = preference.started(demo_preset(CPU), tmp_path, split, guidance=2.0, num_threads=1)
+    start = preference.start_runs(demo_preset(CPU), tmp_path, split, guidance=2.0, num_threads=1)
     assert start.pair_calls == 2  # one batch of eight images
     chosen, rejected = (sorted((start.pairs / side).glob("*.png")) for side in ("chosen", "rejected"))
     assert [p.name for p in chosen] == [p.name for p in rejected]
@@ -271,26 +271,26 @@ def test_preference_methods_train_as_runs_do_and_their_unet_calls_are_counted(
         next(case for case in preference_cases.CASES if case.name == name) for name in ("alignprop", "dpo")
     ]
     reward_case = replace(reward_case, method={**reward_case.method, "steps": 3}, epochs=2, batch_size=2)
-    learned = preference.trained(tmp_path, reward_case, start, num_threads=1)
+    learned = preference.train_case(tmp_path, reward_case, start, num_threads=1)
     # Four steps with three denoising steps each, of two prompts with guidance.
     assert (learned.steps, learned.calls, learned.latents) == (4, 12, 12 * 4)
     assert learned.after.reward > start.before.reward
-    learned = preference.trained(tmp_path, replace(pair_case, epochs=1, batch_size=4), start, num_threads=1)
+    learned = preference.train_case(tmp_path, replace(pair_case, epochs=1, batch_size=4), start, num_threads=1)
     assert (learned.steps, learned.calls, learned.latents) == (1, 2, 2 * 8)  # the model and its reference
-    row = preference_command.learned_row(pair_case, start, learned)
+    row = preference_command.trained_row(pair_case, start, learned)
     assert row.name == "Diffusion-DPO, LoRA"
     assert row.value.endswith("2 calls, 16 latents")
 
 
 def test_the_rate_that_is_chosen_has_the_highest_reward_of_those_that_keep_the_shapes() -> None:
-    before = preference.Measured(0.5, 0.1, 0.8)
+    before = preference.Measurement(0.5, 0.1, 0.8)
     found = {
-        rate: preference.Measured(reward, 0.1, shapes)
+        rate: preference.Measurement(reward, 0.1, shapes)
         for rate, reward, shapes in ((1e-3, 0.55, 0.8), (2e-3, 0.6, 0.7), (4e-3, 0.9, 0.1))
     }
-    assert preference_command.chosen_rate(found, before) == 2e-3
+    assert preference_command.best_rate(found, before) == 2e-3
     ruined = {rate: replace(m, right_shapes=0.1) for rate, m in found.items()}
-    assert preference_command.chosen_rate(ruined, before) == 1e-3
+    assert preference_command.best_rate(ruined, before) == 1e-3
 
 
 def test_the_windows_own_figures_become_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +330,7 @@ def test_the_time_to_the_first_step_by_phase() -> None:
 
 
 def test_starts_with_many_images_are_timed(tmp_path: Path) -> None:
-    (first,) = dataset_size.measured(tmp_path, 3, ["first scan"])
+    (first,) = dataset_size.measure_stages(tmp_path, 3, ["first scan"])
     assert set(first.seconds) == {"scan", "save"}
     assert first.peak_bytes > 0
     assert (tmp_path / "cache" / "images.sqlite").exists()

@@ -28,16 +28,16 @@ from benchmarks.gpu.stage import (
     STAGES,
     Case,
     Check,
-    Found,
-    Left,
+    Finding,
     Request,
     Stage,
+    Unfinished,
     at_most,
     stages_of,
     within,
 )
 from benchmarks.gpu.suite import files_with_gpu_tests
-from benchmarks.gpu.trained_steps import TrainedSteps, compared
+from benchmarks.gpu.trained_steps import TrainedSteps, compare_steps
 from benchmarks.loop_speed import for_measuring
 from benchmarks.rows import Row
 from modules.config.presets import list_presets
@@ -61,12 +61,12 @@ def made_up(request: Request) -> Sequence[Case]:
     return (Case("good", lambda seconds: [Row("time", f"{seconds:.0f} s")]), Case("bad", fails), Case("last", checked))
 
 
-def fails(_seconds: float) -> Iterable[Found]:
+def fails(_seconds: float) -> Iterable[Finding]:
     yield Check("first", "1", "1", True)
     raise ValueError("nothing\nhere")
 
 
-def checked(_seconds: float) -> Iterable[Found]:
+def checked(_seconds: float) -> Iterable[Finding]:
     yield at_most("waits", 2.0, 1.0)
     yield within("memory", 1.05, 1.0, 0.1)
     yield at_most("no number", float("nan"), 1.0)
@@ -306,7 +306,7 @@ def test_results_of_tests_are_kept_when_the_time_is_over(tmp_path: Path, monkeyp
     assert isinstance(failed, Check)
     assert failed.name.endswith("test_made_up.py::test_two")
     assert failed.got == "AssertionError: two"
-    assert left == Left("2 of 3 tests have ended")
+    assert left == Unfinished("2 of 3 tests have ended")
 
     file.write_text(_THREE_TESTS.format(ran=str(ran), value=1), encoding="utf-8")
     row, *checks = case.run(60.0)
@@ -404,13 +404,13 @@ def test_what_a_device_computes_is_compared_with_the_cpu(tmp_path: Path) -> None
 
 def test_losses_of_two_ways_are_compared_to_the_bit_or_nearly() -> None:
     ours, other = TrainedSteps((1.0, 0.5), 0.1), TrainedSteps((1.0, 0.5 + 1e-6), 0.2)
-    row, check = compared("a way", ours, other, allowed=0.0)
+    row, check = compare_steps("a way", ours, other, allowed=0.0)
     assert isinstance(row, Row)
     assert row.value == "0.100 s per step, 0.200 s without it"
     assert isinstance(check, Check)
     assert (check.name, check.passed) == ("difference of 2 losses: a way", False)
     for others, passed in ((other.losses, True), ((1.0, None), False), ((1.0, float("nan")), False)):
-        _, check = compared("a way", ours, TrainedSteps(others, 0.2), allowed=0.01)
+        _, check = compare_steps("a way", ours, TrainedSteps(others, 0.2), allowed=0.01)
         assert isinstance(check, Check)
         assert check.passed is passed
 

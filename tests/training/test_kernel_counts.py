@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.kernels.counter import Counts, KernelCounter
 from benchmarks.kernels.fake_gpu import GPU, fake_gpu
-from benchmarks.kernels.steps import MODELS, counted_step, lora_config
+from benchmarks.kernels.steps import MODELS, count_step, lora_config
 from modules.families.parts.folder_model import folder_configs
 from modules.families.parts.single_file.write import CheckpointTraits
 from tests.builders.pretended_gpu import CAN_PRETEND
@@ -23,7 +23,7 @@ def counted(model: Path, **changes: object) -> Counts:
     configs = folder_configs(model, CheckpointTraits("sdxl"), ("unet", "text_encoder", "text_encoder_2", "vae"))
     width, pooled = configs["unet"]["cross_attention_dim"], configs["text_encoder_2"]["projection_dim"]
     toy = replace(MODELS["sdxl"], text={"states": (1, 77, width), "pooled": (1, pooled)})
-    return counted_step(toy, lora_config("sdxl", side_px=64, **changes), configs)
+    return count_step(toy, lora_config("sdxl", side_px=64, **changes), configs)
 
 
 def test_operations_count_as_the_kernels_of_a_gpu() -> None:
@@ -67,7 +67,7 @@ def test_the_norms_of_a_step_of_z_image_are_one_kernel_each(tiny_z_image: Path) 
     configs = folder_configs(tiny_z_image, CheckpointTraits("z_image"), ("transformer", "text_encoder", "vae"))
     toy = replace(MODELS["z-image"], text={"states": (1, 32, configs["transformer"]["cap_feat_dim"])})
     fused, written_out = (
-        counted_step(toy, lora_config("z_image", side_px=64), configs, autocasts=autocasts).by_operation
+        count_step(toy, lora_config("z_image", side_px=64), configs, autocasts=autocasts).by_operation
         for autocasts in (False, True)
     )
     number = fused["_fused_rms_norm"][0]

@@ -57,7 +57,7 @@ def test_the_benchmark_profiles_as_many_steps_as_wanted(
 ) -> None:
     monkeypatch.setattr(benchmark_profile, "waits_per_step", lambda *arguments, **options: {"item in a.py:1": 1.5})
     endless = for_measuring(config, tmp_path / "measured", epochs=1000)
-    found = benchmark_profile.profiled("tiny", endless, tmp_path / "out", num_steps=1, num_threads=1)
+    found = benchmark_profile.profile_config("tiny", endless, tmp_path / "out", num_steps=1, num_threads=1)
     assert sorted(path.name for path in found.folder.iterdir()) == sorted(benchmark_profile.FILES)
     assert "own function" in str(found)
     assert "The host waits for the device 1.50 times a step:" in str(found)
