@@ -28,7 +28,7 @@ TypesOf = Callable[[ModelClass], tuple[type[torch.nn.Module], ...]]
 class BareLoop:
     """Noise, prediction, loss, backward, clip, step, EMA: with the engine's model, adapter, batches and optimizer.
 
-    `averages` are the EMA weights, if there are any, and `decay` is that of the config, without its warm-up.
+    `averages` are the EMA weights, if there are any, and `decay` is the config's, without its warm-up.
     """
 
     family: ModelFamily

@@ -65,7 +65,7 @@ def cache_against_bare(folder: Path, device: Device, *, num_images: int, side_px
 
 
 def _draw(path: Path, side_px: int, seed: int) -> None:
-    """Write an image like that of a camera: smooth, with some noise, as JPEG."""
+    """Write a JPEG like a photograph: smooth, with some noise."""
     draw = np.random.default_rng(seed)
     coarse = Image.fromarray(draw.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((side_px, side_px))
     noisy = np.asarray(coarse, dtype=np.int16) + draw.integers(-8, 9, (side_px, side_px, 3))

@@ -1,4 +1,4 @@
-"""How much a training step copies between a GPU and the computer's memory, and how much of that computing hides."""
+"""The bytes that a training step copies between a GPU and the computer's memory, and the share that computing hides."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`python -m benchmarks dataset`: seconds and memory of starts with many images, each stage in a process of its own.
 
-The images are simulated: PNG files of which only the header is real, with captions. The caches are filled with zeros;
-the stage "filling" writes them to shards at once, which for a million images takes minutes in place of an hour.
+The images are simulated: PNG files with a real header and no pixels, and captions. The caches are filled with zeros.
+The stage "filling" writes them to shards directly, which takes minutes for a million images; caching takes an hour.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
 class Stage:
     """The seconds and the CPU time that a process took, by part, and its highest memory.
 
-    `grown_bytes` is what its own memory has grown by, without what it shares with others; 0 where it is not measured.
+    `grown_bytes` is the growth of the memory that it does not share with other processes; 0 if it was not measured.
     """
 
     name: str
@@ -242,7 +242,7 @@ def _own_bytes() -> int:
 
 
 def _fill(folder: Path, laps: _Laps) -> None:
-    """Fill the caches of the simulated images with zeros in place of what the encoders give."""
+    """Fill the caches of the simulated images with zeros in place of the encoders' outputs."""
     import torch
 
     from modules.data.cache.build import ImageFile
@@ -277,7 +277,7 @@ def _fill(folder: Path, laps: _Laps) -> None:
 
 
 def _fill_shards(folder: Path, laps: _Laps) -> None:
-    """Fill the caches as `_fill` does, but without a file for each entry: all of one shape are the same zeros."""
+    """Fill the caches as `_fill` does, but without a file for each entry: all entries of a shape are the same zeros."""
     from modules.data.cache.entry_files import SHARDS
     from modules.data.cache.shards import write_shard
     from modules.data.cache.store import ENTRIES_PER_SHARD, CacheStore

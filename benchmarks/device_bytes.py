@@ -11,7 +11,7 @@ from modules.system.devices import Device
 
 
 class DeviceBytes(DeviceGuard):
-    """Counts the bytes of all storages on a logical device, by the tags of the guard."""
+    """Counts the bytes of all storages that the guard has tagged with a logical device."""
 
     def __init__(self, device: Device) -> None:
         super().__init__()

@@ -90,7 +90,7 @@ class FullSize:
 
     @property
     def share_of_matrix_speed(self) -> float:
-        """The speed as a share of that of a large matrix product on this device."""
+        """The speed as a share of the speed of a large matrix product on this device."""
         return self.flops_per_second / self.matrix_flops_per_second
 
 

@@ -2,11 +2,11 @@
 
 A step should read its results once: while the host waits it enqueues nothing, so the device runs dry afterwards. On a
 GPU torch itself reports each wait (`torch.cuda.set_sync_debug_mode`). A CPU never waits, so there the guard of logical
-devices stands in: the training device is "cpu:1", and what would wait if that were a GPU is counted. That is reading a
-value of a tensor there (`item`, `tolist`, `cpu`, a condition), an operation whose result has a size that depends on
-values (`nonzero`, a boolean index), and a copy between the devices, unless it comes from pinned memory. The outcome of
-a step is waited for, too, but that only counts where the device has nothing else to do by then: a GPU is asked, and
-instead of a CPU the operations are counted that came after.
+devices stands in: the training device is "cpu:1", and everything is counted that would wait if that were a GPU. It
+would wait for reading a value of a tensor (`item`, `tolist`, `cpu`, a condition), for an operation whose result has a
+size that depends on values (`nonzero`, a boolean index), and for a copy between the devices, unless it comes from
+pinned memory. Reading the outcome of a step only counts if the device has nothing else to do by then. A GPU's stream
+reports that; on a CPU it is assumed if few operations were computed since.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NOT_NAMED = (Path(__file__).name, "guard.py", "devices.py", "outcome.py")
 _FEW_OPERATIONS = 200  # of an update: a forward pass has more
 
 Place = str
-"""What waits and the line of the program that it waits for: "item in trainer/step/stepper.py:130"."""
+"""The operation that waits and the program's line that calls it: "item in trainer/step/stepper.py:130"."""
 
 
 class HostWaits(DeviceGuard):
@@ -199,7 +199,7 @@ def _with_devices(config: Config) -> Config:
 
 @contextmanager
 def _count_reads(guard: HostWaits | None, found: Counter[Place]) -> Iterator[None]:
-    """Count the outcomes of steps for which the host waits when the device has nothing else to do."""
+    """Count the outcomes of steps for which the host waits while the device has nothing else to do."""
 
     is_counting = True
 
@@ -243,7 +243,7 @@ def _counting(guard: HostWaits) -> Iterator[None]:
 
 @contextmanager
 def waits_reported_by_torch(found: Counter[Place]) -> Iterator[None]:
-    """Count the waits that torch reports of a GPU, by their places."""
+    """Count the waits for a GPU that torch reports, by their places."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:
@@ -258,7 +258,7 @@ def waits_reported_by_torch(found: Counter[Place]) -> Iterator[None]:
 
 
 def place_of_wait() -> str:
-    """Return the innermost line of the program's own code on the stack, without the counting itself."""
+    """Return the innermost line of the program's own code on the stack, apart from the code that counts."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)

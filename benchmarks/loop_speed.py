@@ -35,10 +35,9 @@ def loop_against_bare(
 ) -> Ratio:
     """Return the speed of the training loop, compared to a bare loop; a round is an epoch of the config.
 
-    The bare loop is that of `plain`, if it is given, with the blocks `recomputes` under torch's own checkpointing. On a
-    CPU with one thread, CPU time is compared. Both run with the interpreter's settings of a run, without automatic
-    garbage collection: else one would pay for the garbage of the other.
-    Raises DarkroomError where the model is to be compiled and cannot.
+    The bare loop trains `plain`, if it is given, with the blocks `recomputes` under torch's own checkpointing. On a CPU
+    with one thread, CPU time is compared. Both loops run without automatic garbage collection, as a run does: otherwise
+    one would pay for the garbage of the other. Raises DarkroomError if the model is to be compiled and cannot be.
     """
     plain = plain or config
     machine, plain_machine = _machine(config), _machine(plain)
@@ -139,7 +138,7 @@ def with_large_unet(config: Config, folder: Path) -> Config:
 
 
 def run_setup(config: Config, num_threads: int = 1) -> RunSetup:
-    """Return the setup of a run of a config; its events only go to its own log."""
+    """Return the setup of a run of a config; its events only go to the log in its folder."""
     clocks = Clocks()
     log = EventLog(lambda event: None, clocks.now)
     run_dir = new_run_dir(Path(config.general.workspace_dir), now=datetime.now())

@@ -1,4 +1,4 @@
-"""The variants of the training loop that are compared: single settings, and those together that are faster."""
+"""The variants of the training loop that are compared: single settings, and all the faster ones together."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Measure = Callable[[LoopVariant], Ratio]
 def measure_variants(config: Config, measure: Measure) -> Iterator[VariantSpeed]:
     """Yield the speed of the config's loop as LoRA and as fine-tune of the denoiser.
 
-    First plain, then with single changes, then with those together that were faster, and last under autocast without
+    First plain, then with single changes, then with all the faster changes together, and last under autocast, without
     and with its cache. `measure` raises DarkroomError for a variant that this machine cannot run.
     """
     for trains, what in (("adapter", "LoRA"), ("full", "fine-tune")):
@@ -95,7 +95,7 @@ def single_changes(config: Config) -> dict[str, Changes]:
 
 
 def fastest_together(speeds: Mapping[str, float]) -> list[str]:
-    """Return the changes that were clearly faster, by their speeds relative to that without.
+    """Return the changes that were clearly faster, by their speeds relative to the plain loop.
 
     Of those that replace each other, the attentions and the fused and the foreach optimizer, only the fastest.
     """

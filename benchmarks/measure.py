@@ -1,4 +1,4 @@
-"""Timing two implementations of the same work alternately, so that changes of the machine's speed affect both."""
+"""Times two implementations of the same work alternately, so that changes of the machine's speed affect both."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def compare(
 ) -> Ratio:
     """Run both alternately, `rounds` times after a warm-up round, and compare them pair by pair.
 
-    With `in_cpu_time` the time of this process's threads on the CPU is compared, not that of the clock: with one thread
-    for computing, other programs hardly change it.
+    With `in_cpu_time` the CPU time of this process is compared instead of the time on the clock: other programs hardly
+    change it if one thread computes.
     """
     return compare_all([ours], bare, rounds=rounds, device=device, in_cpu_time=in_cpu_time)[0]
 
@@ -43,7 +43,7 @@ def compare_all(
     device: Device,
     in_cpu_time: bool = False,
 ) -> list[Ratio]:
-    """Run several implementations and the bare one in turns, and compare each with the bare one of its round."""
+    """Run several implementations and the bare one in turns, and compare each with the bare one in the same round."""
     works = [*ours, bare]
     for work in works:
         work()

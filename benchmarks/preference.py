@@ -1,6 +1,6 @@
-"""What reward and preference methods teach the demo model, measured with prompts and seeds that they do not train on.
+"""Trains the demo model with reward and preference methods, and measures it with prompts and seeds not trained on.
 
-The reward is the mean brightness, 0 to 1; the prompts leave it to the model to choose a bright ground. The held-out
+The reward is the mean brightness, 0 to 1; the prompts leave the brightness of the background to the model. The held-out
 reward is the contrast, and the share of images with the shape that the prompt names is measured, too. All methods start
 from the same model.
 """
@@ -72,7 +72,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The result of a run: what was measured after it, its training time and steps, and its calls of the denoiser."""
+    """The result of a run: its measurement, its training time and steps, and its calls of the denoiser."""
 
     after: Measurement
     seconds: float

@@ -1,7 +1,7 @@
 """The runs of the preference benchmark: each method with settings that were found for the demo model.
 
-They differ from those for a full-size model. Its latents have 256 values instead of 16,384 and more, so the mean
-log-probability varies more and needs a larger clip range; and it is small, so it needs a larger learning rate.
+They differ from settings for a full-size model. The demo's latents have 256 values instead of 16,384 and more, so the
+mean log-probability varies more and needs a larger clip range. A small model also needs a larger learning rate.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ FLOW_CASES: tuple[Case, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """A demo model: its preset, its cases, and the guidance of the images that are measured and those for pairs."""
+    """A demo model: its preset, its cases, and the guidance with which measured images and pairs are sampled."""
 
     preset: str
     guidance: float

@@ -1,6 +1,6 @@
 """`python -m benchmarks preference`: what methods teach the demo models, and the choice of their learning rates.
 
-`--choose` trains with every learning rate of a case and measures with other prompts and seeds than those reported.
+`--choose` trains with every learning rate of a case, and measures with prompts and seeds that no reported figure uses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The data of the preference benchmark: prompts, and images that the demo model samples for them.
 
-The prompts leave the colour of the ground open ("a red star"), so that the model is free to choose.
+The prompts leave the colour of the background open ("a red star"), so that the model is free to choose.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _CANDIDATES_SEED = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The prompts that runs train on and those they are measured with, the seed of the runs, and the first seed of the
-    measured images, of which there are `per_prompt` for each prompt.
+    """The prompts to train on and the prompts to measure with, the seed of the runs, and the first seed of the measured
+    images, `per_prompt` of each prompt.
     """
 
     learned: Sequence[Prompt]
@@ -58,7 +58,7 @@ def reported_split(run_seed: int = 42) -> Split:
 
 
 def choosing_split() -> Split:
-    """Return the prompts and seeds by which settings are chosen: none of them is measured for the reported figures.
+    """Return the prompts and seeds with which settings are chosen: no reported figure is measured with them.
 
     Half of the prompts to train on are measured.
     """

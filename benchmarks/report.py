@@ -126,7 +126,7 @@ def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]
 
 
 def _host_waits(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    """Count what a step waits for after the first steps, in which each weight is watched until it has been updated."""
+    """Count the waits of a step after the first ones, in which each weight is watched until it has been updated."""
     demo = demo_run(folder, device, repeats=1, batch_size=2)
     for trains, what in (("adapter", "LoRA"), ("full", "fine-tune")):
         config = of_denoiser(demo, trains=trains)

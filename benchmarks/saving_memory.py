@@ -1,4 +1,4 @@
-"""The time cost and the memory saving of each way of saving memory, compared to none of them."""
+"""The cost in time and the saved memory of each way of saving memory, compared to a run without any."""
 
 from __future__ import annotations
 

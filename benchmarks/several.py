@@ -1,7 +1,7 @@
-"""The speed of two processes with one CPU thread each, compared to one with one thread, on the same steps.
+"""The speed of two processes with one CPU thread each, compared to one process with one thread, on the same steps.
 
-Both wait for orders all the time and train in turns, so that changes of the machine's speed affect both. Started as
-`python -m benchmarks.several CONFIG`, a process trains an epoch for each line of its input.
+All processes are started once, wait for orders and train in turns, so that changes of the machine's speed affect each
+of them. `python -m benchmarks.several CONFIG` is such a process: it trains an epoch for each line of its input.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from trainer.step.precision import process_settings
 class Scaling:
     """How much faster two processes are than one; 2 is linear.
 
-    `together` is a run on two processes. What the machine allows are two runs that do not know each other: they share
-    its memory and caches, too. `apart` are two of the same run, `halves` two with half the batch size, as two processes
-    that share the images of each batch have it.
+    `together` is one run on two processes. Two independent runs show what the machine allows, because they share its
+    memory and caches, too: `apart` are two such runs of the config, `halves` two with half the batch size, which is
+    what each process of a shared run trains on.
     """
 
     together: Ratio
     apart: Ratio
     halves: Ratio
     cpu_time: Mapping[str, float]
-    """The CPU time of both for the work that takes one a time of 1, by the names above: other work hardly matters."""
+    """The CPU time for the work for which one process takes 1, by the names above. Other programs hardly change it."""
 
 
 def two_against_one(config: Config, folder: Path, *, rounds: int) -> Scaling:

@@ -1,4 +1,4 @@
-"""A tokenizer of letters and a few words for T5: the program contains none, and models of random weights need one."""
+"""A tokenizer of letters and a few words for T5, which models with random weights need: the program ships none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`python -m benchmarks upload`: sending many small images to another machine, against rsync in the same run.
+"""`python -m benchmarks upload`: sending many small images to another machine, compared to rsync in the same run.
 
-The machine is this one: an SSH server on loopback with keys of its own, so the network costs nothing, and what is left
-is the work at both ends. Bytes are those of the loopback device, in both directions.
+The other machine is an SSH server on this one with keys of its own, so the network costs nothing and only the work at
+both ends counts. Bytes are counted on the loopback device, in both directions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The share of a step that the training waits for its next batch, with everything in the caches."""
+"""The share of a step in which the training waits for its next batch, with everything in the caches."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _SECONDS, _SHARE = "#b1610f", "#3a6ea5"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A measured step: its name, its seconds, and its speed as a share of that of a large matrix product."""
+    """A measured step: its name, its seconds, and its speed as a share of the speed of a large matrix product."""
 
     name: str
     seconds: float
@@ -41,7 +41,7 @@ def bars_of(report: Report) -> list[Bar]:
 
 
 def write_chart(file: Path, title: str, bars: Sequence[Bar]) -> None:
-    """Write the bars as a PNG: above the seconds of a step, below the share of the device's speed."""
+    """Write the bars as a PNG: for each step its seconds, and below them its share of the device's speed."""
     image = Image.new("RGB", (_WIDTH, _TOP + len(bars) * 2 * _HEIGHT + 24), _BACK)
     draw = ImageDraw.Draw(image)
     heading, text = ImageFont.load_default(17), ImageFont.load_default(12)
@@ -65,7 +65,7 @@ def write_chart(file: Path, title: str, bars: Sequence[Bar]) -> None:
 
 
 def _fit_name(name: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
-    """Return a name, shortened at its end to the room beside the bars."""
+    """Return a name, shortened at its end to fit next to the bars."""
     while font.getlength(name) > _LEFT - 30:
         name = name[:-2].rstrip(".… ") + "…"
     return name

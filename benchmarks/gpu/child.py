@@ -1,4 +1,4 @@
-"""The process of a stage: reads its request from the input and writes what it finds as lines of JSON."""
+"""The process of a stage: reads its request from standard input and writes its findings as lines of JSON."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def main() -> None:
 
 
 def prepare_process(request: Request) -> None:
-    """Import the engine, and set what torch reads once in a process, before a case uses the device.
+    """Import the engine, and set the variable that torch reads once in a process, before a case uses the device.
 
-    Deterministic runs follow others here, which would fix cuBLAS's workspaces to ones that do not repeat.
+    A deterministic run may follow another run in this process, which would otherwise have fixed the other workspaces.
     """
     import_engine(in_window=False)
     from trainer.step.precision import CUBLAS_WORKSPACE, REPEATABLE_WORKSPACES
@@ -52,11 +52,11 @@ def prepare_process(request: Request) -> None:
     if request.is_tiny:
         import torch
 
-        torch.set_num_threads(1)  # several are slower for small models
+        torch.set_num_threads(1)  # more are slower for small models
 
 
 def _end_with_parent() -> None:
-    """End this process, and all that it has started, when the command has ended: then its input is closed."""
+    """End this process and its group once the command has ended, which closes this process's standard input."""
     sys.stdin.read()
     if sys.platform != "win32":
         os.killpg(os.getpgrp(), signal.SIGKILL)
@@ -64,7 +64,7 @@ def _end_with_parent() -> None:
 
 
 def run_cases(request: Request, say: Say) -> None:
-    """Run the cases that are not done yet, as long as there is time, and say what they find."""
+    """Run the cases that are not done yet, as long as there is time, and report their findings with `say`."""
     start = time.monotonic()
     (stage,) = (s for s in STAGES if s.number == request.stage)
     cases: Sequence[Case] = load_factory(stage.cases)(request)
@@ -84,7 +84,7 @@ def run_cases(request: Request, say: Say) -> None:
 
 
 def _run_case(case: Case, seconds: float, say: Say) -> bool:
-    """Run a case; whatever it raises is a failed check of its own. Returns whether nothing of it is left."""
+    """Run a case; an error is reported as a failed check. Returns whether the case is finished."""
     start, is_finished = time.monotonic(), True
     try:
         for found in case.run(seconds):
@@ -99,7 +99,7 @@ def _run_case(case: Case, seconds: float, say: Say) -> bool:
 
 
 def _free_memory() -> None:
-    """Give back what a case held, so that it does not count in the next one's peak."""
+    """Free the memory of a case, so that it does not count in the next case's peak."""
     import torch
 
     gc.collect()

@@ -73,7 +73,7 @@ def write_report(folder: Path, report: Report) -> None:
 
 
 def _report(options: argparse.Namespace, folder: Path, stages: dict[Stage, float]) -> Report:
-    """Return the report to continue; the stages to repeat are taken out of it."""
+    """Return the report to continue, without the stages that are to be repeated."""
     for stage in stages if options.again else ():
         if (kept := folder / WORK / kept_of(stage.number)).is_dir():
             remove_folder(kept)
@@ -110,5 +110,5 @@ VERB = Verb("Check on a GPU what the program promises of GPUs, in stages, and wr
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; the exit code is 0 if all checks passed, 1 if one failed, 3 if stages are left."""
+    """Run the command; the exit code is 0 if all checks passed, 1 if one failed, 3 if stages are not finished."""
     return run_verb("python -m benchmarks gpu", VERB, arguments)

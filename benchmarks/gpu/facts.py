@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -19,9 +18,8 @@ from benchmarks.measure import median_seconds, wait_for
 from benchmarks.rows import Row
 from modules.system.devices import Device
 from trainer.run.machine import name_of
+from trainer.run.recipe import driver_version
 
-_DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-_DRIVER_SECONDS = 30.0
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _NUM_LAUNCHES = 2000
 _MIB = 1 << 20
@@ -41,7 +39,7 @@ def cases(request: Request) -> Sequence[Case]:
 
 def _machine(device: Device) -> Iterator[Finding]:
     facts = {
-        "driver": _driver() if device.type == "cuda" else "none",
+        "driver": (driver_version() or "unknown: nvidia-smi does not answer") if device.type == "cuda" else "none",
         "torch": torch.__version__,
         "CUDA": torch.version.cuda or torch.version.hip or "none",
         "cuDNN": str(torch.backends.cudnn.version() or "none") if device.type == "cuda" else "none",
@@ -54,14 +52,6 @@ def _machine(device: Device) -> Iterator[Finding]:
         major, minor = torch.cuda.get_device_capability(device.torch)
         yield Row("compute capability", f"{major}.{minor}", numbers={"capability": major + minor / 10})
         yield Check("computes in bfloat16", f"capability {major}.{minor}", "8.0 or newer", (major, minor) >= (8, 0))
-
-
-def _driver() -> str:
-    try:
-        done = subprocess.run(_DRIVER, capture_output=True, text=True, timeout=_DRIVER_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown: nvidia-smi does not answer"
-    return done.stdout.strip().partition("\n")[0]
 
 
 def _products(device: Device, side: int) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Stage 11: caching, what a run leaves in memory, a device without memory, and debug checks."""
+"""Stage 11: caching, memory that a run does not free, a device that runs out of memory, and debug checks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _caching(request: Request, _seconds: float) -> Iterator[Finding]:
 
 
 def _memory_left(request: Request, _seconds: float) -> Iterator[Finding]:
-    """Train twice, and compare what is left in the device's memory."""
+    """Train twice, and compare the bytes in use on the device afterwards."""
     device, left = device_of(request), []
     for number in range(2):
         _train(small_run(request, folder=f"left-{number}"))
@@ -65,7 +65,7 @@ def _memory_left(request: Request, _seconds: float) -> Iterator[Finding]:
 
 
 def _live_bytes(device: Device) -> int:
-    """Return the bytes of all tensors on a device; on a CPU those that the collector knows of."""
+    """Return the bytes of all tensors on a device; on a CPU of the tensors that the garbage collector tracks."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device.torch)
     known = [t for t in gc.get_objects() if isinstance(t, torch.Tensor) and t.layout == torch.strided]
@@ -85,7 +85,7 @@ def _train(config: Config) -> int:
 
 
 def _no_memory(request: Request, _seconds: float) -> Iterator[Finding]:
-    """Let a run have too little memory: its message names that, it gives all of it back, and the next one runs."""
+    """Check that a run with too little memory says so, frees what it used, and does not disturb the next run."""
     device = device_of(request)
     config = replace_value(small_run(request, folder="no-memory"), "training.epochs", 1)
     before = torch.cuda.memory_allocated(device.torch) if device.type == "cuda" else 0  # the workspaces of libraries
@@ -102,7 +102,7 @@ def _no_memory(request: Request, _seconds: float) -> Iterator[Finding]:
 
 
 def _too_little_memory(device: Device) -> AbstractContextManager[object]:
-    """Return the context in which a device has no memory for a step; a CPU's runs out as if it were a GPU's."""
+    """Return the context in which a device has no memory for a step; on a CPU the error of a GPU is raised."""
     if device.type == "cuda":
         return memory_of(device, _TOO_LITTLE)
     return mock.patch.object(Stepper, "backward", side_effect=torch.OutOfMemoryError("CUDA out of memory."))

@@ -1,4 +1,4 @@
-"""Stage 7: every format of quantized weights under a LoRA at full size, beside bfloat16."""
+"""Stage 7: every format of quantized weights under a LoRA at full size, compared to bfloat16."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CASE = {"trains": "adapter", "batch_size": 1, "denoiser": {"checkpointing": "bl
 
 
 def cases(request: Request) -> Sequence[Case]:
-    """Return bfloat16, and each format without a residual that the device computes with."""
+    """Return a case for bfloat16, and for each format without a residual that the device computes with."""
     kind = device_of(request).type
     formats = [f for f in CASES if not f.has_residual and kind in FORMATS[f.dtype].devices]
     return (

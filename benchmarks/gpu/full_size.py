@@ -1,4 +1,4 @@
-"""Stage 4: training steps at full size: time, share of the device's speed, memory against the estimate, waits."""
+"""Stage 4: training steps at full size: time, share of the device's speed, memory and its estimate, waits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from modules.config.schema import Config
 
 WAITS_A_STEP = 1.0
 ESTIMATE_SHARE = 0.1
-# Small models consist of what the estimate rounds: it counts the workspace of the largest weight's update on top of all
-# activations, which is half of the peak of a small fused fine-tune.
+# In a small model the estimate's upper bounds dominate: it adds the workspace of the largest weight's update to all
+# activations, and that is half of the peak of a small fused fine-tune.
 _TINY_ESTIMATE_SHARE = 0.9
 _FUSED = {
     "trains": "full",

@@ -68,7 +68,7 @@ def device_of(request: Request) -> Device:
 
 @contextmanager
 def memory_of(device: Device, num_bytes: int) -> Iterator[None]:
-    """Let this process use so much of a GPU's memory, as if it had no more; on a CPU nothing changes."""
+    """Limit the memory of a GPU that this process may use to a number of bytes; on a CPU nothing changes."""
     if device.type != "cuda":
         yield
         return
@@ -96,7 +96,7 @@ def small_run(request: Request, *, folder: str = "small", repeats: int = 1, **ch
 def training_config(request: Request, subject: Subject, case: Mapping[str, Any]) -> Config:
     """Return the config that trains a subject with the settings of a case (`full_size_config`).
 
-    Its model and its images are written first where they are missing.
+    Its model and its images are written if they are missing.
     """
     images = request.folder / f"noise-{subject.model}-{subject.side_px}"
     config = full_size_config(
@@ -118,7 +118,7 @@ def _caption(config: Config) -> str:
 
 
 def model_of(request: Request, subject: Subject) -> Path:
-    """Return the folder of a subject's model, which is written first where it is missing."""
+    """Return the folder of a subject's model, which is written if it is missing."""
     if not subject.is_tiny:
         return random_model(request, subject.model)
     if subject.model != "sdxl":
@@ -135,11 +135,11 @@ def random_model(
     changes: Mapping[str, Mapping[str, Any]] | None = None,
     copies: int = 1,
 ) -> Path:
-    """Return a published model's shapes with random weights, which are written first where they are missing.
+    """Return the folder of a published model's shapes with random weights, which is written if it is missing.
 
-    A model whose parts' configs have `changes` has a folder of its own, called `name`. Other models are removed if the
-    disk is too small for `copies` of it, such as that of a fine-tune. Raises NoRoomError where it is too small without
-    them.
+    A model with `changes` of its parts' configs has a folder of its own, called `name`. Other models are removed if the
+    disk has no room for `copies` of it: the result of a fine-tune is a second one. Raises NoRoomError if that does not
+    make enough room.
     """
     folder = request.folder / "models" / (name or model)
     if not folder.is_dir():
@@ -163,9 +163,9 @@ def _make_room(models: Path, model: str, copies: int) -> None:
 
 
 def _tokenizers(folder: Path, spec: FamilySpec) -> Path:
-    """Return a folder with the tokenizers that a family's models have: those of letters, of which the ids matter not.
+    """Return a folder with tokenizers of letters for a family's text encoders: with random weights any ids will do.
 
-    CLIP's comes with the program.
+    CLIP's tokenizer comes with the program.
     """
     for part in spec.parts:
         place = folder / part.tokenizer_folder

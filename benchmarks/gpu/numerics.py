@@ -1,4 +1,4 @@
-"""Stage 3: what the device computes against what the CPU computes, at the widths of real models."""
+"""Stage 3: results of the device compared to results of the CPU, at the widths of real models."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
-# Errors by norm: the unit roundoff of the dtype, some times. bfloat16 has 8 bits of mantissa, float16 11.
+# Relative errors by norm: a small multiple of the unit roundoff. bfloat16 has 8 bits of mantissa, float16 has 11.
 _ALLOWED = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
-_FORMAT_ALLOWED = 2e-2  # of products with rounded inputs, whose rounding may tip over
+_FORMAT_ALLOWED = 2e-2  # of products whose inputs are rounded, and may be rounded the other way
 _LOSS_ALLOWED = 1e-3
 _SCALE = 2.0**40
 _TOKENS, _TINY_TOKENS = 1024, 32
-_ODD_TOKENS = (1, 15, 17, 77, 257, 333)  # of texts and odd sizes: products in 8 bits prefer multiples of 16
+_ODD_TOKENS = (1, 15, 17, 77, 257, 333)  # as of texts and odd sizes: 8-bit products prefer multiples of 16
 
 Function = Callable[..., torch.Tensor]
 
@@ -68,7 +68,7 @@ def _build_seeded(build: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _fused_norm(channels: int) -> nn.Module:
-    """Return an RMS norm of diffusers as runs on a GPU compute it."""
+    """Return an RMS norm of diffusers, fused as in a run on a GPU."""
     norm: nn.Module = RMSNorm(channels, eps=1e-5)
     nn.init.normal_(next(norm.parameters()))
     fuse_norms(norm)
@@ -107,7 +107,7 @@ def _draw_input(shape: tuple[int, ...], rounded_to: torch.dtype, device: Device,
 
 
 def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return the norm of the difference, relative to that of the exact values; infinite where it is not a number."""
+    """Return the norm of the difference, relative to the norm of the exact values; infinity in place of NaN."""
     relative = float((ours.double() - exact.double()).norm() / exact.double().norm())
     return relative if relative == relative else float("inf")
 
@@ -146,7 +146,7 @@ def _run_attention(
 
 
 def _format(device: Device, name: str, tokens: int, width: int, _seconds: float) -> Iterator[Finding]:
-    """Compare a quantized layer's output and gradient with those on the CPU, in bfloat16."""
+    """Compare a quantized layer's output and gradient on the device and on the CPU, in bfloat16."""
     if device.type not in COMPUTED[name].devices:
         yield Check("runs on the device", device.type, ", ".join(sorted(COMPUTED[name].devices)), False)
         return
@@ -186,7 +186,7 @@ def _trained_weights(request: Request, device: Device) -> torch.Tensor:
 
 
 def _overflow(request: Request, _seconds: float) -> Iterator[Finding]:
-    """Train an epoch in float16 whose scaled loss overflows: its steps leave no trace."""
+    """Train an epoch in float16 whose scaled loss overflows, and check that its steps change no weight."""
     config = small_run(request, precision="float16", max_consecutive_skipped_steps=100)
     device = device_of(request)
     with process_settings(num_threads=torch.get_num_threads(), precision="float16", deterministic=False):

@@ -1,4 +1,4 @@
-"""Stage 6: layers in the computer's memory: what a step copies, and how much of that computing hides."""
+"""Stage 6: offloaded layers: the bytes that a step copies, and the share of the copies that computing hides."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks.gpu.stage import Case, Finding, Request, at_least, at_most
 from benchmarks.rows import Row
 
 _FRACTIONS = (0.5, 1.0)
-_LEAST_HIDDEN = 0.8  # of what can be hidden: a fast GPU computes for less time than its bus copies
-_MOST_BACK = 0.05  # of what is copied there: gradients and activations, but no frozen weight
+_LEAST_HIDDEN = 0.8  # of the share that can be hidden: a fast GPU computes for less time than its bus copies
+_MOST_BACK = 0.05  # of the bytes copied to the device: gradients and activations, but no frozen weights
 
 
 def cases(request: Request) -> Sequence[Case]:

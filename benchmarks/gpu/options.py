@@ -1,4 +1,4 @@
-"""Stage 5: the options and ways that change how fast a step is, and every preset in the memory of its card."""
+"""Stage 5: the options and ways that change the speed of a step, and every preset in the memory of its card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUM_TINY = 2  # on a CPU all of them are tested elsewhere
 
 
 def cases(request: Request) -> Sequence[Case]:
-    """Return a case for each option, beside the defaults, for each way to compute a step, and for each preset."""
+    """Return a case for the defaults, for each option, for each way to compute a step, and for each preset."""
     options: dict[str, Changes] = {"defaults": {}}
     options |= single_changes(small_run(request, precision="bfloat16"))
     names = list(options)[: _NUM_TINY if request.is_tiny else None]

@@ -1,4 +1,4 @@
-"""The run of a preset in stage 5: its config with a random model, and images of noise in the places of its data."""
+"""The run of a preset in stage 5: its config with a random model, and images of noise as its data."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def num_steps(config: Config) -> int:
 def run_config(request: Request, plain: Config, folder: Path) -> Config:
     """Return a preset's config for a few steps, a sample and a validation.
 
-    No reward model is here, nor a person: images are scored by their brightness. What a step samples is not
-    accumulated, which would only repeat it.
+    Images are scored by their brightness, because there are no reward models here, and no person to choose. A step that
+    samples images does so once: accumulation would only repeat it.
     """
     device, side_px = device_of(request), _TINY_PX if request.is_tiny else side_of(plain.data.resolution_px[0])
     tree = encode(for_measuring(plain, folder, epochs=1))
@@ -142,7 +142,7 @@ def _folder_of(request: Request, plain: Config) -> Path:
 
 
 def _config_changes(config: Config) -> Mapping[str, Mapping[str, Any]]:
-    """Return what differs in the configs of a variant's parts: an inpainting model has more inputs."""
+    """Return the values in which the configs of a variant's parts differ: an inpainting model has more inputs."""
     if config.model.variant != "inpainting":
         return {}
     denoiser = config.family.denoiser.name

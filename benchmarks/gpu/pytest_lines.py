@@ -1,6 +1,6 @@
-"""A plugin of pytest: a test's result is a line of a file as soon as it has ended, and tests that passed are left out.
+"""A pytest plugin: writes each result as a line of a file as soon as the test has ended, and skips tests that passed.
 
-pytest's own files of results are written at the end, so one that is stopped would leave nothing.
+pytest's own result files are written at the end, so a run that is stopped would leave none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RESULTS, _LEFT_OUT = "results.jsonl", "left_out.json"
 
 
 def outcomes_in(folder: Path) -> dict[str, tuple[str, str]]:
-    """Return the outcome of each test that has ended, and its reason; one that passed may fail when it cleans up."""
+    """Return the outcome of each test that has ended, with a reason; one that passed may fail in its teardown."""
     outcomes: dict[str, tuple[str, str]] = {}
     for line in _lines(folder):
         if "name" in line and outcomes.get(line["name"], ("", ""))[0] != "failed":
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write the number of tests; with several processes the one that starts them has none itself."""
+    """Write the number of tests. With several processes the one that starts them collects none."""
     if session.items:
         _write({"tests": len(session.items)})
 
@@ -71,7 +71,7 @@ def pytest_xdist_node_collection_finished(node: object, ids: Sequence[str]) -> N
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Write the result of a test, and what failed before or after it."""
+    """Write the result of a test, and a failure of its setup or teardown."""
     if report.when == "call" or not report.passed:
         reason = "" if report.passed else _reason(report)
         _write({"name": report.nodeid, "outcome": report.outcome, "reason": reason})
@@ -83,7 +83,7 @@ def _reason(report: pytest.TestReport) -> str:
 
 
 def _write(line: Mapping[str, Any]) -> None:
-    if "PYTEST_XDIST_WORKER" not in os.environ:  # the process that started it has the results, too
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # the process that started the workers gets their results
         with (_folder() / _RESULTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

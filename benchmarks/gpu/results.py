@@ -1,4 +1,4 @@
-"""What the stages have found so far, kept as JSON, so that another call of the command continues."""
+"""The findings of the stages so far, kept as JSON, so that another call of the command continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = "report.json"
 
 @dataclass
 class CaseResult:
-    """What a case found, and its seconds; None as long as something of it is `left`, in words."""
+    """The findings of a case. `seconds` is None until all of it has run; `left` describes the rest."""
 
     name: str
     seconds: float | None = None
@@ -34,9 +34,9 @@ class CaseResult:
 
 @dataclass
 class StageResult:
-    """The cases of a stage that have run, by name, and its seconds so far; `is_finished` if no case is left.
+    """The cases of a stage that have run, by name, and its seconds so far; `is_finished` once all have run.
 
-    `names` are those of all its cases, which are not known before it begins.
+    `names` are the names of all its cases; empty until the stage has begun.
     """
 
     number: int
@@ -48,12 +48,12 @@ class StageResult:
 
     @property
     def done(self) -> tuple[str, ...]:
-        """The names of the cases of which nothing is left."""
+        """The names of the cases that have run completely."""
         return tuple(name for name, case in self.cases.items() if case.seconds is not None)
 
     @property
     def progress(self) -> str:
-        """What is left, in words: how many cases, and for how long at the pace of those that have run."""
+        """The number of cases still to run, and their time at the pace so far, as a phrase."""
         if self.is_finished:
             return "finished"
         if not self.names:
@@ -74,7 +74,7 @@ class StageResult:
 
 @dataclass
 class Report:
-    """The stages by number, for a device, with small sizes or not."""
+    """The results of the stages by number, on a device; `is_tiny`: with small models and sizes."""
 
     device: str
     is_tiny: bool
@@ -96,7 +96,7 @@ class Report:
             yield from ((stage, case, check) for case, check in stage.failed)
 
     def row(self, name: str) -> Row | None:
-        """Return the first row of a name."""
+        """Return the first row with a name; None without one."""
         rows = (row for s in self.in_order for case in s.cases.values() for row in case.rows)
         return next((row for row in rows if row.name == name), None)
 
@@ -107,9 +107,9 @@ def write_json(folder: Path, report: Report) -> None:
 
 
 def read_report(folder: Path, *, device: str, is_tiny: bool) -> Report:
-    """Return the report that a call before has written, or an empty one.
+    """Return the report that an earlier call has written, or an empty one.
 
-    Raises DarkroomError for the report of another device or size, and for a file that is no report.
+    Raises DarkroomError for the report of another device or size, and for a file that is not a report.
     """
     file = folder / FILE
     if not file.exists():
@@ -117,7 +117,7 @@ def read_report(folder: Path, *, device: str, is_tiny: bool) -> Report:
     try:
         report = _decode(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DarkroomError(f"{file} is no report of this command.", advice="Choose another folder.") from error
+        raise DarkroomError(f"{file} is not a report of this command.", advice="Choose another folder.") from error
     if (report.device, report.is_tiny) != (device, is_tiny):
         raise DarkroomError(
             f"{file} is a report of {_kind(report.device, report.is_tiny)}, not of {_kind(device, is_tiny)}.",

@@ -21,9 +21,9 @@ from benchmarks.rows import Row
 from trainer.child.process import last_lines, spawn_python
 
 WORK = "work"
-"""The folder of models and runs in that of the report; it is removed at the end."""
+"""The folder of models and runs, in the folder of the report; it is removed at the end."""
 _CHILD = ("-m", "benchmarks.gpu.child")
-_OVERTIME, _OVERTIME_SECONDS = 1.5, 60.0  # a case may take longer than planned, but not for ever
+_OVERTIME, _OVERTIME_SECONDS = 1.5, 60.0  # a case may take longer than planned, but not forever
 _ENDING_SECONDS = 15.0  # before the end of a call, for the last case to end by itself
 _START = "start of the process"
 _DIED = "the process ends by itself"
@@ -45,7 +45,10 @@ class Call:
 
 @dataclass
 class _ProcessEnd:
-    """How a process of a stage ended: the case that it left unfinished, the cases after it, and whether in time."""
+    """How a process of a stage ended. `running` is the case it was in, `num_ended` the number of cases it completed.
+
+    `is_complete`: it came to the end of the stage. `is_killed`: its time was over.
+    """
 
     running: CaseResult | None = None
     is_complete: bool = False
@@ -55,7 +58,7 @@ class _ProcessEnd:
 
 
 def run_stages(call: Call, stages: Mapping[Stage, float], *, is_short: bool) -> bool:
-    """Run what is left of some stages, for some seconds each. Returns whether all of them are finished."""
+    """Run the remaining cases of stages, each stage for its seconds. Returns whether all stages are finished."""
     results = {stage: call.report.of(stage) for stage in stages}
     for stage, seconds in stages.items():
         result = results[stage]
@@ -76,7 +79,7 @@ def run_stages(call: Call, stages: Mapping[Stage, float], *, is_short: bool) -> 
 
 
 def _run_stage(call: Call, result: StageResult, request: Request) -> None:
-    """Run processes until one gets to the end of the stage, or its time is over: one that dies costs one case."""
+    """Run processes until one comes to the end of the stage, or its time is over: a crash costs a single case."""
     end = time.monotonic() + request.seconds
     while (seconds := end - time.monotonic()) > 0:
         ended = _run_process(call, result, replace(request, seconds=seconds, done=result.done))
@@ -84,7 +87,7 @@ def _run_stage(call: Call, result: StageResult, request: Request) -> None:
             return
         reason = last_lines(_log_of(call, result), 1) or "no message"
         if ended.is_killed:
-            # A case that the end of the call has stopped is repeated in the next one, unless it had all of this one.
+            # The next call repeats a case that the end of this call stopped, unless it had the whole call for itself.
             if ended.running is not None and (call.seconds_left() > 0 or not ended.num_ended):
                 _fail(call, result, ended.running, f"stopped after {request.seconds:.0f} s planned for the stage")
             return
@@ -103,7 +106,7 @@ def _fail(call: Call, result: StageResult, case: CaseResult, reason: str) -> Non
 
 
 def _run_process(call: Call, result: StageResult, request: Request) -> _ProcessEnd:
-    """Run one process of a stage, and take over what its finished cases have found."""
+    """Run one process of a stage, and add the findings of its cases to the result."""
     ended = _ProcessEnd()
     limit = min(request.seconds * _OVERTIME + _OVERTIME_SECONDS, call.seconds_left())
     log_file = _log_of(call, result)
@@ -122,19 +125,19 @@ def _run_process(call: Call, result: StageResult, request: Request) -> _ProcessE
         assert process.stdout is not None
         with contextlib.suppress(OSError):  # it has died already
             process.stdin.write(json.dumps(asdict(request)) + "\n")
-            process.stdin.flush()  # and stays open: it ends when this process does
+            process.stdin.flush()  # stays open: the process ends when this one closes it
         for line in process.stdout:
             _take(call, result, ended, json.loads(line))
         ended.code = process.wait()
     finally:
         timer.cancel()
-        kill_group(process)  # what it has started, too
+        kill_group(process)  # with the processes that it has started
         process.wait()
     return ended
 
 
 def _take(call: Call, result: StageResult, ended: _ProcessEnd, line: dict[str, Any]) -> None:
-    """Take over a line of a stage's process."""
+    """Add a line of a stage's process to the result."""
     kind = line.pop("kind")
     case = ended.running
     if kind == "cases":
@@ -162,7 +165,7 @@ def _take(call: Call, result: StageResult, ended: _ProcessEnd, line: dict[str, A
 
 
 def kill_group(process: subprocess.Popen[str]) -> None:
-    """End a process and all that it has started in its group."""
+    """Kill a process with all processes of its group."""
     if sys.platform == "win32":
         process.kill()
         return

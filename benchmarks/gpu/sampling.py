@@ -1,4 +1,4 @@
-"""Stage 9: samples at 1024 px: seconds, and memory against the estimate."""
+"""Stage 9: samples at 1024 px: seconds, memory and its estimate."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _sample(request: Request, subject: Subject, _seconds: float) -> Iterator[Fin
 
 
 def _estimated_bytes(config: Config, side_px: int) -> int:
-    """Return the estimated peak of sampling, without the device's runtime, which the allocator does not count."""
+    """Return the estimated peak of sampling in bytes, without the CUDA runtime, which the allocator does not count."""
     estimate = memory_estimate(config, {Size(side_px, side_px): 1})
     phases = [estimate.phase(name) for name in _PHASES] if estimate is not None else []
     return max((p.total_bytes for p in phases if p is not None), default=0) - RUNTIME_BYTES

@@ -1,4 +1,4 @@
-"""Stage 10: a module sharded among one process, by NCCL on a GPU, computes what it computes without."""
+"""Stage 10: a module that a single process shards, by NCCL on a GPU, computes the same as without sharding."""
 
 from __future__ import annotations
 

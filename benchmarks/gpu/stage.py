@@ -1,4 +1,4 @@
-"""The stages, what each consists of, and what it finds. Torch-free: a stage's own process imports its code."""
+"""The stages, their cases and findings. The code of a stage is imported in its own process only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A comparison with what is promised: what was got, what is allowed, and whether it passed."""
+    """A comparison with what the program promises: the measured value, the allowed one, and whether it passed."""
 
     name: str
     got: str
@@ -25,7 +25,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What a case had no time for, in words: the next call runs the case again, which continues there."""
+    """The rest of a case that had no time left, as a phrase: the next call runs the case again, which continues."""
 
     what: str
 
@@ -34,7 +34,7 @@ Finding = Row | Check | Unfinished
 
 
 def at_most(name: str, got: float, allowed: float, *, unit: str = "", digits: int = 3) -> Check:
-    """Return the check that a number is not larger than allowed; one that is not a number fails."""
+    """Return the check that a number is not larger than allowed; NaN fails."""
     return Check(name, f"{got:.{digits}g}{unit}", f"at most {allowed:g}{unit}", got <= allowed)
 
 
@@ -51,8 +51,9 @@ def within(name: str, got: float, expected: float, share: float, *, unit: str = 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a stage's process is to do: the device by name, whether with small sizes or in a short run, its folder, its
-    time, and the cases that an earlier process has finished.
+    """The request to a stage's process: the device by name, the folder and the seconds.
+
+    `is_tiny`: with small models and sizes. `is_short`: with fewer cases. `done` are the finished cases.
     """
 
     stage: int
@@ -70,12 +71,12 @@ class Request:
 
     @property
     def kept(self) -> Path:
-        """The folder of what the stage keeps for a call that continues it; one that repeats it finds it empty."""
+        """The folder of files that the stage keeps for the next call; it is empty if the stage is repeated."""
         return self.folder / kept_of(self.stage)
 
 
 def kept_of(stage: int) -> str:
-    """Return the name of the folder of what a stage keeps."""
+    """Return the name of the folder of files that a stage keeps for the next call."""
     return f"stage-{stage:02d}"
 
 

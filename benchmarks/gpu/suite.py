@@ -15,7 +15,7 @@ from benchmarks.rows import Row
 from modules.system.paths import PROGRAM_ROOT
 
 _MARK = "mark.gpu"
-_AT_ONCE = "4"  # small models: each of these processes leaves the GPU idle most of the time
+_AT_ONCE = "4"  # processes: the models are small, so each process leaves the GPU idle most of the time
 _TINY = ("tests/unit/test_ranks.py",)  # no test of a GPU runs on a CPU
 _PLUGIN = "benchmarks.gpu.pytest_lines"
 _RAN, _NO_TESTS = (0, 1), 5  # exit codes of pytest: all passed, or some failed
@@ -45,13 +45,13 @@ def _tests(request: Request, seconds: float) -> Iterator[Finding]:
 
 
 def files_with_gpu_tests() -> list[str]:
-    """Return the files of tests that need a GPU: to collect the tests of all files takes a minute in each process."""
+    """Return the files with tests that need a GPU: collecting all files takes a minute in each process."""
     files = sorted((PROGRAM_ROOT / "tests").rglob("test_*.py"))
     return [str(file) for file in files if _MARK in file.read_text(encoding="utf-8")]
 
 
 def findings_in(folder: Path) -> Iterator[Finding]:
-    """Return the row of the tests that have ended, and a check of each that failed."""
+    """Yield the row of the tests that have ended, and a failed check for each test that failed."""
     outcomes = outcomes_in(folder)
     numbers = {o: sum(outcome == o for outcome, _ in outcomes.values()) for o in (PASSED, "failed", "skipped")}
     yield Row("tests", ", ".join(f"{number} {what}" for what, number in numbers.items()), numbers=numbers)

@@ -1,4 +1,4 @@
-"""Some steps of a run: their losses, their time and memory, and what the run chose; and two such runs compared."""
+"""Trains some steps of a run for their losses, time, memory and automatic choices, and compares two such runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TrainedSteps:
     """The losses of steps, the seconds of a later one (median of the epochs), and the peak bytes of a GPU (else 0).
 
     `num_graphs` CUDA graphs were recorded, and the optimizer's step `num_updates` times, unless there is a
-    `graphs_failure`. `chosen` is what the run reported of its settings, by their paths. `weights` are the trained ones
-    in the end, by name.
+    `graphs_failure`. `chosen` are the summaries of the run's automatic choices, by the paths of their settings.
+    `weights` are the trained weights at the end, by name.
     """
 
     losses: tuple[float | None, ...]
@@ -70,9 +70,9 @@ def train_steps(
     way: AbstractContextManager[object] | None = None,
     until_chosen: str = "",
 ) -> TrainedSteps:
-    """Train some epochs, after two that are not timed, with the program changed by `way`.
+    """Train some epochs within the context `way`, which changes the program, after two epochs that are not timed.
 
-    With `until_chosen` the run ends once it has reported its choice for that setting.
+    `until_chosen` is the path of a setting: the run ends once it has reported its automatic choice for it.
     """
     gc.collect()  # frees the model of the run before
     is_deterministic = config.general.deterministic
@@ -121,7 +121,7 @@ def _choices(run: PreparedRun) -> dict[str, str]:
 
 
 def compare_steps(name: str, ours: TrainedSteps, other: TrainedSteps, *, allowed: float) -> Iterator[Finding]:
-    """Yield the row of a way to compute steps beside those without it, and the check that their losses are close.
+    """Yield the row of a way to compute steps, next to steps without it, and the check that their losses are close.
 
     `allowed` is the largest relative difference of a loss; with 0 all bits must be equal.
     """
@@ -137,7 +137,7 @@ def compare_steps(name: str, ours: TrainedSteps, other: TrainedSteps, *, allowed
 
 
 def compare_weights(name: str, ours: TrainedSteps, other: TrainedSteps) -> Check:
-    """Return the check that all trained weights of two runs are equal to the bit."""
+    """Return the check that all trained weights of two runs are bit-equal."""
     different = [n for n, weight in other.weights.items() if not torch.equal(weight, ours.weights[n])]
     got = f"{len(different)} of {len(other.weights)} differ"
     return Check(f"trained weights: {name}", got, "none differ", bool(other.weights) and not different)

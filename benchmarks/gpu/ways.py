@@ -1,7 +1,7 @@
-"""Stage 5, the ways to compute a step: each beside the same run without it, with its losses.
+"""Stage 5, the ways to compute a step: each is compared to the same run without it, with its losses.
 
-A CPU has no graphs, no segments and no measured compiling. There graphs are recorded by the double of the tests, and
-the report names the others as not on this device.
+A CPU has no graphs, no segments and no measured compiling. There the tests' stand-in records graphs, and the report
+lists the others as not on this device.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from trainer.run.machine import name_of
 
 _EPOCHS, _TINY_EPOCHS = 3, 1
 _EPOCHS_UNTIL_CHOSEN = 12
-_ROUNDED = 0.02  # of losses in bfloat16 that are rounded at other places
-_EXACT_RATE = 2.0**-8  # in float32, too, in which a recorded optimizer reads it
+_ROUNDED = 0.02  # relative difference of losses in bfloat16 that are rounded at other places
+_EXACT_RATE = 2.0**-8  # also exact in float32, as which a recorded optimizer reads it
 _ABSENT = "not on this device"
 
 Way = AbstractContextManager[object]
@@ -53,7 +53,7 @@ def cases(request: Request) -> Sequence[Case]:
 
 
 def _graphs(request: Request, _seconds: float) -> Iterator[Finding]:
-    """Compare recorded steps with others: of a small deterministic run to the bit, of a large one their time."""
+    """Compare recorded steps with others: for bit-equality in a small deterministic run, for time in a large one."""
     device, passed = device_of(request), []
     for mode in ("off", "block"):
         small, large = _small(request, mode), _lora(request, mode)
@@ -62,7 +62,7 @@ def _graphs(request: Request, _seconds: float) -> Iterator[Finding]:
                 passed += [found.passed] if isinstance(found, Check) else []
                 yield found
     if device.type != "cuda":
-        yield Row(_ABSENT, "only GPUs have graphs: recorded by the double of the tests")
+        yield Row(_ABSENT, "only GPUs have graphs: recorded by the tests' stand-in")
     elif all(passed):
         yield Row("passed: the line for trainer/preflight/graphs.py", f'PASSED_ON = ("{name_of(device)}",)')
 
@@ -116,7 +116,7 @@ def _double() -> Iterator[None]:
 
 
 def _without(request: Request, way: Callable[[], Way], _seconds: float) -> Iterator[Finding]:
-    """Compare the steps of a LoRA in bfloat16 with those that `way()` changes back."""
+    """Compare the steps of a LoRA in bfloat16 with the same steps within `way()`, which undoes an optimization."""
     config = _lora(request, "off")
     yield from compare_steps(_label(request), _steps(request, config), _steps(request, config, way()), allowed=_ROUNDED)
 
@@ -134,7 +134,7 @@ def _under_autocast() -> Way:
 
 
 def _fetching(request: Request, _seconds: float) -> Iterator[Finding]:
-    """Compare fetching as many layers ahead as have the bytes of the second largest with fetching one."""
+    """Compare fetching layers ahead, as many as fit into the bytes of the second largest, with fetching one."""
     config = _lora(request, "block")
     for path, value in {
         f"parts.{config.family.denoiser.name}.offload_fraction": 0.5,
@@ -154,7 +154,7 @@ class _OneAhead(LayerOffload):
 
 
 def _timing(request: Request, _seconds: float) -> Iterator[Finding]:
-    """Compare steps with the kernels that cuDNN has timed with those that it chooses by rules."""
+    """Compare steps whose kernels cuDNN has timed with steps whose kernels it has chosen by its rules."""
     if device_of(request).type != "cuda" or torch.version.hip is not None:
         yield Row(_ABSENT, "only cuDNN times kernels")
         return
@@ -175,7 +175,7 @@ def _compiling(request: Request, _seconds: float) -> Iterator[Finding]:
 
 
 def _segments(request: Request, _seconds: float) -> Iterator[Finding]:
-    """Compare the memory that the allocator reserves with segments that grow, and with fixed ones."""
+    """Compare the memory that the allocator reserves with expandable segments and with fixed ones."""
     device = device_of(request)
     set_allocator = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # as PYTORCH_ALLOC_CONF is read
     if device.type != "cuda" or set_allocator is None:

@@ -1,1 +1,1 @@
-"""Counts what a training step asks of a GPU, without one: kernels, memory traffic and casts."""
+"""Counts the kernels, memory traffic and casts of a training step on a GPU, without a GPU."""

@@ -1,8 +1,8 @@
 """Counts the operations that are kernels of a GPU, the memory they read and write, and the casts among them.
 
-An operation of ATen counts as one kernel, as on CUDA: views and allocations are none. Operations on lists of tensors
-count one kernel for each `_LIST` tensors. Matrix products, convolutions and attention are counted, but their memory
-traffic is not: they are bound by the mathematics.
+An operation of ATen counts as one kernel, as on CUDA; views and allocations do not count. Operations on lists of
+tensors count as one kernel for each `_LIST` tensors. Matrix products, convolutions and attention are counted, but not
+their memory traffic: their mathematics takes the time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _PRODUCTS = frozenset(
         "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
     }
 )  # fmt: skip
-# Results of these are no work of the GPU: memory is only reserved, or its description changes.
+# These start no kernel: memory is only reserved, or its description changes.
 _NO_KERNELS = frozenset(
     {
         "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "lift_fresh",
         "_local_scalar_dense", "is_pinned", "_pin_memory", "record_stream", "set_", "resize_", "is_same_size",
     }
 )  # fmt: skip
-_LIST = 64  # tensors that one kernel of torch's foreach functions takes, about
+_LIST = 64  # tensors, about: one kernel of torch's foreach functions computes so many
 _READ_VALUE = 1.0
 
 
@@ -56,7 +56,7 @@ class Counts:
 
 
 class KernelCounter(TorchDispatchMode):
-    """Counts the operations on tensors of a GPU in this context; its tensors have no values, those read are 1."""
+    """Counts the operations on tensors of a GPU in this context. The tensors have no values; each one read is 1."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -65,13 +65,13 @@ class KernelCounter(TorchDispatchMode):
         self._casts = 0
 
     def clear(self) -> None:
-        """Begin to count anew."""
+        """Reset all counts."""
         self._kernels.clear()
         self._traffic.clear()
         self._casts = 0
 
     def counts(self) -> Counts:
-        """Return what was counted."""
+        """Return the counts so far."""
         most = {name: (number, self._traffic[name]) for name, number in self._kernels.most_common()}
         return Counts(
             kernels=self._kernels.total(),

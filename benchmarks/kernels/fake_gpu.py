@@ -1,7 +1,7 @@
 """Tensors of a GPU without one, and without values: torch's fake tensors on the device "cuda".
 
-Autograd and autocast take their way for a GPU. Torch's build for CPUs asks its own C++ objects for GPUs before; there
-they are replaced meanwhile (`pretended_accelerator.py`, on Linux only).
+Autograd and autocast then behave as on a GPU. Torch's build for CPUs looks up GPUs in its own C++ objects first, so
+these are replaced as long as the context is open (`pretended_accelerator.py`, on Linux only).
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ GPU = Device("cuda:0")
 
 @contextlib.contextmanager
 def fake_gpu() -> Iterator[None]:
-    """Make every tensor in this context one without values; a GPU is pretended where torch has none."""
+    """Make every tensor in this context one without values, and pretend that there is a GPU if torch has none.
+
+    Raises DarkroomError for a build of torch in which that is not possible.
+    """
     with contextlib.ExitStack() as stack:
         if not torch.cuda.is_available():
             if sys.platform != "linux" or torch.version.cuda is not None or torch.version.hip is not None:
@@ -51,7 +54,7 @@ def fake_gpu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _whole_operations() -> Iterator[None]:
-    """Let autograd call operations that have a kernel on a GPU alone: torch's build for CPUs would take them apart."""
+    """Let autograd call operations whole that only a GPU has kernels for: torch's build for CPUs would split them."""
     with torch.library._scoped_library("aten", "IMPL") as library:
         for name in _WITH_OWN_KERNEL:
             library.impl(name, _never_called, "CUDA")
@@ -63,7 +66,7 @@ def _never_called(*_: Any, **__: Any) -> Any:
 
 
 def _take_place(weight: Any, moved: Any) -> None:
-    """Give a weight the shape, dtype and device of another one: torch does not swap fake tensors that it remembers."""
+    """Give a weight the shape, dtype and device of another one: torch's own swap fails for fake tensors."""
     weight.data = moved.data
     weight.fake_device = moved.fake_device
 
@@ -80,7 +83,7 @@ def _state(*_: Any, **__: Any) -> torch.Tensor:
     return torch.empty(16, dtype=torch.uint8)
 
 
-# Kernels of CUDA that torch has formulas of smaller operations for, too.
+# Operations with a kernel of their own on CUDA, which torch can also compute by several smaller operations.
 _WITH_OWN_KERNEL = ("silu_backward", "mish_backward", "_fused_rms_norm")
 _ANSWERS: dict[str, Any] = {
     "_lazy_init": lambda: None,

@@ -1,7 +1,7 @@
-"""CUDA as the accelerator of torch's build for CPUs: autograd's C++ code reads the streams of a GPU from it.
+"""Makes CUDA the accelerator of torch's build for CPUs: autograd's C++ code reads a GPU's streams from the accelerator.
 
-Without it the process aborts at the first weight on "cuda:0". The tables of virtual functions of two of torch's objects
-are replaced by changed copies of them.
+Without one the process aborts at the first weight on "cuda:0". The virtual function tables of two of torch's objects
+are replaced by changed copies.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-# Symbols of torch's libraries, and the places of functions in the table of ATen/detail/AcceleratorHooksInterface.h.
+# Symbols of torch's libraries, and positions in the function table of ATen/detail/AcceleratorHooksInterface.h.
 _GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
 _GET_HOOKS = "_ZN2at6detail12getCUDAHooksEv"
 _IS_BUILT, _HAS_CONTEXT, _NUM_FUNCTIONS = 2, 4, 48
-# And of c10/core/impl/DeviceGuardImplInterface.h.
+# Positions in the function table of c10/core/impl/DeviceGuardImplInterface.h.
 _EXCHANGE_DEVICE, _GET_DEVICE, _SET_DEVICE, _GET_STREAM, _EXCHANGE_STREAM = 1, 2, 3, 5, 9
 _RECORD_EVENT, _WAIT_FOR_EVENT, _NUM_GUARD_FUNCTIONS = 12, 13, 24
-# A function that returns the device of c10's type 1 (CUDA) and number 0, or the default stream of it.
+# A function that returns the device with c10's type 1 (CUDA) and index 0, or its default stream.
 _FIRST_GPU_CODE = {
     "x86_64": bytes.fromhex("b80100000031d2c3"),  # mov eax, 1; xor edx, edx; ret
     "aarch64": bytes.fromhex("20008052010080d2c0035fd6"),  # mov w0, 1; mov x1, 0; ret
@@ -32,10 +32,7 @@ _FIRST_GPU_CODE = {
 
 @contextlib.contextmanager
 def pretended_accelerator() -> Iterator[None]:
-    """Let torch's C++ code take CUDA for the accelerator, with a guard of devices that does nothing, as the CPU's.
-
-    Without them autograd aborts the process at the first weight on "cuda:0".
-    """
+    """Let torch's C++ code take CUDA for the accelerator, with a device guard that does nothing, like the CPU's."""
     folder = Path(torch.__file__).parent / "lib"
     guards = (ctypes.c_void_p * 2).in_dll(ctypes.CDLL(str(folder / "libc10.so")), _GUARDS)
     get_hooks = ctypes.CDLL(str(folder / "libtorch_cpu.so"))[_GET_HOOKS]

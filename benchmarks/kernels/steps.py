@@ -1,4 +1,4 @@
-"""Training steps of published models whose weights have no values: the program's own step, counted."""
+"""Counts the program's own training step of published models, whose weights have no values here."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ _WARMUP_STEPS = 1  # the optimizer makes its state, and untrained weights are wa
 
 @dataclass(frozen=True, slots=True)
 class CountedModel:
-    """A model whose steps can be counted: the published model's name and family, and how a family is made of parts.
+    """A model whose steps can be counted: the published model's name and its family.
 
-    `text` are the shapes of the tensors that its text encoders would return for one caption.
+    `assemble(parts, scheduler_config)` returns the family. `text` are the shapes of the tensors that its text encoders
+    would return for one caption.
     """
 
     published: str
@@ -90,9 +91,9 @@ def lora_config(family: str, *, side_px: int, batch_size: int = 1, **changes: An
 def count_step(
     model: CountedModel, config: Config, configs: Configs | None = None, *, autocasts: bool = False
 ) -> Counts:
-    """Return the counts of a step of a config after its first ones. `configs` of parts replace the published ones.
+    """Return the counts of a step after the warm-up. `configs` replace the published configs of the parts.
 
-    `autocasts`: it runs under autocast even if it does not need it.
+    With `autocasts` the step runs under autocast even if it does not need it.
     """
     configs = configs or shipped_configs(model.published)
     counter = KernelCounter()
@@ -124,7 +125,7 @@ def count_step(
 
 
 def _parts(family: str, config: Config, configs: Configs) -> dict[str, Any]:
-    """Return the parts of a model, frozen; the denoiser's weights are on the GPU, the other ones nowhere."""
+    """Return the parts of a model, frozen: the denoiser with its weights on the GPU, the others on the meta device."""
     spec = FAMILIES[family]
     parts = {p.name: empty_part(load_factory(p.model_class), configs[p.name]) for p in spec.parts}
     dtype = dtype_of(config.part(spec.denoiser.name).dtype)
@@ -138,7 +139,7 @@ def _parts(family: str, config: Config, configs: Configs) -> dict[str, Any]:
 
 
 def _on_gpu(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a weight's or a buffer's like on the GPU, without its values."""
+    """Return a tensor on the GPU with the shape of a weight or a buffer, without values."""
     made = torch.empty(tensor.shape, dtype=dtype if tensor.is_floating_point() else tensor.dtype, device=GPU.torch)
     return torch.nn.Parameter(made, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else made
 

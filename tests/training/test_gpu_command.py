@@ -202,7 +202,7 @@ def test_a_report_of_another_device_is_not_continued(tmp_path: Path) -> None:
     with pytest.raises(DarkroomError, match="of the device cuda, not of the device cpu with small sizes"):
         read_report(tmp_path, device="cpu", is_tiny=True)
     (tmp_path / "report.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(DarkroomError, match="is no report"):
+    with pytest.raises(DarkroomError, match="is not a report"):
         read_report(tmp_path, device="cpu", is_tiny=True)
 
 

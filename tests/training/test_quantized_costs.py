@@ -38,8 +38,8 @@ def forget() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    """What is known of other tests' GPUs is forgotten, and afterwards what is known of this one."""
+def _forget_gpus() -> Iterator[None]:
+    """Forget the answers about the GPUs of other tests before a test, and about its own GPU after it."""
     forget()
     yield
     forget()

@@ -38,8 +38,8 @@ class FoundFile:
         """The path as text."""
         return str(self.path)
 
-    def read_entry(self, digest: str) -> ReadFile:
-        """Return its entry in a recipe."""
+    def recipe_entry(self, digest: str) -> ReadFile:
+        """Return the entry of this file in a recipe, with its digest (empty if unknown)."""
         return ReadFile(self.setting, self.name, self.size_bytes, digest)
 
 
@@ -79,15 +79,15 @@ def digests_of_files(config: Config, files: list[FoundFile], *, reads: bool) -> 
     index = DigestIndex(cache_folder(config))
     known = index.known_digests(files)
     if not reads:
-        return tuple(file.read_entry(digest or "") for file, digest in zip(files, known, strict=True))
+        return tuple(file.recipe_entry(digest or "") for file, digest in zip(files, known, strict=True))
     done = []
     for file, digest in zip(files, known, strict=True):
         try:
             done.append(
-                file.read_entry(digest or index.digest(file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns))
+                file.recipe_entry(digest or index.digest(file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns))
             )
         except OSError:
-            done.append(file.read_entry(""))
+            done.append(file.recipe_entry(""))
     index.save()
     return tuple(done)
 

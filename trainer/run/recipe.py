@@ -1,4 +1,4 @@
-"""Writing the recipe of a run: once it is set up, and again with its result."""
+"""Writes the recipe of a run, once it is set up and again with its result, and compares it with the last good run."""
 
 from __future__ import annotations
 
@@ -38,15 +38,17 @@ from trainer.run_folder.since_last_good import (
     since_last_good,
 )
 
+logger = logging.getLogger("darkroom.run")
+
 _CHOICE_FILES = {"the memory layout": LAYOUT_FILE, "compiled blocks": COMPILE_FILE}
 _MOST_CHOICE_CHARS = 10_000
 _DRIVER_QUERY = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 
 
 def start_recipe(setup: RunSetup, datasets: Sequence[Dataset]) -> Recipe | None:
-    """Write the recipe of a run that is set up, without its result, and return it; a warning if that fails.
+    """Write the recipe of a run that is set up, without its result, and return it; if that fails, warn and return None.
 
-    Of the base model only digests that are known are in it: a new one is read at the end.
+    Only known digests are in it: a base model without one is read at the end of the run.
     """
     earlier = known_recipe(setup.run_dir) if setup.backup is not None else None
     resumed_at = earlier.resumed_at if earlier is not None else ()
@@ -68,9 +70,9 @@ def start_recipe(setup: RunSetup, datasets: Sequence[Dataset]) -> Recipe | None:
 
 
 def finish_recipe(setup: RunSetup, result: Path, *, step: int) -> None:
-    """Add the result of a run to its recipe, and the digests of its base model; a warning if that fails.
+    """Add the result of a run to its recipe, and the digests of its base model; warn if that fails.
 
-    Files that have changed while the run trained have no digest: what it read is not known.
+    Files that have changed while the run trained get no digest: the run may have read other contents.
     """
     recipe = known_recipe(setup.run_dir)
     if recipe is None:
@@ -80,7 +82,7 @@ def finish_recipe(setup: RunSetup, result: Path, *, step: int) -> None:
         started_ns = (setup.run_dir / RECIPE_FILE).stat().st_mtime_ns
         found = files_read_by(setup.config)
         read = digests_of_files(setup.config, found, reads=True)
-        files = [r if f.mtime_ns <= started_ns else f.read_entry("") for f, r in zip(found, read, strict=True)]
+        files = [r if f.mtime_ns <= started_ns else f.recipe_entry("") for f, r in zip(found, read, strict=True)]
         recipe = replace(recipe, files=tuple(files), choices=_choices(setup.run_dir, setup.machine))
         try:
             num_tensors, payload = payload_of(result)
@@ -92,7 +94,7 @@ def finish_recipe(setup: RunSetup, result: Path, *, step: int) -> None:
 
 
 def with_this_attempt(recipe: Recipe, setup: RunSetup) -> Recipe:
-    """Return a recipe with the settings, versions and machine of now, which a resumed run may not have written yet."""
+    """Return a recipe with the present settings, versions and machine, which a resumed run may not have written yet."""
     return replace(
         recipe,
         config=encode(pack_lists(setup.config)),
@@ -107,14 +109,14 @@ def machine_facts(machine: RunMachine, num_threads: int) -> Machine:
         device=name_of(machine.train_device),
         processor=cpu_model(),
         system=f"{platform.system()} {platform.machine()}",
-        driver=_driver() if machine.train_device.type == "cuda" and torch.version.hip is None else "",
+        driver=driver_version() if machine.train_device.type == "cuda" and torch.version.hip is None else "",
         num_threads=num_threads,
         num_processes=machine.ranks.rank.world_size,
     )
 
 
 @functools.cache
-def _driver() -> str:
+def driver_version() -> str:
     """Return the version of NVIDIA's driver; empty if its tool does not report it."""
     try:
         return run_tool(_DRIVER_QUERY).strip().splitlines()[0].strip()
@@ -124,27 +126,23 @@ def _driver() -> str:
 
 def _choices(run_dir: Path, machine: RunMachine) -> Mapping[str, str]:
     """Return the run's own choices that change how results are rounded: those with a file in its folder, and TF32."""
-    causes: dict[str, str] = {"TF32": machine.precision.tf32}
+    choices: dict[str, str] = {"TF32": machine.precision.tf32}
     for name, file in _CHOICE_FILES.items():
         if (run_dir / file).is_file():
             text = (run_dir / file).read_text(encoding="utf-8", errors="replace")
-            causes[name] = " ".join(text.split())[:_MOST_CHOICE_CHARS]
-    return causes
+            choices[name] = " ".join(text.split())[:_MOST_CHOICE_CHARS]
+    return choices
 
 
 def _output(setup: RunSetup) -> SideOutput:
     return SideOutput("The recipe of the run", setup.run_dir / RECIPE_FILE, setup.log.emit)
 
 
-# The last good run next to the current one: its pace, and what changed since if a run is slow or fails.
-logger = logging.getLogger("darkroom.run")
-
-
 def earlier_pace(run_dir: Path) -> EarlierPace | None:
     """Return the pace of the last good run before a run, if its steps compute the same."""
     try:
         since = since_last_good(run_dir)
-    except (OSError, ValueError):  # as of a drive that is gone: it must not end this run
+    except (OSError, ValueError):  # its drive may be gone, which must not end this run
         logger.warning("The last good run could not be read.", exc_info=True)
         return None
     if since is None or since.good.pace is None or not since.has_equal_steps:
