@@ -14,7 +14,7 @@ from tests.builders.runs import Ran, run
 from trainer.callbacks import saving
 from trainer.callbacks.side_output import DryRunComplete
 from trainer.commands import Command, CommandDesk, Stop
-from trainer.events import Event, ModelSaved, RunStarted, StepFinished, WarningRaised
+from trainer.events import Event, ModelSaved, PhaseChanged, RunStarted, StepFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.run import finish
 from trainer.run.execute import execute_guarded
@@ -101,9 +101,16 @@ def test_the_result_of_a_run_that_ended_meanwhile_is_kept(config: Config) -> Non
 def test_the_result_of_a_run_that_ends_at_the_same_time_is_kept(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both looked for a free name before either had written: the one that wrote first lost its model."""
+    """Both looked for a free name before either had written: the one that wrote first lost its model.
+
+    The user reads what a run waits for: it can take minutes.
+    """
+    waits: list[float] = []
 
     def wait(path: Path, *, patience_seconds: float) -> FileLock:
+        waits.append(patience_seconds)
+        if len(waits) == 1:
+            raise LockTaken(None, is_certain=True)
         asked(config).parent.mkdir(exist_ok=True)
         asked(config).write_bytes(b"precious")  # by the run that was waited for
         lock = locked_soon(path, patience_seconds=patience_seconds)
@@ -114,6 +121,9 @@ def test_the_result_of_a_run_that_ends_at_the_same_time_is_kept(
     monkeypatch.setattr(finish, "locked_soon", wait)
     ran = run(config)
     assert (asked(config).read_bytes(), ran.finished.model_path) == (b"precious", str(numbered(config, 2)))
+    assert waits[0] < 5 < waits[1]
+    phases = [(event.phase, event.detail) for event in ran.of(PhaseChanged)]
+    assert ("saving", f"waiting for another run to write {asked(config).name}") in phases
 
 
 @pytest.mark.parametrize("is_taken", [False, True])

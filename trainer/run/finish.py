@@ -27,13 +27,15 @@ from trainer.run.recipe import finish_recipe
 from trainer.run.setup import RunSetup
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.destination import note_destination, taken_by
+from trainer.run_folder.event_log import EventLog
 from trainer.run_folder.result import RESULTS_FILE, model_files, record_result
 from trainer.step.counters import Counters
 from trainer.step.failures import explain
 from trainer.step.loop import LoopOutcome, Training
 from trainer.step.meeting import Meeting
 
-_PATIENCE_SECONDS = 600.0  # of a run that waits while another one writes its result to the same place
+# A run waits while another one writes its result to the same place: silently at first, then with a status.
+_SILENT_SECONDS, _PATIENCE_SECONDS = 2.0, 600.0
 
 logger = logging.getLogger("darkroom.run")
 
@@ -72,7 +74,7 @@ def end(run: PreparedRun, outcome: LoopOutcome) -> None:
     counters = run.training.counters
     backup = _last_backup(run) if run.setup.config.backup.at_end else None
     best = _best_model(run)
-    with _alone_at(from_root(run.setup.config.output.destination)):
+    with _alone_at(from_root(run.setup.config.output.destination), run.setup.log):
         result = _save_result(run.setup, run.callbacks.saving, counters, best)
     finish_recipe(run.setup, result, step=counters.step)
     steps = count(counters.step, "step")
@@ -220,7 +222,7 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, be
 
 
 @contextmanager
-def _alone_at(destination: Path) -> Iterator[None]:
+def _alone_at(destination: Path, log: EventLog) -> Iterator[None]:
     """Wait while another run of this user writes its result to a place, so that each finds what the one before wrote.
 
     Without that, the model of a run that ends at the same time would be replaced. Not being able to lock changes
@@ -230,7 +232,11 @@ def _alone_at(destination: Path) -> Iterator[None]:
     lock = None
     with suppress(LockTaken, OSError):
         make_folder(file.parent)
-        lock = locked_soon(file, patience_seconds=_PATIENCE_SECONDS)
+        try:
+            lock = locked_soon(file, patience_seconds=_SILENT_SECONDS)
+        except LockTaken:
+            log.emit(PhaseChanged("saving", f"waiting for another run to write {destination.name}"))
+            lock = locked_soon(file, patience_seconds=_PATIENCE_SECONDS)
     try:
         yield
     finally:

@@ -46,7 +46,7 @@ _DRIVER_QUERY = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,nohea
 
 
 def start_recipe(setup: RunSetup, datasets: Sequence[Dataset]) -> Recipe | None:
-    """Write the recipe of a run that is set up, without its result, and return it; if that fails, warn and return None.
+    """Write the recipe of a run that is set up, without its result, and return it. A failure is a warning.
 
     Only known digests are in it: a base model without one is read at the end of the run.
     """
