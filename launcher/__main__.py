@@ -50,7 +50,8 @@ class Task(NamedTuple):
 def task(arguments: Sequence[str]) -> Task:
     """Return the task of some arguments.
 
-    None: the window. `test`: pytest. `benchmark` and `make-demo-model`: their packages. Any other word: a verb.
+    Without a first word it is the window, for `test` pytest, for `benchmark` and `make-demo-model` their packages, and
+    for any other word a verb of the command line.
     """
     if not arguments or arguments[0].startswith("-"):
         return Task("ui", list(arguments), ("ui",), True)
@@ -62,8 +63,9 @@ def task(arguments: Sequence[str]) -> Task:
 
 
 def pytest_arguments(given: Sequence[str]) -> list[str]:
-    """Return pytest's arguments. Nothing given: the daily tests, in several processes. `--full`: every row of the large
-    matrices, of the tests also given or of all. Otherwise the given arguments.
+    """Return pytest's arguments: the given ones, or without any those of the daily tests, in several processes.
+
+    `--full` adds every row of the large matrices, of the tests that are also given, or of all tests.
     """
     if FULL in given:
         return [*ALL_TESTS, *EVERY_ROW, *(argument for argument in given if argument != FULL)]
@@ -85,7 +87,7 @@ def start(arguments: Sequence[str], environ: Mapping[str, str], root: Path) -> N
         display.refuse_without_tkinter(env, machine)
     elif wanted.opens_windows:
         display.refuse_without_window(env, machine)
-    job = install.Job(root, env, requirements.wanted(root, wanted.extras), environ)
+    job = install.Job(root, env, requirements.project_requirements(root, wanted.extras), environ)
     checks.refuse_broken_torchvision(env, install.ensure(job))
     _execute([str(env.python), "-s", "-m", wanted.module, *wanted.arguments], _program_environ(env, environ))
 
@@ -121,7 +123,7 @@ def _make_usable(env: Environment, wanted: Task, machine: Machine) -> None:
     base = interpreter.find(interpreter.candidates(), needs_tkinter=needs_tkinter, machine=machine)
     with (
         environment.write_errors_as_failures(env),
-        marker.locked(env.prefix, install.WAIT_SECONDS, lambda: progress.show("Waiting for another start of Darkroom")),
+        marker.lock(env.prefix, install.WAIT_SECONDS, lambda: progress.show("Waiting for another start of Darkroom")),
     ):
         progress.close()
         reason = environment.why_unusable(env)
@@ -133,7 +135,7 @@ def _make_usable(env: Environment, wanted: Task, machine: Machine) -> None:
 
 
 def _enter(env: Environment, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Continue in the environment's own Python, if this is another one."""
+    """Restart in the environment's own Python, if this is another one."""
     if Path(sys.prefix).resolve() == env.prefix.resolve():
         return
     if environ.get(_ENTERED) == str(env.prefix):

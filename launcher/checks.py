@@ -9,13 +9,13 @@ from launcher.environment import Environment
 from launcher.fix_commands import quote
 from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
-from launcher.requirements import Installed, Package
+from launcher.requirements import InstalledPackage, Package
 
 TORCHVISION_WORKS = ".darkroom-torchvision"
 
 
 def refuse_broken_torch(env: Environment, version: str, progress: Progress) -> None:
-    """Raise `Failure` if the installed torch, which is new enough to stay, does not work."""
+    """Raise `Failure` if the installed torch does not work although it is new enough to be kept."""
     progress.show(f"Checking the installed torch {version}")
     reason = import_error("torch")
     progress.close()
@@ -24,7 +24,7 @@ def refuse_broken_torch(env: Environment, version: str, progress: Progress) -> N
         raise Failure(Sentence.TORCH_BROKEN, version=version, prefix=env.prefix, reason=reason, command=command)
 
 
-def refuse_broken_torchvision(env: Environment, present: Mapping[Package, Installed]) -> None:
+def refuse_broken_torchvision(env: Environment, present: Mapping[Package, InstalledPackage]) -> None:
     """Raise `Failure` if torchvision is installed but does not work: diffusers and peft fail with it.
 
     Darkroom never installs torchvision. The import takes seconds, so a success is recorded with the tested versions.

@@ -14,13 +14,13 @@ HEADLESS = f"{START} train CONFIG.json"
 
 
 def refuse_without_display(environ: Mapping[str, str]) -> None:
-    """Raise `Failure` where certainly no window can open; takes no time."""
+    """Raise `Failure` if it is certain that no window can open; takes no time."""
     if _draws_with_x11() and not environ.get("DISPLAY"):
         raise Failure(Sentence.NO_DISPLAY, reason="DISPLAY is not set", command=HEADLESS)
 
 
 def refuse_untestable(environ: Mapping[str, str], machine: Machine) -> None:
-    """Raise `Failure` where the window's tests cannot run: neither Xvfb nor a working display."""
+    """Raise `Failure` if the window's tests cannot run: neither Xvfb nor a working display."""
     if not _draws_with_x11() or shutil.which("Xvfb"):
         return
     if not environ.get("DISPLAY") or window_error() is not None:
@@ -39,7 +39,7 @@ def refuse_without_window(env: Environment, machine: Machine) -> None:
 
 
 def refuse_without_tkinter(env: Environment, machine: Machine) -> None:
-    """Raise `Failure` where this Python has no tkinter."""
+    """Raise `Failure` if this Python has no tkinter."""
     try:
         importlib.import_module("tkinter")
     except ImportError as error:

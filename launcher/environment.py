@@ -59,7 +59,7 @@ def choose(root: Path, environ: Mapping[str, str]) -> Environment:
     return own if first.prefix.resolve() == own.prefix.resolve() else first
 
 
-def running(root: Path) -> Environment:
+def running_environment(root: Path) -> Environment:
     """The environment of the Python that runs."""
     prefix = Path(sys.prefix)
     if prefix.resolve() == (root / FOLDER).resolve():
@@ -114,7 +114,7 @@ def why_unusable(env: Environment) -> str | None:
 def create(env: Environment, base: Interpreter) -> None:
     """Create the project's environment again; everything in an older one except the lock is removed."""
     if shutil.disk_usage(env.prefix).free < _VENV_BYTES:
-        raise disk_full(env.prefix)
+        raise disk_full_failure(env.prefix)
     marker.write(env.prefix, "creating")
     for child in env.prefix.iterdir():
         if child.name not in (marker.LOCK, marker.MARKER):
@@ -129,7 +129,7 @@ def create(env: Environment, base: Interpreter) -> None:
     marker.write(env.prefix, "installing")
 
 
-def disk_full(path: Path) -> Failure:
+def disk_full_failure(path: Path) -> Failure:
     """The failure for a full disk."""
     temporary = tempfile.gettempdir()
     return Failure(Sentence.DISK_FULL, path=path, temporary=temporary, command=purge_command())
@@ -140,7 +140,7 @@ def purge_command() -> str:
     return f"{quote(sys.executable)} -m pip cache purge"
 
 
-def read_only(env: Environment) -> Failure:
+def read_only_failure(env: Environment) -> Failure:
     """The failure for an environment that is not writable."""
     if env.kind != "project":
         command = env.leave_command
@@ -157,9 +157,9 @@ def write_errors_as_failures(env: Environment) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
-            raise disk_full(env.prefix) from error
+            raise disk_full_failure(env.prefix) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise read_only(env) from error
+            raise read_only_failure(env) from error
         raise
 
 

@@ -44,7 +44,7 @@ _XVFB = {
 
 
 class Machine(NamedTuple):
-    """The package manager and whether we are root: these determine the command."""
+    """The package manager, and whether this process is root: both decide the command."""
 
     manager: str | None
     is_root: bool
@@ -56,7 +56,7 @@ class Machine(NamedTuple):
         return cls(manager, hasattr(os, "geteuid") and os.geteuid() == 0)
 
     def install(self, packages: dict[str, str], version: tuple[int, int] | None = None) -> str | None:
-        """The command that installs one package, None without a known package manager."""
+        """The command that installs one package; None without a known package manager."""
         if self.manager is None:
             return None
         dotted, minor = (f".{version[1]}", str(version[1])) if version else ("", "")

@@ -1,4 +1,4 @@
-"""Installs the project's requirements into an environment, and changes nothing that already meets them."""
+"""Installs the project's requirements into an environment, and keeps every package that already meets them."""
 
 import os
 import shutil
@@ -10,12 +10,19 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from launcher import checks, marker, requirements, torch_build
-from launcher.environment import CONDA_NEW, Environment, disk_full, purge_command, read_only, write_errors_as_failures
+from launcher.environment import (
+    CONDA_NEW,
+    Environment,
+    disk_full_failure,
+    purge_command,
+    read_only_failure,
+    write_errors_as_failures,
+)
 from launcher.fix_commands import START, quote
 from launcher.messages import Failure, Sentence
 from launcher.pip_run import PipError, installed_count, run_pip
 from launcher.progress import Progress
-from launcher.requirements import Installed, Package, Unmet
+from launcher.requirements import InstalledPackage, Package, UnmetRequirement
 
 LOG = "darkroom-install.log"
 CONSTRAINTS = ".darkroom-constraints.txt"
@@ -42,40 +49,40 @@ class Job(NamedTuple):
         return self.env.prefix / CONSTRAINTS
 
 
-def ensure(job: Job, progress: Progress | None = None) -> dict[Package, Installed]:
+def ensure(job: Job, progress: Progress | None = None) -> dict[Package, InstalledPackage]:
     """Install everything that is missing and return all installed packages. Runs in the environment's own Python."""
     prefix = job.env.prefix
-    present = requirements.installed()
-    if marker.stage(prefix) is None and not requirements.unmet(job.wanted, present):
+    present = requirements.installed_packages()
+    if marker.stage(prefix) is None and not requirements.unmet_requirements(job.wanted, present):
         return present
     if not os.access(prefix, os.W_OK):
-        raise read_only(job.env)
+        raise read_only_failure(job.env)
     progress = progress or Progress()
     with (
         write_errors_as_failures(job.env),
-        marker.locked(prefix, WAIT_SECONDS, lambda: progress.show("Waiting for another start that is installing")),
+        marker.lock(prefix, WAIT_SECONDS, lambda: progress.show("Waiting for another start that is installing")),
     ):
         progress.close()
         if marker.stage(prefix) is not None:
             _repair(job, progress)
-        present = requirements.installed()
-        missing = requirements.unmet(job.wanted, present)
+        present = requirements.installed_packages()
+        missing = requirements.unmet_requirements(job.wanted, present)
         if missing:
             _install(job, missing, present, progress)
         marker.clear(prefix)
-    return requirements.installed()
+    return requirements.installed_packages()
 
 
 def _repair(job: Job, progress: Progress) -> None:
     """Remove the metadata of packages that an interrupted installation left incomplete, so that pip reinstalls them."""
     prefix = job.env.prefix
-    present = requirements.installed()
-    before = marker.before(prefix)
+    present = requirements.installed_packages()
+    before = marker.versions_before(prefix)
     suspects = {n: package for n, package in present.items() if package.version != before.get(n) and n != "pip"}
-    pieces = requirements.damaged(suspects)
+    pieces = requirements.damaged_packages(suspects)
     for name in pieces:
         shutil.rmtree(present[name].folder)
-    marker.add_ours(prefix, suspects)
+    marker.add_packages(prefix, suspects)
     if job.env.kind == "project":
         for left_over in Path(sysconfig.get_path("purelib")).glob("~*"):
             shutil.rmtree(left_over, ignore_errors=True)
@@ -83,12 +90,14 @@ def _repair(job: Job, progress: Progress) -> None:
         progress.print_line(f"The last installation was interrupted; installing again: {', '.join(sorted(pieces))}")
 
 
-def _install(job: Job, missing: list[Unmet], present: dict[Package, Installed], progress: Progress) -> None:
+def _install(
+    job: Job, missing: list[UnmetRequirement], present: dict[Package, InstalledPackage], progress: Progress
+) -> None:
     prefix = job.env.prefix
     _refuse_locked(job)
     changeable = frozenset(present)
     if job.env.kind != "project":
-        changeable = marker.ours(prefix) | requirements.seeds_that_nobody_needs(present)
+        changeable = marker.packages_of_launcher(prefix) | requirements.seeds_that_nobody_needs(present)
     _refuse_conflicts(job, missing, changeable)
     if marker.stage(prefix) is None:
         marker.write(prefix, "installing", {name: package.version for name, package in present.items()})
@@ -96,24 +105,24 @@ def _install(job: Job, missing: list[Unmet], present: dict[Package, Installed], 
         progress.print_line(f"Installing missing packages into {prefix} (log: {job.log})")
         _ensure_pip(job, present, log)
         num_packages = _install_packages(job, present, changeable, log, progress)
-    after = requirements.installed()
-    still = requirements.unmet(job.wanted, after)
+    after = requirements.installed_packages()
+    still = requirements.unmet_requirements(job.wanted, after)
     if still:
         names = ", ".join(sorted(entry.requirement for entry in still))
         raise Failure(Sentence.STILL_MISSING, names=names, log=job.log, command=START)
-    marker.add_ours(prefix, set(after) - set(present))
+    marker.add_packages(prefix, set(after) - set(present))
     progress.print_line(f"Installed {num_packages} packages in {progress.elapsed()}.")
 
 
 def _install_packages(
     job: Job,
-    present: dict[Package, Installed],
+    present: dict[Package, InstalledPackage],
     changeable: frozenset[Package],
     log: IO[str],
     progress: Progress,
 ) -> int:
     tested = requirements.tested_versions(job.root)
-    unmet_now = {entry.package for entry in requirements.unmet(job.wanted, present)}
+    unmet_now = {entry.package for entry in requirements.unmet_requirements(job.wanted, present)}
     kept = set(present) - changeable - unmet_now
     num_packages = 0
     if "torch" in map(requirements.name_of, job.wanted):
@@ -121,7 +130,7 @@ def _install_packages(
             checks.refuse_broken_torch(job.env, present["torch"].version, progress)
         else:
             num_packages += _install_torch(job, tested, present, kept, log, progress)
-            present = requirements.installed()
+            present = requirements.installed_packages()
         kept.add("torch")
     return num_packages + _pip(job, job.wanted, requirements.pins(tested, present, kept), log, progress)
 
@@ -129,7 +138,7 @@ def _install_packages(
 def _install_torch(
     job: Job,
     tested: dict[Package, str],
-    present: dict[Package, Installed],
+    present: dict[Package, InstalledPackage],
     kept: set[Package],
     log: IO[str],
     progress: Progress,
@@ -152,7 +161,7 @@ def _install_torch(
 
 def _pip(job: Job, arguments: list[str], pins: list[str], log: IO[str], progress: Progress) -> int:
     job.constraints.write_text("\n".join(pins) + "\n", encoding="utf-8")
-    pip = requirements.installed().get("pip")
+    pip = requirements.installed_packages().get("pip")
     shows_bytes = pip is not None and tuple(map(int, pip.version.split(".")[:2])) >= (24, 1)
     command = [sys.executable, "-s", "-m", "pip", "install", "--no-input", "--no-color", "--prefer-binary"]
     command += ["--disable-pip-version-check", "--progress-bar", "raw" if shows_bytes else "off"]
@@ -178,9 +187,9 @@ def _failure_of(job: Job, error: PipError) -> Failure:
     """The failure for a failed run of pip."""
     env = job.env
     if error.cause == "disk":
-        return disk_full(env.prefix)
+        return disk_full_failure(env.prefix)
     if error.cause == "read-only":
-        return read_only(env)
+        return read_only_failure(env)
     if error.cause == "network":
         return Failure(Sentence.NO_NETWORK, log=job.log, command=START)
     if error.cause == "conflict" and env.kind != "project":
@@ -194,7 +203,7 @@ def _failure_of(job: Job, error: PipError) -> Failure:
     return Failure(Sentence.PIP_FAILED, reason=error.reason, log=job.log, command=START)
 
 
-def _refuse_conflicts(job: Job, missing: list[Unmet], changeable: frozenset[Package]) -> None:
+def _refuse_conflicts(job: Job, missing: list[UnmetRequirement], changeable: frozenset[Package]) -> None:
     """Raise `Failure` rather than change packages that were not installed by Darkroom in the active environment."""
     in_the_way = [entry for entry in missing if entry.held is not None and entry.package not in changeable]
     if in_the_way:
@@ -220,7 +229,7 @@ def _refuse_locked(job: Job) -> None:
         raise Failure(Sentence.ACTIVE_MANAGED, kind="conda", prefix=job.env.prefix, command=CONDA_NEW)
 
 
-def _ensure_pip(job: Job, present: dict[Package, Installed], log: IO[str]) -> None:
+def _ensure_pip(job: Job, present: dict[Package, InstalledPackage], log: IO[str]) -> None:
     if "pip" in present:
         return
     made = subprocess.run([sys.executable, "-m", "ensurepip"], capture_output=True, text=True, errors="replace")

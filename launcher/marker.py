@@ -21,7 +21,7 @@ Stage = Literal["creating", "installing"]
 
 
 def stage(prefix: Path) -> Stage | None:
-    """The unfinished work in this environment; or None."""
+    """The unfinished work in this environment, if any."""
     if not (prefix / MARKER).exists():
         return None
     known: Stage
@@ -31,7 +31,7 @@ def stage(prefix: Path) -> Stage | None:
     return "creating"  # the record itself is truncated: the earliest stage is the safe one
 
 
-def before(prefix: Path) -> Mapping[str, str]:
+def versions_before(prefix: Path) -> Mapping[str, str]:
     """The versions of the packages that were installed before the unfinished installation."""
     known = _read(prefix / MARKER).get("before")
     return known if isinstance(known, dict) else {}
@@ -47,18 +47,18 @@ def clear(prefix: Path) -> None:
     (prefix / MARKER).unlink(missing_ok=True)
 
 
-def ours(prefix: Path) -> frozenset[str]:
+def packages_of_launcher(prefix: Path) -> frozenset[str]:
     """The packages the launcher itself installed here, which it may therefore change."""
     return _names(_read(prefix / RECORD).get("packages"))
 
 
-def add_ours(prefix: Path, names: Iterable[str]) -> None:
+def add_packages(prefix: Path, names: Iterable[str]) -> None:
     """Add packages to those installed by the launcher."""
-    _write(prefix / RECORD, {"packages": sorted(ours(prefix) | set(names))})
+    _write(prefix / RECORD, {"packages": sorted(packages_of_launcher(prefix) | set(names))})
 
 
 @contextmanager
-def locked(prefix: Path, wait_seconds: float, waiting: Callable[[], None]) -> Iterator[None]:
+def lock(prefix: Path, wait_seconds: float, waiting: Callable[[], None]) -> Iterator[None]:
     """Lock the environment; the system releases the lock when this process and its children have ended.
 
     The children inherit it (those started with `close_fds=False`), so that the next start waits for a pip that outlives

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from launcher.progress import Progress
-from launcher.requirements import Package, normalised
+from launcher.requirements import Package, normalise
 
 _TICK_SECONDS = 0.3
 
@@ -36,9 +36,9 @@ class PipError(Exception):
 
 
 class Reading:
-    """Summarizes pip's output lines as one sentence of progress, and as a share.
+    """Summarizes pip's output lines as a phrase about its progress, and as a share.
 
-    pip does not say how many packages it is going to download: at least `num_wanted`, and one more than so far.
+    pip does not report how many packages it will download: `num_wanted` at least, and one more than so far.
     """
 
     def __init__(self, num_wanted: int = 1) -> None:
@@ -62,14 +62,14 @@ class Reading:
         fetching = re.match(r"\s*(?:Downloading|Using cached|Processing) (\S+?)(?:\s\(([^)]+)\))?\s*$", line)
         installing = re.match(r"Installing collected packages: (.+)", line)
         if collecting:
-            self._now, self._amount = normalised(collecting[1]), ""
+            self._now, self._amount = normalise(collecting[1]), ""
             self._collected.add(self._now)
         elif fetching and not fetching[1].endswith(".metadata"):
             self._now = re.split(r"-\d", fetching[1].rsplit("/", 1)[-1])[0]
             self._num_fetched, self._loaded = self._num_fetched + 1, 0.0
             self._amount = fetching[2] if re.fullmatch(r"[\d.]+ \w+", fetching[2] or "") else ""
         elif installing:
-            self._to_install = [normalised(name) for name in installing[1].strip().split(", ")]
+            self._to_install = [normalise(name) for name in installing[1].strip().split(", ")]
         elif "Retrying (" in line:
             self._amount = "the network does not respond, retrying"
         return True
@@ -172,7 +172,7 @@ def _pass_on(stream: IO[str], lines: "queue.SimpleQueue[str | None]") -> None:
 
 
 def _with_ticks(lines: "queue.SimpleQueue[str | None]") -> Iterable[str | None]:
-    """The lines as they come, and None whenever there was none for a moment."""
+    """The lines as they arrive, and None after each moment without one."""
     while True:
         try:
             line = lines.get(timeout=_TICK_SECONDS)

@@ -29,7 +29,7 @@ class Progress:
         `share` of the job is done, which the window shows as a bar.
         """
         if self._is_terminal:
-            line = _cut(f"{text} · {self.elapsed()}")
+            line = _fit_terminal(f"{text} · {self.elapsed()}")
             if line != self._open_line:
                 self._stream.write(f"\r\033[K{line}")
                 self._stream.flush()
@@ -51,7 +51,7 @@ class Progress:
             self._open_line = ""
 
 
-def _cut(text: str) -> str:
+def _fit_terminal(text: str) -> str:
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):

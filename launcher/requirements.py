@@ -26,7 +26,7 @@ Package = str
 """A package's normalised name: lower case, words joined by hyphens."""
 
 
-class Installed(NamedTuple):
+class InstalledPackage(NamedTuple):
     """One installed package, from its metadata."""
 
     version: str
@@ -34,7 +34,7 @@ class Installed(NamedTuple):
     folder: Path
 
 
-class Unmet(NamedTuple):
+class UnmetRequirement(NamedTuple):
     """A requirement that the environment does not meet; `held` is the installed version, if any."""
 
     requirement: str
@@ -42,34 +42,34 @@ class Unmet(NamedTuple):
     held: str | None
 
 
-def normalised(name: str) -> Package:
+def normalise(name: str) -> Package:
     """The normalised spelling of a package's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def name_of(requirement: str) -> Package:
     """The package that a requirement line names."""
-    return normalised(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
+    return normalise(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
 
 
-def wanted(root: Path, extras: Iterable[str]) -> list[str]:
-    """The project's dependencies, with those of some extras."""
+def project_requirements(root: Path, extras: Iterable[str]) -> list[str]:
+    """The project's dependencies, and the requirements of some extras. Raises `Failure` for an incomplete project."""
+    dependencies, by_extra = _requirements_in(root)
+    return [*dependencies, *(line for extra in extras for line in by_extra.get(extra, []))]
+
+
+def optional_requirements(root: Path) -> list[str]:
+    """The requirements of all extras except the development's, then the project's dependencies. Raises `Failure`."""
+    dependencies, by_extra = _requirements_in(root)
+    return [*(line for extra, lines in by_extra.items() if extra != "dev" for line in lines), *dependencies]
+
+
+def _requirements_in(root: Path) -> tuple[list[str], dict[str, list[str]]]:
+    """The dependencies of the project, and the requirements of each extra."""
     path = root / "pyproject.toml"
     try:
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
-        optional = project.get("optional-dependencies", {})
-        return [*project["dependencies"], *(line for extra in extras for line in optional.get(extra, []))]
-    except (OSError, ValueError, KeyError) as error:
-        raise Failure(Sentence.INCOMPLETE, path=path, reason=error, command="git checkout .") from error
-
-
-def optional(root: Path) -> list[str]:
-    """The requirements of the project and of its extras, without those of its development."""
-    path = root / "pyproject.toml"
-    try:
-        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
-        of_extras = {extra: lines for extra, lines in project["optional-dependencies"].items() if extra != "dev"}
-        return [*(line for lines in of_extras.values() for line in lines), *project["dependencies"]]
+        return project["dependencies"], project.get("optional-dependencies", {})
     except (OSError, ValueError, KeyError) as error:
         raise Failure(Sentence.INCOMPLETE, path=path, reason=error, command="git checkout .") from error
 
@@ -82,55 +82,55 @@ def tested_versions(root: Path) -> dict[Package, str]:
     except OSError as error:
         raise Failure(Sentence.INCOMPLETE, path=path, reason=error, command="git checkout .") from error
     pairs = (line.partition("==") for line in lines if "==" in line and not line.startswith("#"))
-    return {normalised(name.strip()): version.strip() for name, _, version in pairs}
+    return {normalise(name.strip()): version.strip() for name, _, version in pairs}
 
 
-def installed(paths: Sequence[str] | None = None) -> dict[Package, Installed]:
+def installed_packages(paths: Sequence[str] | None = None) -> dict[Package, InstalledPackage]:
     """Every package on these import paths (by default this process' own)."""
-    packages: dict[Package, Installed] = {}
+    packages: dict[Package, InstalledPackage] = {}
     for folder in sys.path if paths is None else paths:
         for entry in _metadata_folders(folder):
             head = _head(entry)
             if head is not None and head.get("Name") and head.get("Version"):
-                package = Installed(head["Version"][0], tuple(head.get("Requires-Dist", ())), entry)
-                packages.setdefault(normalised(head["Name"][0]), package)
+                package = InstalledPackage(head["Version"][0], tuple(head.get("Requires-Dist", ())), entry)
+                packages.setdefault(normalise(head["Name"][0]), package)
     return packages
 
 
-def of_wheels(folder: Path) -> dict[Package, Installed]:
-    """Every package of which there is a wheel in a folder."""
-    packages: dict[Package, Installed] = {}
+def of_wheels(folder: Path) -> dict[Package, InstalledPackage]:
+    """Every package that a folder has a wheel of."""
+    packages: dict[Package, InstalledPackage] = {}
     for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as content:
-            # Not of the copies of other packages in a wheel, as in setuptools': those lie deeper.
+            # A wheel may contain the metadata of copied packages, as setuptools does: deeper in its folders.
             metadata = next(name for name in content.namelist() if _OF_WHEEL.fullmatch(name))
             head = _fields(content.read(metadata).decode("utf-8", "replace").splitlines())
-        packages[normalised(head["Name"][0])] = Installed(
+        packages[normalise(head["Name"][0])] = InstalledPackage(
             head["Version"][0], tuple(head.get("Requires-Dist", ())), wheel
         )
     return packages
 
 
-def unmet(
+def unmet_requirements(
     requirements: Iterable[str],
-    present: Mapping[Package, Installed],
+    present: Mapping[Package, InstalledPackage],
     conditions: Mapping[str, str] = types.MappingProxyType({}),
-) -> list[Unmet]:
+) -> list[UnmetRequirement]:
     """Every requirement that is not met, following the requirements of the installed packages.
 
     `conditions` are the values of environment markers on another machine.
     """
     parse = _parser()
     if parse is None:  # no pip in this environment yet, so nothing can be checked: everything counts as missing
-        return [Unmet(line, name_of(line), None) for line in requirements]
-    missing: dict[str, Unmet] = {}
+        return [UnmetRequirement(line, name_of(line), None) for line in requirements]
+    missing: dict[str, UnmetRequirement] = {}
     followed: set[tuple[Package, str]] = set()
     own = list(requirements)
     to_do = [(line, "") for line in own]
     while to_do:
         line, extra = to_do.pop()
         if not extra and re.search(r"\bextra\s*==", line):
-            continue  # most of them; evaluating the marker gives the same result, a hundred times slower
+            continue  # most of them: evaluating the marker would take a hundred times as long for the same result
         try:
             requirement = parse(line)
         except ValueError:
@@ -139,10 +139,10 @@ def unmet(
             continue  # old packages contain invalid lines; pip ignores them too
         if requirement.marker is not None and not requirement.marker.evaluate({**conditions, "extra": extra}):
             continue
-        package = normalised(requirement.name)
+        package = normalise(requirement.name)
         there = present.get(package)
         if there is None or not requirement.specifier.contains(there.version, prereleases=True):
-            missing[line] = Unmet(line, package, there.version if there else None)
+            missing[line] = UnmetRequirement(line, package, there.version if there else None)
             continue
         for name in ("", *requirement.extras):
             if (package, name) not in followed:
@@ -151,12 +151,12 @@ def unmet(
     return list(missing.values())
 
 
-def damaged(present: Mapping[Package, Installed]) -> list[Package]:
+def damaged_packages(present: Mapping[Package, InstalledPackage]) -> list[Package]:
     """The packages with missing files, as left by an installation that was killed."""
     return [name for name, package in present.items() if not _is_whole(package.folder)]
 
 
-def seeds_that_nobody_needs(present: Mapping[Package, Installed]) -> frozenset[Package]:
+def seeds_that_nobody_needs(present: Mapping[Package, InstalledPackage]) -> frozenset[Package]:
     """The packages that a new environment begins with, unless another installed package requires them.
 
     Python 3.11's venv begins with a setuptools that is too old for torch: pinned to it, no installation could succeed.
@@ -166,7 +166,9 @@ def seeds_that_nobody_needs(present: Mapping[Package, Installed]) -> frozenset[P
     return _SEEDS & set(present) - needed
 
 
-def pins(tested: Mapping[Package, str], present: Mapping[Package, Installed], kept: Iterable[Package]) -> list[str]:
+def pins(
+    tested: Mapping[Package, str], present: Mapping[Package, InstalledPackage], kept: Iterable[Package]
+) -> list[str]:
     """The lines of a constraints file: tested versions, except for packages that keep their version."""
     stay = {name: present[name].version for name in kept if name in present}
     versions = dict(tested) | {name: version for name, version in stay.items() if _VERSION.fullmatch(version)}

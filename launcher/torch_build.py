@@ -82,7 +82,7 @@ def source(
     if override == "default":
         return default
     if override and override not in _table():
-        listed = _listed(page(f"{override.rstrip('/')}/torch/"), version, target)
+        listed = _wheel_version(page(f"{override.rstrip('/')}/torch/"), version, target)
         if listed is None:
             raise Failure(Sentence.NO_TORCH_INDEX, index=override, version=version, command=START)
         return Source(f"torch=={listed}", override)
@@ -97,7 +97,7 @@ def source(
         text = page(f"{url}/torch/")
         if text is None:
             return default._replace(remark="PyTorch's own index cannot be reached")
-        listed = _listed(text, version, target)
+        listed = _wheel_version(text, version, target)
         if listed is not None:
             return Source(f"torch=={listed}", url, remark)
     return default._replace(remark=f"PyTorch's own index has no suitable {override or build} build")
@@ -124,7 +124,7 @@ def _table() -> dict[str, Any]:
 
 
 def _suitable(build: str, gpu: Gpu) -> list[str]:
-    """The indexes for this hardware: those for all of its GPUs, or, if there are none, those for the newest."""
+    """The indexes that support all GPUs of this hardware, or, if there are none, those that support the newest GPU."""
 
     def suits(entry: dict[str, Any], *computes: float | None) -> bool:
         return (gpu.driver is None or gpu.driver >= entry.get("min_driver", 0)) and all(
@@ -137,7 +137,7 @@ def _suitable(build: str, gpu: Gpu) -> list[str]:
     return found or [entry["url"] for entry in entries if suits(entry, gpu.highest_compute or gpu.compute)]
 
 
-def _listed(page: str | None, version: str, target: Target | None) -> str | None:
+def _wheel_version(page: str | None, version: str, target: Target | None) -> str | None:
     """The full version, with its build suffix, of a wheel on this page that matches a Python and a machine."""
     own_system, _, own_processor = sysconfig.get_platform().rpartition("-")
     system = "win" if own_system == "win" and target is None else "linux"

@@ -273,7 +273,7 @@ class SeveralProcesses:
 
     def _lost_process(self) -> LostProcessError:
         self._abort()
-        return lost_process(self)
+        return lost_process_error(self)
 
     def _abort(self) -> None:
         """Abort the sums on their way on a GPU: NCCL waits for the lost process, and all that reads the GPU with it."""
@@ -295,7 +295,7 @@ class SeveralProcesses:
             return ""
 
 
-def lost_process(ranks: Ranks) -> LostProcessError:
+def lost_process_error(ranks: Ranks) -> LostProcessError:
     """Return the error of a run of which another process has failed, with its message."""
     return LostProcessError(
         ranks.messages_of_others() or "Another process of this run has ended, and the run with it.",

@@ -263,15 +263,15 @@ def test_pip_that_does_nothing(project: Project) -> None:
 
 def test_another_start_is_at_work(tmp_path: Path) -> None:
     waits: list[None] = []
-    with marker.locked(tmp_path, 0, lambda: None):
+    with marker.lock(tmp_path, 0, lambda: None):
         with (
             pytest.raises(Failure) as failure,
-            marker.locked(tmp_path, 0.1, lambda: waits.append(None)),
+            marker.lock(tmp_path, 0.1, lambda: waits.append(None)),
         ):
             pytest.fail("two hold the lock")
         assert failure.value.sentence is Sentence.BUSY
         assert waits
-    with marker.locked(tmp_path, 0, lambda: None):
+    with marker.lock(tmp_path, 0, lambda: None):
         pass
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher import requirements
-from launcher.requirements import Unmet
+from launcher.requirements import UnmetRequirement
 from tests.launcher import fake_pip
 from tests.launcher.conftest import CONSTRAINTS, PROJECT, ROOT
 
@@ -20,8 +20,8 @@ def metadata(folder: Path, name: str, version: str, *requires: str) -> None:
     (folder / f"{name}-{version}.dist-info" / "METADATA").write_text(text)
 
 
-def missing(folder: Path, *wanted: str) -> list[Unmet]:
-    return sorted(requirements.unmet(wanted, requirements.installed([str(folder)])))
+def missing(folder: Path, *wanted: str) -> list[UnmetRequirement]:
+    return sorted(requirements.unmet_requirements(wanted, requirements.installed_packages([str(folder)])))
 
 
 def test_a_wheel_is_of_its_own_package_and_not_of_a_copy_in_it(tmp_path: Path) -> None:
@@ -35,8 +35,13 @@ def test_a_wheel_is_of_its_own_package_and_not_of_a_copy_in_it(tmp_path: Path) -
 
 def test_wanted_with_extras(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PROJECT)
-    assert requirements.wanted(tmp_path, ()) == ["alpha>=1,<2", "beta>=2"]
-    assert requirements.wanted(tmp_path, ("ui", "dev", "none")) == ["alpha>=1,<2", "beta>=2", "gamma>=1", "delta>=1"]
+    assert requirements.project_requirements(tmp_path, ()) == ["alpha>=1,<2", "beta>=2"]
+    assert requirements.project_requirements(tmp_path, ("ui", "dev", "none")) == [
+        "alpha>=1,<2",
+        "beta>=2",
+        "gamma>=1",
+        "delta>=1",
+    ]
 
 
 def test_tested_versions(tmp_path: Path) -> None:
@@ -46,21 +51,23 @@ def test_tested_versions(tmp_path: Path) -> None:
 
 def test_missing_and_wrong_versions(tmp_path: Path) -> None:
     metadata(tmp_path, "alpha", "1.0")
-    assert missing(tmp_path, "alpha>=1", "Beta_x>2") == [Unmet("Beta_x>2", "beta-x", None)]
-    assert missing(tmp_path, "alpha>=2") == [Unmet("alpha>=2", "alpha", "1.0")]
+    assert missing(tmp_path, "alpha>=1", "Beta_x>2") == [UnmetRequirement("Beta_x>2", "beta-x", None)]
+    assert missing(tmp_path, "alpha>=2") == [UnmetRequirement("alpha>=2", "alpha", "1.0")]
 
 
 def test_what_the_installed_need_in_turn(tmp_path: Path) -> None:
     metadata(tmp_path, "alpha", "1.0", "Beta.X[fast]>=2 ; python_version >= '3'", "win; sys_platform == 'none'")
     metadata(tmp_path, "beta_x", "2.0rc1", "gamma; extra == 'fast'", "delta; extra == 'slow'", "alpha")
-    assert missing(tmp_path, "alpha") == [Unmet("Beta.X[fast]>=2 ; python_version >= '3'", "beta-x", "2.0rc1")]
+    assert missing(tmp_path, "alpha") == [
+        UnmetRequirement("Beta.X[fast]>=2 ; python_version >= '3'", "beta-x", "2.0rc1")
+    ]
     metadata(tmp_path, "beta_x", "2.1rc1", "gamma; extra == 'fast'", "delta; extra == 'slow'", "alpha")
-    assert missing(tmp_path, "alpha") == [Unmet("gamma; extra == 'fast'", "gamma", None)]
+    assert missing(tmp_path, "alpha") == [UnmetRequirement("gamma; extra == 'fast'", "gamma", None)]
 
 
 def test_lines_of_others_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     metadata(tmp_path, "alpha", "1.0", "beta (((", "gamma")
-    assert missing(tmp_path, "alpha") == [Unmet("gamma", "gamma", None)]
+    assert missing(tmp_path, "alpha") == [UnmetRequirement("gamma", "gamma", None)]
     with pytest.raises(ValueError, match=r"\(\(\("):
         missing(tmp_path, "beta (((")
 
@@ -73,17 +80,17 @@ def test_local_versions_meet_a_range(tmp_path: Path) -> None:
 def test_without_any_pip_everything_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata(tmp_path, "alpha", "1.0")
     monkeypatch.setattr(requirements, "_parser", lambda: None)
-    assert missing(tmp_path, "alpha[x]>=1") == [Unmet("alpha[x]>=1", "alpha", None)]
+    assert missing(tmp_path, "alpha[x]>=1") == [UnmetRequirement("alpha[x]>=1", "alpha", None)]
 
 
 def test_agrees_with_importlib_metadata() -> None:
     """The same packages and versions as the standard library finds in this very environment."""
     from importlib.metadata import distributions
 
-    ours = {name: package.version for name, package in requirements.installed().items()}
+    ours = {name: package.version for name, package in requirements.installed_packages().items()}
     theirs: dict[str, str] = {}
     for found in distributions():
-        theirs.setdefault(requirements.normalised(found.name), found.version)
+        theirs.setdefault(requirements.normalise(found.name), found.version)
     assert ours == theirs
 
 
@@ -91,20 +98,20 @@ def test_agrees_with_importlib_metadata() -> None:
 def test_packages_in_pieces(tmp_path: Path, harm: str) -> None:
     fake_pip.install("alpha", "1.0", folder=tmp_path)
     fake_pip.install("beta", "1.0", folder=tmp_path)
-    assert requirements.damaged(requirements.installed([str(tmp_path)])) == []
+    assert requirements.damaged_packages(requirements.installed_packages([str(tmp_path)])) == []
     if harm == "file":
         (tmp_path / "alpha.py").unlink()
     elif harm == "size":
         (tmp_path / "alpha.py").write_text("# longer than before")
     else:
         (tmp_path / "alpha-1.0.dist-info" / harm).unlink()
-    assert requirements.damaged(requirements.installed([str(tmp_path)])) == ["alpha"]
+    assert requirements.damaged_packages(requirements.installed_packages([str(tmp_path)])) == ["alpha"]
 
 
 def test_pins_keep_what_stays(tmp_path: Path) -> None:
     fake_pip.install("torch", "2.10.0+cu128", folder=tmp_path)
     fake_pip.install("theirs", "unknown", folder=tmp_path)  # pip would choke on it
-    present = requirements.installed([str(tmp_path)])
+    present = requirements.installed_packages([str(tmp_path)])
     assert requirements.pins({"torch": "2.13.0", "alpha": "1.5"}, present, ["torch", "theirs", "gone"]) == [
         "alpha==1.5",
         "torch==2.10.0+cu128",
@@ -119,9 +126,9 @@ def test_constraints_hold_a_tested_version_of_every_dependency() -> None:
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     tested = requirements.tested_versions(ROOT)
-    for line in requirements.wanted(ROOT, extras):
+    for line in requirements.project_requirements(ROOT, extras):
         asked = Requirement(line)
-        assert asked.specifier.contains(tested[requirements.normalised(asked.name)]), line
+        assert asked.specifier.contains(tested[requirements.normalise(asked.name)]), line
     assert "torchvision" not in tested
     assert not [version for version in tested.values() if "+" in version]
 

@@ -13,8 +13,8 @@ import pytest
 from modules.system.errors import DarkroomError
 from modules.system.ranks import Rank
 from trainer.commands import CommandDesk, Stop, StopAgreed, StopRequested
-from trainer.ranks import LostProcessError, OneProcess, lost_process
-from trainer.step.meeting import Meeting, alone
+from trainer.ranks import LostProcessError, OneProcess, lost_process_error
+from trainer.step.meeting import Meeting, meeting_of_one
 
 
 class Thread(OneProcess):
@@ -75,7 +75,7 @@ def shares_then_trains(meeting: Meeting) -> tuple[list[Any], bool]:
 def test_each_process_does_its_part() -> None:
     ended = met(shares_then_trains, lambda meeting, given: (meeting.rank.index, given))
     assert ended == [([(0, 7), (1, 7)], True), True]
-    lonely = alone(CommandDesk())
+    lonely = meeting_of_one(CommandDesk())
     lonely.offer("task", lambda given: given + 1)
     assert lonely.share("task", 7) == [8]
 
@@ -121,7 +121,7 @@ class Mortal(Thread):
         try:
             return super().gather(value)
         except threading.BrokenBarrierError:
-            raise lost_process(self) from None
+            raise lost_process_error(self) from None
 
     def leave_message(self, message: str) -> None:
         Mortal.words = message

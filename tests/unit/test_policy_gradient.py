@@ -11,7 +11,7 @@ from modules.data.buckets import Size
 from modules.objectives.policy_losses import approx_kl, clip_fraction, clipped_surrogate, log_ratios
 from modules.sampling.ddim_step import DdimStep
 from modules.sampling.step_selection import RandomShare, SlidingWindow
-from trainer.methods.policy_batches import PolicyRollout, step_weights, trained_chunks
+from trainer.methods.policy_batches import PolicyRollout, chunks_to_train, step_weights
 from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup
 
 
@@ -131,7 +131,7 @@ def test_a_groups_images_are_in_the_order_of_its_chunks() -> None:
 def test_best_and_worst_are_chosen_for_each_prompt() -> None:
     # The images of prompt 0 are 0, 2, 4, 6, those of prompt 1 are 1, 3, 5, 7, those of prompt 2 are 8 to 11.
     advantages = [0.1, 2.0, 0.9, 1.0, -0.5, -1.0, 0.0, -2.0, 0.0, 0.0, 5.0, -5.0]
-    chunks = trained_chunks(sampled_group(4), advantages, best_of=3)
+    chunks = chunks_to_train(sampled_group(4), advantages, best_of=3)
     assert [chunk.micro_batch for chunk in chunks] == [0, 0, 0, 1, 1, 1]
     picked = [chunk.states_BCHW[0].flatten().tolist() for chunk in chunks]
     assert picked == [[2, 1], [0, 3], [4, 7], [10], [8], [11]]
@@ -141,12 +141,12 @@ def test_best_and_worst_are_chosen_for_each_prompt() -> None:
         assert chunk.advantages_B.tolist() == pytest.approx([advantages[i] for i in images])
         assert chunk.log_probs_BN[:, 0].tolist() == images
         torch.testing.assert_close(chunk.states_BCHW[1], chunk.states_BCHW[0] + 0.1)
-    everything = trained_chunks(sampled_group(4), advantages, best_of=0)
+    everything = chunks_to_train(sampled_group(4), advantages, best_of=0)
     assert [v for c in everything for v in c.advantages_B.tolist()] == pytest.approx(advantages)
 
 
 def test_a_rollout_is_restored_from_its_state() -> None:
-    chunks = trained_chunks(sampled_group(2), [0.5] * 6, best_of=0)
+    chunks = chunks_to_train(sampled_group(2), [0.5] * 6, best_of=0)
     rollout = PolicyRollout(4, tuple(chunks), {0: (0, 1), 1: (1,)}, {"reward": 0.25})
     again = PolicyRollout.from_state(rollout.to_state())
     assert rollout.num_passes == again.num_passes == 4 * 2 + 2 * 1
@@ -158,5 +158,5 @@ def test_a_rollout_is_restored_from_its_state() -> None:
         assert torch.equal(one.log_probs_BN, other.log_probs_BN)
         assert all(torch.equal(one.states_BCHW[i], other.states_BCHW[i]) for i in (0, 1))
     assert PolicyRollout(
-        0, tuple(trained_chunks(sampled_group(2), [0.0] * 6, best_of=0)), {0: (0,), 1: (0,)}, {}
+        0, tuple(chunks_to_train(sampled_group(2), [0.0] * 6, best_of=0)), {0: (0,), 1: (0,)}, {}
     ).is_silent

@@ -124,8 +124,8 @@ def test_pip_chooses_for_the_other_python_and_processor(tmp_path: Path, monkeypa
     write_wheel(index, "extra", "1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    monkeypatch.setattr(wheels.requirements, "wanted", lambda _root, extras: ["needed>=1", *extras])
-    monkeypatch.setattr(wheels.requirements, "optional", lambda _root: ["extra>=1", "ui", "needed>=1"])
+    monkeypatch.setattr(wheels.requirements, "project_requirements", lambda _root, extras: ["needed>=1", *extras])
+    monkeypatch.setattr(wheels.requirements, "optional_requirements", lambda _root: ["extra>=1", "ui", "needed>=1"])
     machine = Machine(tmp_path / "there", machine="aarch64")
     machine.conditions = {"platform_machine": "aarch64", "python_version": "3.12", "python_full_version": "3.12.1"}
     there = cast(Connection, machine)

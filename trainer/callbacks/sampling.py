@@ -27,7 +27,7 @@ from trainer.events import Event, PhaseChanged, SampleProgress, WarningRaised
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
-from trainer.step.meeting import Meeting, alone
+from trainer.step.meeting import Meeting, meeting_of_one
 
 Prompts = list[tuple[int, SamplePrompt]]
 """Prompts with their positions among the prompts of the settings."""
@@ -61,7 +61,7 @@ class SampleCallback(ABC):
         self._files = files
         self._desk = desk
         self._emit = emit
-        self._meeting = meeting or alone(desk)
+        self._meeting = meeting or meeting_of_one(desk)
         self._meeting.offer(self.task, self._sample_share)
 
     @abstractmethod

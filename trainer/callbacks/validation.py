@@ -22,7 +22,7 @@ from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
 from trainer.step.fixed_losses import FixedLosses
-from trainer.step.meeting import Meeting, alone
+from trainer.step.meeting import Meeting, meeting_of_one
 
 Losses = dict[tuple[str, int], list[tuple[float, float]]]  # by concept and timestep: each plain and weighted
 Metrics = dict[str, list[float]]  # by name
@@ -68,7 +68,7 @@ class ValidationCallback:
         self._emit = emit
         self._log = log
         self._reconstruction = reconstruction
-        self._meeting = meeting or alone(desk)
+        self._meeting = meeting or meeting_of_one(desk)
         self._meeting.offer(_TASK, self._measure_share)
         self._meeting.offer(_TRIAL, self._try_out)
         self._metrics: Metrics = defaultdict(list)

@@ -60,7 +60,7 @@ def install_packages(settings: InstallSettings, job: Job) -> JobFinished:
     """Install packages into this Python's environment. Raises DarkroomError if that fails, StopRequested on a stop."""
     try:
         lines = _requirements_of(settings.packages)
-        task = install.Job(PROGRAM_ROOT, environment.running(PROGRAM_ROOT), lines, os.environ)
+        task = install.Job(PROGRAM_ROOT, environment.running_environment(PROGRAM_ROOT), lines, os.environ)
         progress = _JobProgress(job, task.log)
         try:
             install.ensure(task, progress)
@@ -78,8 +78,8 @@ def install_packages(settings: InstallSettings, job: Job) -> JobFinished:
 
 def _requirements_of(names: Sequence[str]) -> list[str]:
     """Return the lines of `pyproject.toml` for packages. Raises DarkroomError for a package that it does not name."""
-    by_name = {requirements.name_of(line): line for line in reversed(requirements.optional(PROGRAM_ROOT))}
-    packages = [by_name.get(requirements.normalised(name), "") for name in names]
+    by_name = {requirements.name_of(line): line for line in reversed(requirements.optional_requirements(PROGRAM_ROOT))}
+    packages = [by_name.get(requirements.normalise(name), "") for name in names]
     if missing := [name for name, line in zip(names, packages, strict=True) if not line]:
         known = ", ".join(sorted(by_name))
         raise DarkroomError(f"Darkroom does not use a package {missing[0]}.", advice=f"It uses {known}.")

@@ -127,7 +127,7 @@ def _row(
     size = example.image.size
     whole = Recipe(plain_recipe(example.resize_crops[0]).geometry, background=example.background)
     tiles: list[Tile] = [(f"{example.image.path.name} {size} to {whole.bucket}", whole)]
-    tiles += _alone(dataset.concepts[example.concept].image, example, size)
+    tiles += _single_augmentations(dataset.concepts[example.concept].image, example, size)
     is_repeated = any(use.repeat for use in uses)
     for use in uses:
         recipe = versions.of(use).recipe
@@ -137,7 +137,7 @@ def _row(
     return [(label, trained_pixels(example, recipe, dataset.fit)) for label, recipe in tiles]
 
 
-def _alone(settings: ImageChanges, example: Example, size: Size) -> Iterator[Tile]:
+def _single_augmentations(settings: ImageChanges, example: Example, size: Size) -> Iterator[Tile]:
     """Yield each augmentation that is on, as if it were the only one."""
     for name, off in AUGMENTATIONS.items():
         if getattr(settings, name) == off:

@@ -41,7 +41,7 @@ from trainer.jobs.sample_grid import SamplePlan, plan_of
 from trainer.jobs.sample_images import compose_grid, image_name, settings_of, write_image
 from trainer.jobs.sample_sources import Cell, Weights, with_model
 from trainer.launch import import_engine
-from trainer.preflight.model import found_model, without_lacking_parts
+from trainer.preflight.model import kind_of_model, without_lacking_parts
 from trainer.preflight.sample_tiles import SampleTiles
 from trainer.run.checkpoint import restore_fixed
 from trainer.run.failure import remedy_of
@@ -190,7 +190,7 @@ def _config_of(request: SampleRequest, weights: Weights) -> Config:
 
 
 def _load(config: Config, backup: str, key: str) -> _LoadedModel:
-    config = without_lacking_parts(config, found_model(config))
+    config = without_lacking_parts(config, kind_of_model(config))
     machine = machine_of(config.general, config.training.precision)
     load = partial(_of_backup, from_root(backup)) if backup else load_untrained
     family, placement, sampled = load(config, machine)

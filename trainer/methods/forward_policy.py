@@ -31,7 +31,7 @@ from modules.system.devices import move
 from modules.system.ranks import ONLY_RANK
 from trainer.methods.held_reference import HeldReference
 from trainer.methods.noising import Noising, noising_of
-from trainer.methods.policy_batches import PolicyBatch, PolicyRollout, policy_batches, trained_chunks
+from trainer.methods.policy_batches import PolicyBatch, PolicyRollout, chunks_to_train, policy_batches
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 from trainer.methods.rollout_images import sample_to_train
 from trainer.methods.rollouts import NOTHING_TO_LEARN, Sampling, accumulation_groups, encode_prompts, sample_size
@@ -227,7 +227,7 @@ class ForwardPolicy:
         passes = tuple(range(self.passes_per_image))
         rollout = PolicyRollout(
             first_step,
-            tuple(trained_chunks(sampled, advantages, keeps_finished=True)),
+            tuple(chunks_to_train(sampled, advantages, keeps_finished=True)),
             {batch.micro_batch: passes for batch in group},
             metrics,
         )

@@ -169,7 +169,7 @@ def _by_number(state: Mapping[str, Any], prefix: str) -> dict[int, torch.Tensor]
     return {int(key[len(prefix) :]): tensor for key, tensor in state.items() if key.startswith(prefix)}
 
 
-def trained_chunks(
+def chunks_to_train(
     sampled: SampledGroup, advantages: Sequence[float], *, best_of: int = 0, keeps_finished: bool = False
 ) -> list[TrainedChunk]:
     """Return the chunks of a sampled group with the advantages of its images, which are in the group's order.

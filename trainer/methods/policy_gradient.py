@@ -224,7 +224,7 @@ class PolicyGradient:
             **sampled.metrics(loop.num_steps),
             "equal_rewards": untrained_share(advantages, sampled.prompt_numbers),
         }
-        chunks = policy_batches.trained_chunks(sampled, advantages, best_of=self.settings.best_of)
+        chunks = policy_batches.chunks_to_train(sampled, advantages, best_of=self.settings.best_of)
         rollout = policy_batches.PolicyRollout(first_step, tuple(chunks), selected, metrics)
         if rollout.is_silent:
             self._warn_once(context, NOTHING_TO_LEARN)

@@ -42,7 +42,7 @@ from trainer.preflight.graphs import problems_of_graphs
 from trainer.preflight.images import problems_of_concept_folders, problems_of_images, problems_of_sample_images
 from trainer.preflight.length import problems_of_length, problems_of_validation
 from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
-from trainer.preflight.model import found_model, problems_of_model, without_lacking_parts
+from trainer.preflight.model import kind_of_model, problems_of_model, without_lacking_parts
 from trainer.preflight.part_files import problems_of_part_files, problems_of_separate_parts
 from trainer.preflight.passes import trace_unknown
 from trainer.preflight.places import problems_of_places
@@ -91,7 +91,7 @@ def check(
     images is looked at.
     `progress` is called during the scans, and while the passes of a model of a new shape are traced.
     """
-    model = found_model(config)
+    model = kind_of_model(config)
     config = without_lacking_parts(config, model)
     problems = problems_of(config)
     problems += problems_of_devices(config)

@@ -6,7 +6,7 @@ from modules.config.schema import Config
 from modules.system.problem import Problem
 from trainer.preflight.images import problems_of_concept_folders, problems_of_sample_images
 from trainer.preflight.missing_captions import problems_of_captions_files
-from trainer.preflight.model import found_model, problems_of_model
+from trainer.preflight.model import kind_of_model, problems_of_model
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.requirements import problems_of_packages
 from trainer.preflight.start_from import problems_of_start
@@ -20,7 +20,7 @@ def problems_of_files(config: Config) -> list[Problem]:
     that has no folder yet is still being added, so it is not reported here.
     """
     problems = [*problems_of_packages(config), *problems_of_places(config, tries_writing=False)]
-    problems += problems_of_model(config, found_model(config))
+    problems += problems_of_model(config, kind_of_model(config))
     problems += problems_of_vaes(config)
     problems += problems_of_start(config, has_copy=None)
     problems += problems_of_captions_files(config)

@@ -35,7 +35,7 @@ _MOVED = {
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
-def found_model(config: Config) -> FileKind | None:
+def kind_of_model(config: Config) -> FileKind | None:
     """Return the kind of the base model, from headers alone; None if it is not on this disk.
 
     A repository is looked up among those that were downloaded before.
@@ -129,7 +129,7 @@ def successor_of(name: str) -> str:
 
 def variant_of_files(config: Config) -> str:
     """Return the variant of the base model's files; empty if it is not known."""
-    file_kind = found_model(config)
+    file_kind = kind_of_model(config)
     is_known = file_kind is not None and file_kind.is_model and file_kind.family == config.model.family.name
     if file_kind is None or not is_known:
         return files_of(config.family.name).variant_named(config.model.base_model)
@@ -138,7 +138,7 @@ def variant_of_files(config: Config) -> str:
 
 def other_family_of_files(config: Config) -> str:
     """Return the family of the base model's files if it is another one than the config's; empty otherwise."""
-    file_kind = found_model(config)
+    file_kind = kind_of_model(config)
     is_other = file_kind is not None and file_kind.family in FAMILIES and file_kind.family != config.model.family.name
     return file_kind.family if file_kind is not None and is_other else ""
 

@@ -38,7 +38,7 @@ from modules.system.devices import CPU, move
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.job import Job
-from trainer.preflight.model import found_model, without_lacking_parts
+from trainer.preflight.model import kind_of_model, without_lacking_parts
 from trainer.probe.self_test_verdict import Measures
 from trainer.run.machine import machine_of, no_spill
 from trainer.run.threads import choose_num_threads
@@ -80,7 +80,7 @@ def measure_model(config: Config, image: Path, *, side_px: int, num_timesteps: i
         num_threads=num_threads, precision=machine.precision.name, deterministic=config.general.deterministic
     )
     with settings, no_spill(device), torch.no_grad():
-        config = without_lacking_parts(config, found_model(config))
+        config = without_lacking_parts(config, kind_of_model(config))
         family, placement, sampled = load_untrained(
             config, machine, lambda done, total: job.progress("Downloading the model", int(done), int(total))
         )

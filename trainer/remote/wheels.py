@@ -93,11 +93,11 @@ def download_wheels(
     pins = requirements.tested_versions(PROGRAM_ROOT)
     torch, conditions = _torch_source(connection, pins["torch"], page)
     download = _Download(connection, folder, run, torch, conditions)
-    needed = requirements.wanted(PROGRAM_ROOT, ())
+    needed = requirements.project_requirements(PROGRAM_ROOT, ())
     download.fetch([torch.requirement, *needed])
     left_out = []
-    others = {*needed, *requirements.wanted(PROGRAM_ROOT, _OF_WINDOW)}
-    for line in dict.fromkeys(line for line in requirements.optional(PROGRAM_ROOT) if line not in others):
+    others = {*needed, *requirements.project_requirements(PROGRAM_ROOT, _OF_WINDOW)}
+    for line in dict.fromkeys(line for line in requirements.optional_requirements(PROGRAM_ROOT) if line not in others):
         try:
             download.fetch([line])
         except DarkroomError:
@@ -126,12 +126,12 @@ class _Download:
         self._download = ["-m", "pip", "download", *_OPTIONS, *options]
         self._log_file = folder / _LOG
         self._built = set[str]()
-        self._present = dict[requirements.Package, requirements.Installed]()
+        self._present = dict[requirements.Package, requirements.InstalledPackage]()
 
     def fetch(self, lines: Sequence[str]) -> None:
         """Download what some requirements need, and what that needs. Raises DarkroomError."""
         fetched = set[str]()
-        while missing := requirements.unmet(lines, self._present, self._conditions):
+        while missing := requirements.unmet_requirements(lines, self._present, self._conditions):
             wanted = dict.fromkeys(entry.requirement.partition(";")[0].strip() for entry in missing)
             if fetched.issuperset(wanted):
                 raise self._failure(PipError("conflict", f"nothing meets all of these: {', '.join(wanted)}"))

@@ -35,10 +35,10 @@ from trainer.data.shared_datasets import share_datasets, up_to_date_in_all
 from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
-from trainer.preflight.model import found_model, without_lacking_parts
+from trainer.preflight.model import kind_of_model, without_lacking_parts
 from trainer.preflight.passes import ESTIMATING
 from trainer.preflight.report import Progress, Report
-from trainer.ranks import ALONE, LostProcessError, Ranks, connect, lost_process
+from trainer.ranks import ALONE, LostProcessError, Ranks, connect, lost_process_error
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.failure import RefusedConfigError, failure_of, not_enough_memory
 from trainer.run.machine import Machine, machine_of, name_of, no_spill
@@ -74,7 +74,7 @@ def execute_guarded(
         execute(request, log=log, desk=desk, clocks=clocks, on_device=meter.watch, ranks=ranks)
     except StopRequested:
         if ranks.messages_of_others():  # one has failed, and torchrun stops the others
-            log.emit(failure_of(lost_process(ranks), log.run_dir))
+            log.emit(failure_of(lost_process_error(ranks), log.run_dir))
         else:
             ranks.announce_stop()
             log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
@@ -239,7 +239,7 @@ def _with_destination(request: RunRequest, backup: BackupInfo | None, ranks: Ran
         ):
             log.emit(WarningRaised(taken.message, "To replace it, choose that when you start, or add --overwrite."))
     destination = ranks.from_main(resolved.output.destination)
-    config = without_lacking_parts(request.config, found_model(request.config))
+    config = without_lacking_parts(request.config, kind_of_model(request.config))
     return replace(request, config=replace_value(config, PATH, destination))
 
 

@@ -74,7 +74,7 @@ def end(run: PreparedRun, outcome: LoopOutcome) -> None:
     counters = run.training.counters
     backup = _last_backup(run) if run.setup.config.backup.at_end else None
     best = _best_model(run)
-    with _alone_at(from_root(run.setup.config.output.destination), run.setup.log):
+    with _wait_for_other_runs(from_root(run.setup.config.output.destination), run.setup.log):
         result = _save_result(run.setup, run.callbacks.saving, counters, best)
     finish_recipe(run.setup, result, step=counters.step)
     steps = count(counters.step, "step")
@@ -222,7 +222,7 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, be
 
 
 @contextmanager
-def _alone_at(destination: Path, log: EventLog) -> Iterator[None]:
+def _wait_for_other_runs(destination: Path, log: EventLog) -> Iterator[None]:
     """Wait while another run of this user writes its result to a place, so that each finds what the one before wrote.
 
     Without that, the model of a run that ends at the same time would be replaced. Not being able to lock changes

@@ -14,7 +14,7 @@ from modules.system.errors import DarkroomError
 from modules.system.ranks import Rank
 from trainer.commands import CommandDesk, StopAgreed, StopRequested
 from trainer.events import Event, PhaseChanged
-from trainer.ranks import ALONE, LostProcessError, Ranks, lost_process
+from trainer.ranks import ALONE, LostProcessError, Ranks, lost_process_error
 from trainer.step.failures import explain
 
 Task = Callable[[Any], Any]
@@ -70,7 +70,7 @@ class Meeting:
                 self._take_part()
                 continue
             if result.fails:
-                raise lost_process(self._ranks)
+                raise lost_process_error(self._ranks)
             if result.stops:
                 raise StopAgreed
             return result.ends > 0
@@ -180,6 +180,6 @@ class _FailureText:
         raise DarkroomError(self._message, advice=self._advice)
 
 
-def alone(desk: CommandDesk) -> Meeting:
+def meeting_of_one(desk: CommandDesk) -> Meeting:
     """Return the meeting of a run of a single process, which carries out each task by itself."""
     return Meeting(ALONE, desk=desk, emit=lambda event: None)

@@ -90,7 +90,7 @@ class PageServer:
         if certificate is not None:
             certificate.require_valid()
         scheme = "http" if certificate is None else "https"
-        self._socket = _bound(host, port)
+        self._socket = _bind(host, port)
         self.port = int(self._socket.getsockname()[1])
         self.access: Access = replace(access_for(host, self.port, token), scheme=scheme)
         shown = _own_address() if host in _ANYWHERE else host
@@ -135,7 +135,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)

@@ -89,7 +89,7 @@ def _facts_of(event: events.Event, run_dir: Path) -> Shown:
     return {"kind": ""} if make is None else make(event, run_dir)
 
 
-def _started(event: events.RunStarted, _run_dir: Path) -> Shown:
+def _start(event: events.RunStarted, _run_dir: Path) -> Shown:
     return {"kind": "started", "first": event.first_step, "total": event.total_steps}
 
 
@@ -132,7 +132,7 @@ def _end(event: events.RunFinished | events.RunFailed, _run_dir: Path) -> Shown:
 
 
 _SHOWN: dict[type, Callable[[Any, Path], Shown]] = {
-    events.RunStarted: _started,
+    events.RunStarted: _start,
     events.PhaseChanged: _phase,
     events.StepFinished: _step,
     events.ValidationFinished: _validation,

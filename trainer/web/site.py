@@ -128,14 +128,14 @@ class Site:
         return response
 
     def _start(self, _request: Request, body: Mapping[str, Any]) -> Any:
-        return _said(actions.start(self._queue, self._runs, str(body.get("preset"))))
+        return _as_message(actions.start(self._queue, self._runs, str(body.get("preset"))))
 
     def _change_queue(self, _request: Request, body: Mapping[str, Any]) -> Any:
         match body:
             case {"action": "run"}:
-                return _said(actions.run_queue(self._queue))
+                return _as_message(actions.run_queue(self._queue))
             case {"action": str(action), "number": int(number)}:
-                return _said(actions.change_queue(self._queue, action, number))
+                return _as_message(actions.change_queue(self._queue, action, number))
             case _:
                 raise DarkroomError("The request is not valid.", advice="Load the page again.")
 
@@ -143,14 +143,14 @@ class Site:
         run_dir = self._run_of(request)
         match body.get("command"):
             case "follow":
-                return _said(actions.follow(run_dir))
+                return _as_message(actions.follow(run_dir))
             case "resume_run":
-                return _said(actions.resume(run_dir, self._runs))
+                return _as_message(actions.resume(run_dir, self._runs))
             case name:
-                return _said(actions.command(run_dir, str(name)))
+                return _as_message(actions.command(run_dir, str(name)))
 
     def _choose(self, request: Request, body: Mapping[str, Any]) -> Any:
-        return _said(actions.choose(request_of(self._run_of(request), request.path_params["name"]), body))
+        return _as_message(actions.choose(request_of(self._run_of(request), request.path_params["name"]), body))
 
     def _run_of(self, request: Request) -> Path:
         return self._run_dir(str(request.path_params["run"]))
@@ -205,19 +205,19 @@ def _image(path: Path | None, *, is_small: bool = False) -> Response:
     return Response(buffer.getvalue(), media_type="image/jpeg", headers=_IMAGES_KEPT)
 
 
-def _said(message: str) -> Mapping[str, str]:
+def _as_message(message: str) -> Mapping[str, str]:
     return {"message": message}
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
-    return JSONResponse(_said(str(error)), 409)
+    return JSONResponse(_as_message(str(error)), 409)
 
 
 async def _report(_request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
-    return JSONResponse(_said(" ".join(describe_file_error(error))), 500)
+    return JSONResponse(_as_message(" ".join(describe_file_error(error))), 500)
 
 
 async def _answer_not_found(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse(_said(error.detail), error.status_code)
+    return JSONResponse(_as_message(error.detail), error.status_code)
