@@ -35,7 +35,7 @@ class PipError(Exception):
         self.reason = reason
 
 
-class Reading:
+class OutputReader:
     """Summarizes pip's output lines as a phrase about its progress, and as a share.
 
     pip does not report how many packages it will download: `num_wanted` at least, and one more than so far.
@@ -116,7 +116,7 @@ def run_pip(
     """
     log.write(f"$ {' '.join(command)}\n")
     log.flush()
-    reading, had, errors = Reading(num_wanted), count_packages(), []
+    reading, had, errors = OutputReader(num_wanted), count_packages(), []
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -61,7 +61,7 @@ class Ranks(Protocol):
         ...
 
     def copy_from_main(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace tensors by the main process's."""
+        """Replace the values of tensors by the main process's."""
         ...
 
     def from_main(self, value: T) -> T:
@@ -89,7 +89,7 @@ class Ranks(Protocol):
         ...
 
     def reason_of(self, error: BaseException) -> BaseException:
-        """Return the error, or LostProcessError in place of one in one of torch's collectives after a lost process."""
+        """Return the error, or a LostProcessError if a collective of torch failed because a process was lost."""
         ...
 
     def close(self) -> None:

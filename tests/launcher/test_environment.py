@@ -9,7 +9,7 @@ from launcher import environment, fix_commands, interpreter
 from launcher.fix_commands import Machine
 from launcher.interpreter import Interpreter
 from launcher.messages import Failure, Sentence
-from launcher.pip_run import Reading
+from launcher.pip_run import OutputReader
 from launcher.progress import Progress
 
 APT = Machine("apt-get", is_root=False)
@@ -98,7 +98,7 @@ def test_commands_for_the_systems_own_python(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_reading_the_output_of_pip() -> None:
-    reading = Reading()
+    reading = OutputReader()
     assert (reading.state(0), reading.share(0)) == ("Resolving packages", 0.0)
     lines = [
         "Collecting torch==2.13.0",
@@ -128,7 +128,7 @@ def test_reading_the_output_of_pip() -> None:
 
 
 def test_packages_that_are_collected_first_count_once_they_are_downloaded() -> None:
-    reading = Reading(2)
+    reading = OutputReader(2)
     for name in ("alpha", "beta", "gamma"):
         reading.take(f"Collecting {name}")
         reading.take(f"  Downloading {name}-1.0-py3-none-any.whl.metadata (30 kB)")

@@ -27,7 +27,7 @@ from trainer import phases
 from trainer.commands import Command, Stop
 from trainer.events import CacheProgress, Event, SampleReady
 from trainer.run import model
-from trainer.run.reading import Reading
+from trainer.run.reading import PartReader
 
 LARGE, DENOISER = "text_encoder_2", "transformer"
 PROMPT = {"prompt": "a disc", "width_px": 32, "height_px": 32, "steps": 1}
@@ -65,8 +65,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, noted)
 
-    note(Reading, "parts", lambda self, *names: f"read {' '.join(sorted(names))}")
-    note(Reading, "again", lambda self, name: f"read {name} again")
+    note(PartReader, "parts", lambda self, *names: f"read {' '.join(sorted(names))}")
+    note(PartReader, "again", lambda self, name: f"read {name} again")
     note(Placement, "enter", lambda self, phase: phase)
     note(Placement, "add_part", lambda self, name, _: f"place {name}, {LARGE} {self.device_of(LARGE)}")
     return seen

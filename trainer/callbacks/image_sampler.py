@@ -45,7 +45,7 @@ from trainer.step.precision import Precision
 
 @dataclass(frozen=True, eq=False)
 class SampledModel:
-    """The model as samples see it, where it differs from the one in training.
+    """The model that samples are generated with, if it differs from the model in training.
 
     In the context of `active()`, within the phase of denoising, the denoiser has the weights of samples. `family` has
     their noise process and scheduler config.

@@ -42,7 +42,7 @@ class CausesOfSlowness(Protocol):
 class EarlierPace:
     """The pace of an earlier run with the same settings: its name, and the seconds of a step.
 
-    `changes` is what changed since, as a sentence, `likely` the likely cause among it; empty where there is only one.
+    `changes` is a sentence about what changed since, `likely` one about the likely cause; empty if only one thing did.
     """
 
     name: str
@@ -81,17 +81,17 @@ class Pace:
         return _is_much_slower(self.low, usual.low, times) and _is_much_slower(self.high, usual.high, times)
 
     def or_faster(self, one: Pace, other: Pace) -> Pace:
-        """Return this pace, or, value by value, the slower of two others where both are faster."""
+        """Return this pace; each of its values is replaced by the slower one of two others if both are faster."""
         return Pace(*(min(s, max(a, b)) for s, a, b in zip(astuple(self), astuple(one), astuple(other), strict=True)))
 
 
 class PaceWatch:
-    """Compares the time of steps to the time of the run's own fastest ones, and of an earlier run's.
+    """Compares the time of steps to the time of the run's own fastest steps, and to an earlier run's.
 
-    It compares windows of 50 steps, or of a minute's steps if these are fewer. In a slow one both the faster and the
-    slower steps take longer than in any two windows before: images of several sizes, which come in random numbers,
-    change only one of them, and single slow steps change neither. A warning needs two slow windows in a row, and
-    another one that the run was fast again in between. It also measures memory, at each window.
+    It compares windows of 50 steps, or of a minute's steps if these are fewer. In a slow window both the faster and the
+    slower steps take longer than in any two windows before: a random mix of image sizes changes only one of the two,
+    and single slow steps change neither. A warning requires two slow windows in a row; a further warning also requires
+    that the run was fast again in between. It also measures memory, at each window.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Outputs that a run does not depend on: a write that fails is a warning. And writes that a dry run discards."""
+"""Outputs that a run does not depend on, whose failed writes are warnings; and writes that a dry run discards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("darkroom.run")
 class SideOutput:
     """An output without which a run continues: samples, logs for other programs, intermediate saves.
 
-    The first failure is a warning, and so is the first one after a success; those between are only in the log.
+    The first failure is a warning, and so is the first one after a success; other failures are only in the log.
     """
 
     def __init__(self, name: str, place: Path, emit: Callable[[Event], None]) -> None:

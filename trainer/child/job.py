@@ -31,7 +31,7 @@ def start_job(arguments: Sequence[str], *, spawn: Spawn = spawn_trainer) -> Chil
 
 
 def send_job(request: str, *, spawn: Spawn = spawn_trainer) -> ChildJob:
-    """Start the job of a request, a line of JSON (`trainer.jobs.spec.request_line`), likewise. Raises OSError."""
+    """Start the job of a request (`trainer.jobs.spec.request_line`), as `start_job` does. Raises OSError."""
     child = start_job(("job",), spawn=spawn)
     child.send_line(request)
     return child

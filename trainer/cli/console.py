@@ -165,7 +165,7 @@ class Meter:
 
     @contextmanager
     def _if_open(self) -> Iterator[None]:
-        """Give up the stream once it cannot be written."""
+        """Show nothing more once the stream cannot be written."""
         try:
             yield
         except OSError:

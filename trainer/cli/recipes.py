@@ -1,4 +1,4 @@
-"""train --recipe: a run repeated from its recipe, what differs before it, and whether its result is bit-equal."""
+"""train --recipe: repeats a run from its recipe, and reports the differences before it and those of its result."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def require_models(recipe: Recipe, config: Config) -> None:
 
 
 def _explain(recipe: Recipe, repeated: Recipe) -> Iterable[str]:
-    """Yield why the result of a repetition is another one: the tensors that differ, and everything else."""
+    """Yield the explanation of a result that is not equal: the tensors that differ, and all other differences."""
     assert recipe.result is not None
     assert repeated.result is not None
     yield f"The result {repeated.result.path} is not bit-equal to the recipe's."

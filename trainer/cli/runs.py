@@ -49,7 +49,7 @@ from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
 
 _LAUNCHER = "TORCHELASTIC_RUN_ID"
-STOPPED_UNDER_LAUNCHER = 0  # torchrun takes anything else for a failure, and would start the run again
+STOPPED_UNDER_LAUNCHER = 0  # torchrun treats any other code as a failure, and would start the run again
 
 
 RunPath = Annotated[
@@ -191,7 +191,7 @@ def _train(settings: TrainSettings) -> int:
 
 
 def _repeat(settings: TrainSettings) -> int:
-    """Repeat a recipe. What would make another run of it, or replace a result, is refused."""
+    """Repeat a recipe. Options that would change the run, or replace a result, are refused."""
     others = {
         "a config": settings.config,
         "--preset": settings.preset,

@@ -149,7 +149,7 @@ class Caches:
     def _encode(
         self, jobs: Collection[EncodingJob], what: str, *, threads: int, needed_label: str = ""
     ) -> list[EntryResult]:
-        """Encode the missing ones of images and report it.
+        """Encode the images that have no entry, and report it.
 
         With `needed_label`, which names one of them, a broken image ends the run.
         """

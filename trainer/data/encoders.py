@@ -25,9 +25,9 @@ _GPU_BATCH_SIZE = 8  # images that are moved and written together; their latents
 class Encoders:
     """The encoders of a run; captions are encoded under its `autocast()`.
 
-    The last bits of an image's latents would depend on the batch, so the family encodes each image of one alone. Those
-    of a caption's states depend on the size of the batch, but not on what else is in it: so all batches of captions
-    have the same size, whatever is missing from the cache.
+    The last bits of an image's latents would depend on its batch, so the family encodes each image of a batch alone.
+    The last bits of a caption's states depend on the size of the batch, but not on the other captions in it: so all
+    batches of captions have the same size, whatever is missing from the cache.
     """
 
     family: ModelFamily

@@ -26,7 +26,7 @@ def hub_cache_dir(config: Config) -> Path:
 def with_local_folders(config: Config) -> Config:
     """Return a config in which the concepts on the hub have their local folders, as far as they are downloaded.
 
-    Those without a name are called by their repository.
+    A concept without a name gets the name of its repository.
     """
     if not hub_datasets(config):
         return config

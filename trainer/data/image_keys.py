@@ -28,9 +28,9 @@ _AT_ONCE = 5000  # images
 
 @dataclass(frozen=True, slots=True)
 class ToEncode:
-    """Examples of which entries may be missing: their numbers, and how many entries of each are.
+    """Examples that may lack cache entries: their numbers, and how many entries each of them lacks.
 
-    Of an image whose digest is not known yet, all count as missing.
+    All entries of an image whose digest is not known yet count as missing.
     """
 
     numbers: Sequence[int]

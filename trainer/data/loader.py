@@ -52,10 +52,9 @@ class RejectedImages:
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """A version of an image, and what is read ahead of time.
+    """A version of an image with the data that is read ahead of time.
 
-    That is its latents, its mask, its further inputs of the model in their order, its rejected image and the image
-    itself.
+    It is read on a loader thread: latents, mask, further inputs of the model in their order, rejected image and pixels.
     """
 
     version: ImageVersion
@@ -73,7 +72,7 @@ class _Image:
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The captions of a micro-batch, and what is read of their embeddings ahead of time."""
+    """The captions of a micro-batch, with the embeddings that are read ahead of time."""
 
     drawn: tuple[DrawnCaption, ...]
     read: tuple[ReadCaption, ...]

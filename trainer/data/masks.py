@@ -1,6 +1,6 @@
 """The masks of a batch and the weights that follow from them: read on a loader thread, or from their cache.
 
-The keys of that cache, and filling it, are here, too.
+The keys of the cache are here, too, and the function that fills it.
 """
 
 from __future__ import annotations

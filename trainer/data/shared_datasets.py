@@ -89,7 +89,7 @@ def share_datasets(ranks: Ranks, config: Config, scan: Callable[[], Datasets]) -
 def up_to_date_in_all(
     datasets: Datasets, ranks: Ranks, config: Config, emit: Callable[[Event], None], check: Callable[[], None]
 ) -> Datasets:
-    """Return the datasets of `up_to_date`; of several processes the main one looks, and scans if files have changed."""
+    """Return the datasets of `up_to_date`. Of several processes the main one looks, and scans if files have changed."""
     if ranks.rank.is_alone:
         return up_to_date(datasets, emit, check)
     if ranks.from_main(ranks.rank.is_main and is_current(datasets, emit)):
@@ -179,7 +179,7 @@ def _map(file: Path, rank: Rank, config: Config, outline: _Outline) -> Datasets:
 
 
 def _require_caches(config: Config, file_of_main: Path | None, rank: Rank) -> None:
-    """Raise DarkroomError if this machine has not the caches of the first one, of which each fills a share."""
+    """Raise DarkroomError if this machine does not share the cache folder of the first one: each fills a part of it."""
     data, folder = data_in_use(config), cache_folder(config)
     if folder is None or file_of_main is None or not (data.latent_cache or data.text_cache):
         return

@@ -82,7 +82,7 @@ class CheckpointSettings(Section):
 
 
 def strengths_in(text: str) -> tuple[float, ...]:
-    """Return the strengths in a text, each once, in order. Raises DarkroomError for none, too many, or a bad one."""
+    """Return the strengths in a text, each once, in order. Raises DarkroomError for no, too many or bad strengths."""
     strengths = tuple(sorted(set(numbers(text, "Strengths"))))
     if not 1 <= len(strengths) <= MAX_STRENGTHS:
         raise DarkroomError(

@@ -28,7 +28,10 @@ _RANGE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AxisValue:
-    """A value of an axis: its label, and what it makes of an image; `is_first` for one that other axes build on."""
+    """A value of an axis: its label, and `apply(cell)`, which returns the image with this value.
+
+    `is_first`: it is applied before the value of the other axis, which builds on it.
+    """
 
     label: str
     apply: Callable[[Cell], Cell]
@@ -45,7 +48,7 @@ class AxisSpec:
 
 
 def grid_values(name: str, text: str, request: SampleRequest) -> Sequence[AxisValue]:
-    """Return the values of an axis. Raises DarkroomError for an unknown axis, for none, and for a bad value."""
+    """Return the values of an axis. Raises DarkroomError for an unknown axis, without values, and for a bad value."""
     if name not in AXES:
         raise DarkroomError(f"There is no axis {name!r}.", advice=f"The axes are: {', '.join(AXES)}.")
     values = AXES[name].values(text, request)

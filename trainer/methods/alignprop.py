@@ -44,8 +44,8 @@ class RewardLoss:
 
 @dataclass(frozen=True, slots=True)
 class ControlWords:
-    """Words before the prompts of scored images: the reward is that with the positive minus that with the negative
-    ones (SRPO, Shen et al. 2025, arXiv 2509.06942, section 3.2). Without any words it is the plain one.
+    """Words put before the prompts of scored images: the reward is the score with the positive words minus the score
+    with the negative ones (SRPO, Shen et al. 2025, arXiv 2509.06942, section 3.2). Without words it is the plain score.
     """
 
     positive: str = ""

@@ -20,10 +20,10 @@ _DECAY = 0.9  # of the average of the gaps, per step
 
 @dataclass(eq=False)
 class AutomaticBeta:
-    """The beta of a step: that at which the recent mean difference of a pair's errors has the margin `target`.
+    """The beta of a step: with it the recent mean gap between the errors of a pair gives the margin `target`.
 
-    It is at most `highest`, which it is before the model has moved. The average is read from the device once per step;
-    of several processes all have the same.
+    It is at most `highest`, its value before the model has moved. The average is read from the device once per step,
+    and is the same in all processes.
     """
 
     target: float

@@ -197,8 +197,8 @@ def pair_losses(
     The reference comes first, so that no graph through the trained weights is alive while they are exchanged. It
     predicts the same whole batch, so that an untrained adapter has exactly the reference's errors.
 
-    The path of a flow model from a noise to its image is nearly straight, so the latents in between are close to their
-    interpolation, closer than to one of the image with any other noise (Lu et al. 2026, arXiv 2605.09433, section 4).
+    The path of a flow model from a noise to its image is nearly straight, so the latents in between are closer to the
+    interpolation of these two than to one with any other noise (Lu et al. 2026, arXiv 2605.09433, section 4).
     """
     family, process, num_pairs = context.family, context.family.process, len(pairs.chosen_BCHW)
     timesteps_B, noise = noising.draw(pairs.chosen_BCHW, pairs.position, context)

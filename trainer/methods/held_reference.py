@@ -1,4 +1,4 @@
-"""The reference that a method holds the model at: the original model, or a copy refreshed every so many steps.
+"""The reference that a method compares the model with: the original model, or a copy that is refreshed at intervals.
 
 DiffusionNFT also samples with such a copy.
 """
@@ -20,7 +20,7 @@ _PREFIX = "reference."
 
 @dataclass(eq=False)
 class HeldReference:
-    """With `refresh_every` above 0 a copy of the trained weights, refreshed after so many steps; else the original.
+    """A copy of the trained weights that is refreshed after `refresh_every` steps; with 0 the original model.
 
     The first copy is the model as the run begins. `decay(step)` is the share of its former values that it keeps when it
     is refreshed before a step. The copy is part of the method's state, and its tensors are in the order of the trained

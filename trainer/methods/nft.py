@@ -43,7 +43,7 @@ class NegativeAware:
     shares_noise: bool = False
 
     def prepare(self, context: StepContext) -> None:
-        """Raise DarkroomError if a prediction of the model leaves the image open."""
+        """Raise DarkroomError if the image does not follow from a prediction of the model."""
         require_predicted_images(context.family.process)
 
     def before_step(self, policy: ForwardPolicy, batches: Sequence[PolicyBatch], context: StepContext) -> None:
@@ -93,7 +93,7 @@ class AdvantageWeighted:
 
 
 def require_predicted_images(process: NoiseProcess) -> None:
-    """Raise DarkroomError for a process at whose last timestep a prediction leaves the image open."""
+    """Raise DarkroomError for a process at whose last timestep the image does not follow from a prediction."""
     last = torch.tensor([process.num_timesteps - 1])
     if process.prediction_type == "epsilon" and not process.snr(last).all():
         raise DarkroomError(

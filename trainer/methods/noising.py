@@ -55,7 +55,7 @@ def position_of(batch: Batch) -> BatchPosition:
 
 
 def size_shift(process: NoiseProcess, clean_BCHW: torch.Tensor, spec: FamilySpec) -> float:
-    """Return the factor of the dynamic shift for images with these latents."""
+    """Return the factor of the dynamic timestep shift for images with latents of this size."""
     height_px, width_px = map(spec.latents.px, clean_BCHW.shape[-2:])
     return process.spec.size_shift(width_px=width_px, height_px=height_px, own_px=spec.default_resolution_px)
 

@@ -1,7 +1,8 @@
 """Online DPO: the model samples, the best and the worst of each prompt become a pair, and it learns to prefer the best.
 
 For an accumulation group of the loader, pairs are sampled (`image_pairs.py`, `step_pairs.py`). Several optimizer steps
-then train on them; a micro-batch has the pairs of one batch of the loader. What has no best and worst is left out.
+then train on them; a micro-batch has the pairs of one batch of the loader. Prompts without a best and a worst image are
+left out.
 """
 
 from __future__ import annotations

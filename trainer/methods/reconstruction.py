@@ -75,7 +75,7 @@ class ReconstructionMethod:
 
 
 def _noise(batch: Batch, latents_BCHW: torch.Tensor, context: StepContext) -> torch.Tensor:
-    """Return the noise of the samples' latents: of each a function of the seed, the step and its place in the group."""
+    """Return the noise of the latents: for each sample a function of the seed, the step and its place in the group."""
     places = range(batch.group_start, batch.group_start + batch.num_samples)
     generators = (generator_for(context.run_seed, "posterior", batch.step, place) for place in places)
     noise = [torch.randn(latents_BCHW.shape[1:], generator=generator) for generator in generators]

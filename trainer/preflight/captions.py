@@ -207,17 +207,17 @@ def _long_ones(
 _MAX_CHARS_OF_NAME = 200
 
 
-def problems_of_words(config: Config, *, is_new: bool) -> Iterator[Problem]:
+def problems_of_embeddings(config: Config, *, is_new: bool) -> Iterator[Problem]:
     """Yield problems with the placeholders and files of embeddings; a resumed run has its own copies of the files."""
     if not embeddings_in_use(config):
         return
-    yield from _existing_words(config)
+    yield from _existing_tokens(config)
     for index, word in enumerate(config.embeddings.words):
         if word.file.strip() and is_new:
             yield from _file(word.file.strip(), f"embeddings.words.{index}.file")
 
 
-def _existing_words(config: Config) -> Iterator[Problem]:
+def _existing_tokens(config: Config) -> Iterator[Problem]:
     """Yield a warning for each placeholder that is a single token of the vocabulary."""
     try:
         tokenizer = read_tokenizer(config)

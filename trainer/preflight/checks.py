@@ -25,7 +25,7 @@ from trainer.preflight.budget import describe_memory, trained_parts
 from trainer.preflight.captions import (
     CaptionsReport,
     problems_of_caption_settings,
-    problems_of_words,
+    problems_of_embeddings,
     report_on_captions,
 )
 from trainer.preflight.companions import problems_of_companions
@@ -118,7 +118,7 @@ def check(
     problems += problems_of_sample_sides(config)
     start_copy = existing_start_copy(run_dir) if run_dir is not None else None
     problems += problems_of_start(config, has_copy=None if is_new else start_copy is not None)
-    problems += problems_of_words(config, is_new=is_new)
+    problems += problems_of_embeddings(config, is_new=is_new)
     problems += problems_of_prediction(config, model)
     approved = approved_hashes() if approved_code is None else approved_code
     # The rules of the settings have already reported an invalid function name.

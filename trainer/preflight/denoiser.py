@@ -40,7 +40,7 @@ def denoiser_config(config: Config) -> Mapping[str, Any]:
 
 
 def problems_of_distilled(config: Config) -> Iterator[Problem]:
-    """Yield a warning about a distilled model that is trained directly, or is sampled as one that is not."""
+    """Yield a warning about a distilled model that is trained directly, or sampled as if it were not distilled."""
     distilled = config.family.distilled
     if distilled is None or not uses_denoiser(config):
         return

@@ -34,7 +34,7 @@ class Machine:
 def this_machine(config: Config | None = None) -> Machine:
     """Return this machine, with the GPU that a config trains on and the disk of its model downloads.
 
-    Asks the driver, which may take its time.
+    Queries the driver, which may take seconds.
     """
     config = config or Config()
     device = first_device(config)

@@ -1,7 +1,7 @@
 """The settings that a run can change to need less memory, or less time: the only list of them.
 
-A `Choice` is a setting with its options, from the one that needs most memory to the one that needs least. Options keep
-what is trained, and on what. `sacrifices` are the changes that do not.
+A `Choice` is a setting with its options, from the one that needs most memory to the one that needs least. With every
+option the run trains the same weights on the same images; `sacrifices` are the changes without that guarantee.
 """
 
 from __future__ import annotations

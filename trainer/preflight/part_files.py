@@ -67,7 +67,7 @@ def problems_of_part_files(config: Config) -> Iterator[Problem]:
 def with_stored_bytes(
     config: Config, part: PartSpec, chosen: ChosenFormat, settings: Mapping[str, Any]
 ) -> ChosenFormat | None:
-    """Return the format of a part, if a file has stored it with the bytes of its layers; other formats unchanged.
+    """Return the format of a part with the bytes of its layers, if a file stores them in it; other formats unchanged.
 
     None where the file cannot be read. `settings` is the part's config.
     """

@@ -31,7 +31,7 @@ ESTIMATING = "estimating memory"
 
 _MOST_SECONDS = 300  # of a trace on a busy machine; usually it takes 10
 _POLL_SECONDS = 0.1
-# The files of shapes that were traced together in vain: the next estimates of the same model need not try again.
+# The files of shapes whose common trace has failed: later estimates of the same model need not try again.
 _failed: set[frozenset[Path]] = set()
 _tracing = threading.Lock()
 
@@ -80,7 +80,7 @@ def _trace_missing(
         trace_in_child(spec, missing, progress)
         known = recordings_of(spec, configs)
     if unknown := [name for name in missing if name not in known]:
-        _failed.add(files)  # and not each of them: a trace ends at the first part that fails
+        _failed.add(files)  # as one set: a trace ends at the first part that fails, so the others may be fine
         raise ValueError(f"The memory of {', '.join(unknown)} could not be estimated.")
     return known
 
@@ -97,7 +97,7 @@ def _one_at_a_time(progress: Progress) -> Iterator[None]:
 
 
 def trace_in_child(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]], progress: Progress) -> None:
-    """Trace the passes of these parts in another process, which needs torch, and wait until it has kept them."""
+    """Trace the passes of these parts in another process, because that needs torch, and wait until they are stored."""
     request = json.dumps({"family": spec.name, "variant": spec.variant, "configs": configs})
     try:
         child = spawn_python(["-m", "modules.estimate.tracing"], subprocess.PIPE)

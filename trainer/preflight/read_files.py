@@ -1,4 +1,4 @@
-"""The files besides images that a run reads and that decide its result: its models, adapters and code."""
+"""The files that a run reads and that decide its result, apart from images: its models, adapters and code."""
 
 from __future__ import annotations
 

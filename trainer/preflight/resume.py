@@ -55,7 +55,7 @@ def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
 
 
 def problems_of_other_runs(config: Config, run_dir: Path | None) -> Iterator[Problem]:
-    """Yield the runs that train in the config's workspace at the moment: an error for the run that is to be resumed.
+    """Yield the runs that train in the config's workspace at the moment: an error if the run to resume is among them.
 
     `run_dir` is the folder of that run; None for a new run.
     """

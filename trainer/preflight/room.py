@@ -1,8 +1,8 @@
-"""The decisions of a run at its start by the free memory and the estimate.
+"""Two decisions at the start of a run, by the free memory and the estimate.
 
-The parts that stay on the training device in phases that do not need them: moving a part out and in again for each
-sample takes longer than the sample's own work on a card that has room for it. And the blocks that the gradient
-checkpointing "auto" recomputes, as few as fit.
+First, the parts that stay on the training device in phases that do not need them: on a card with enough room, moving a
+part out and in again for each sample would take longer than the sample itself. Second, the blocks that the gradient
+checkpointing "auto" recomputes: as few as possible.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a LoRA is trained: by its subject and its number of images; and runs that are far too short or too long."""
+"""The length of a LoRA run by its subject and its number of images, and warnings about far too short or long runs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def read_tokenizer(config: Config) -> Any:
 
 
 def counting_tokenizer(config: Config) -> Any | None:
-    """Return the same, or None while the tokenizer comes with a base model that is not on this machine yet."""
+    """Return `read_tokenizer`'s tokenizer; None if it comes with a base model that is not on this machine yet."""
     if not config.family.text.ships_vocabulary and tokenizer_folder(config) is None:
         return None
     return read_tokenizer(config)

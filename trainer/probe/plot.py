@@ -1,4 +1,4 @@
-"""The plots of a probe: what they show, and as PNGs, drawn with Pillow. The window draws them, too."""
+"""The plots of a probe: their contents, which the window draws, and PNGs of them, drawn with Pillow."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class ProbeRequest:
 
 
 def probe(request: ProbeRequest, job: Job) -> JobFinished:
-    """Measure what is asked for, and write `points.json` and the plots. Raises DarkroomError, StopRequested.
+    """Measure what is requested, and write `points.json` and the plots. Raises DarkroomError, StopRequested.
 
     The trials are in a folder next to the results that is removed at the end. Nothing else of the config is touched,
     except that its caches are filled.
@@ -216,7 +216,7 @@ def _check(request: ProbeRequest, job: Job) -> None:
 
 
 def _ends(request: ProbeRequest) -> tuple[float, float]:
-    """Return the ends of the sweep: as asked for, or two powers of ten below and above the usual rates."""
+    """Return the ends of the sweep: the requested ones, or two powers of ten below and above the usual rates."""
     training = request.config.training
     usual = optimizer_spec(training.optimizer).rates
     span = usual.full if training.trains in ("full", "vae") else usual.adapter

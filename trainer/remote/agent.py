@@ -74,7 +74,7 @@ class Agent:
         return {"cards": cards, "reason": "the driver lists none"}, b""
 
     def missing(self, _body: bytes, digests: list[str]) -> tuple[Any, bytes]:
-        """Return which contents are not there, with the bytes that were sent of each, and the room on the disk."""
+        """Return the digests of missing contents with the bytes sent of each so far, and the free bytes on the disk."""
         found = {}
         for digest in digests:
             if not self._place(digest).exists():
@@ -150,9 +150,9 @@ class Agent:
     def start(
         self, _body: bytes, job: str, arguments: list[str], cwd: str, environment: dict[str, str], again: bool
     ) -> tuple[Any, bytes]:
-        """Start the training of a job, which outlives this connection. It holds a lock as long as it lives.
+        """Start the training of a job, in a process that outlives this connection and holds a lock until it ends.
 
-        One that was started already, before the connection was lost, is only started `again`.
+        A job that was started before, by a request whose answer was lost, is started once more only with `again`.
         """
         folder = self._jobs / job
         if (folder / LIVE).exists() and not again:

@@ -51,7 +51,7 @@ class ConnectionLostError(Exception):
 
 
 class GoneError(DarkroomError):
-    """A file that is not there any more, as one that was renamed or removed since it was listed."""
+    """A file does not exist any more: it was renamed or removed since it was listed."""
 
 
 class Connection:
@@ -162,10 +162,10 @@ class Connection:
 def printed_by(
     connection: Connection, code: str, *, names: Collection[str] = (), python: str = "", folder: str = "/"
 ) -> Any:
-    """Return the last JSON object with these names that Python code prints there; None for none, as after an error.
+    """Return the last JSON object with these names that Python code prints there; None without one, as after an error.
 
-    Programs print warnings, too. `python` is another Python than the connection's. Raises ConnectionLostError,
-    DarkroomError.
+    Other lines, such as warnings, are ignored. `python` is another Python than the connection's. Raises
+    ConnectionLostError, DarkroomError.
     """
     arguments = [python or connection.facts["python"], "-s", "-c", code]
     printed = connection.call("command", arguments=arguments, cwd=folder, seconds=_SECONDS)[1]

@@ -16,10 +16,10 @@ _MAX_CHARS = 300
 
 
 def end_machine(connection: Connection, job: str, ending: Event) -> WarningRaised | None:
-    """End a machine after a run whose files are all here, and return what speaks against it, if anything.
+    """End a machine after a run whose files are all here; return a warning if it keeps running, or its command failed.
 
-    A command may end the connection. Nothing is done after a run that failed or was stopped, whose backups are there,
-    nor while other runs train there or wait for it in the queue.
+    A command may end the connection. The machine is not ended after a run that failed or was stopped, because its
+    backups are there, nor, without a warning, while other runs train there or wait for it in the queue.
     """
     remote = RemotesFile().current(connection.remote)
     if not remote.is_ended_after_runs:

@@ -32,7 +32,7 @@ Translate = Callable[[str], str]
 
 
 class RunFiles:
-    """The files of a run: here in its folder, and there."""
+    """The files of a run in its folder on this machine and on the other one."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class RunFiles:
         return list(self._connection.call("files", folder=self._there, without=list(without))[0])
 
     def _fetch(self, there: str, size: int, mtime_ns: int, here: Path, *, is_result: bool = False) -> bool:
-        """Fetch the first bytes of a file, from where an earlier connection has ended, and return whether it is here.
+        """Fetch the first `size` bytes of a file, from where an earlier connection ended; return whether they are here.
 
-        It is not if it is being written anew; a result is complete, and raises DarkroomError.
+        False if the file is being rewritten there; for a result, which is complete, that raises DarkroomError.
         """
         make_folder(here.parent)
         part = here.with_name(f".{here.name}.{mtime_ns:x}.{size:x}")
@@ -136,7 +136,7 @@ class RunFiles:
         return True
 
     def _read(self, there: str, size: int, part: Path) -> None:
-        """Append what is missing of a file to its part here."""
+        """Append the missing bytes of a file to its part here."""
         offset = part.stat().st_size if part.exists() else 0
         with part.open("ab") as file:
             while offset < size:

@@ -1,4 +1,4 @@
-"""Keys of hosts, which the user accepts and a file of our own keeps, and a key pair for a user without one."""
+"""The keys of hosts that the user accepts, in a file of Darkroom's own, and a key pair for a user without one."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Connect = Callable[[Remote], Connection]
 
 
 class Line:
-    """The events and commands between a follower and its user, and whether the user has left."""
+    """Carries events from a follower to its user, and commands back; `leave` ends the following."""
 
     def __init__(self, emit: Callable[[Event], None]) -> None:
         self.emit = emit

@@ -56,7 +56,7 @@ class Remote:
 
     @property
     def is_ended_after_runs(self) -> bool:
-        """Whether something is done with it when its last run has finished."""
+        """Whether a command, or its provider, ends it when its last run has finished."""
         return bool(self.command_after or self.pod_after)
 
     @property
@@ -112,7 +112,7 @@ class RemotesFile:
             raise DarkroomError(message, advice="Rename or remove the file, and add them again.") from error
 
     def find(self, name: str) -> Remote:
-        """Return a record. Raises DarkroomError for a name that there is not."""
+        """Return a record. Raises DarkroomError for an unknown name."""
         known = self.read()
         found = next((remote for remote in known if remote.name == name), None)
         if found is None:
@@ -145,7 +145,7 @@ class RemotesFile:
             self._write((*(other for other in known if other.name != remote.name), remote))
 
     def remove(self, name: str) -> None:
-        """Remove a record. Raises DarkroomError for a name that there is not, and OSError."""
+        """Remove a record. Raises DarkroomError for an unknown name, and OSError."""
         with self._alone():
             self.find(name)
             self._write(tuple(remote for remote in self.read() if remote.name != name))

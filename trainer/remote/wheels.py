@@ -51,7 +51,7 @@ print(json.dumps({"build": build, "gpu": gpu, "conditions": {
 
 @dataclass(frozen=True, slots=True)
 class WheelDownload:
-    """How many wheels are in a folder, and which packages of extras could not be had for the machine."""
+    """The number of wheels in a folder, and the packages of extras that are not available for the machine."""
 
     num_wheels: int
     left_out: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ class _Download:
         self._present = dict[requirements.Package, requirements.InstalledPackage]()
 
     def fetch(self, lines: Sequence[str]) -> None:
-        """Download what some requirements need, and what that needs. Raises DarkroomError."""
+        """Download the packages of some requirements, and those that they require in turn. Raises DarkroomError."""
         fetched = set[str]()
         while missing := requirements.unmet_requirements(lines, self._present, self._conditions):
             wanted = dict.fromkeys(entry.requirement.partition(";")[0].strip() for entry in missing)
@@ -139,7 +139,7 @@ class _Download:
             self._fetch_only(wanted)
 
     def _fetch_only(self, lines: Iterable[str]) -> None:
-        """Download packages without what they need, and build those that have no wheel. Raises DarkroomError."""
+        """Download packages without their requirements, and build those without a wheel. Raises DarkroomError."""
         while True:
             try:
                 with tempfile.TemporaryDirectory(dir=self._folder) as new:

@@ -90,7 +90,7 @@ def parts_with_channels_last(setup: RunSetup) -> frozenset[str] | None:
 
 
 def parts_in_question(config: Config) -> frozenset[str]:
-    """Return the parts that an automatic choice is about: denoiser and VAE, as far as a training step runs them.
+    """Return the parts that an automatic choice applies to: denoiser and VAE, if a training step runs them.
 
     A VAE whose latents are cached only runs before the training: it stays as it is, so that the cached latents remain
     the same as in every other run. So does one that only decodes samples.

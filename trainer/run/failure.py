@@ -25,7 +25,7 @@ from trainer.run.setup import RunSetup
 from trainer.run_folder.backup import BackupInfo, list_backups
 from trainer.step.failures import BranchError, NotEnoughMemoryError, explain, is_fixable, is_out_of_memory
 
-_SHARE = 0.8  # of the estimate: the savings are to bring the run well below what was not enough
+_SHARE = 0.8  # of the estimate: the savings should bring the run well below the memory that was not enough
 
 logger = logging.getLogger("darkroom.run")
 
@@ -51,7 +51,7 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     if isinstance(error, LostProcessError) and run_dir is not None and not backups:
         advice = "There is no backup of this run yet: start it again."
     if isinstance(error, OSError):
-        advice = f"{advice} {_way_on(run_dir, backups)}"
+        advice = f"{advice} {_how_to_continue(run_dir, backups)}"
     if is_fixable(error):
         missing = error.name if isinstance(error, MissingModelError) else ""
         return RunFailed(
@@ -84,7 +84,7 @@ def remedy_of(error: BaseException) -> str:
     )
 
 
-def _way_on(run_dir: Path | None, backups: Sequence[BackupInfo]) -> str:
+def _how_to_continue(run_dir: Path | None, backups: Sequence[BackupInfo]) -> str:
     """Return advice for when the disk works again; `run_dir` is None for a run that has not opened its folder."""
     if run_dir is None:
         return "Then try again."

@@ -45,7 +45,7 @@ def identities_of(
         fingerprints = dict(zip(hashed, pool.map(fingerprint, hashed.values()), strict=True))
     images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
-    # It rounds otherwise. An automatic choice leaves a VAE whose latents are cached as it is.
+    # Convolutions round differently with the channels last. The automatic choice never changes a VAE with a cache.
     order = ["channels last"] if model.channels_last == "on" else []
     return EncoderIdentities(
         # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.

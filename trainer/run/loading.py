@@ -59,7 +59,7 @@ def load_run(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
         blocks=blocks,
         start_copy=start_copy,
     )
-    filling = _Filling(setup, is_local=is_local)
+    filling = _CacheFiller(setup, is_local=is_local)
     model = load_model(
         _with_seed_of(config, setup.start_weights),
         machine,
@@ -83,7 +83,7 @@ def load_run(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
 
 
 @dataclass(eq=False)
-class _Filling:
+class _CacheFiller:
     """Fills the caches of a run: before its denoiser is read, if the text encoders leave the memory, or with it."""
 
     setup: RunSetup
@@ -165,7 +165,7 @@ def _with_seed_of(config: Config, start_weights: BackupInfo | None) -> Config:
 
 
 def _report_start(setup: RunSetup, model: LoadedModel) -> None:
-    """Report what a new run leaves untrained of the adapter file that it starts from."""
+    """Report which layers of the adapter file that a new run starts from it does not train."""
     message, advice = _note_of_start(model, adapter_form(setup.config))
     if message:
         setup.log.emit(WarningRaised(message, advice))

@@ -33,7 +33,7 @@ from trainer.run.embeddings import attach_embeddings, embedding_units, fixed_emb
 from trainer.run.identities import identities_of
 from trainer.run.machine import Machine
 from trainer.run.placement import placement_of
-from trainer.run.reading import Reading, has_encoders_to_drop, load_family, readers_of_encoders
+from trainer.run.reading import PartReader, has_encoders_to_drop, load_family, readers_of_encoders
 from trainer.run.sampled_model import (
     SamplingModel,
     load_sampling_model,
@@ -68,9 +68,9 @@ class LoadedModel:
     sharded: Mapping[str, ShardedModule] = field(default_factory=dict)
     """The parts whose weights the processes of the run shard."""
     sampled: SampledModel | None = None
-    """The model as samples see it, if it differs from the one in training."""
+    """The model that samples are generated with, if it differs from the model in training."""
     measured: SampledModel | None = None
-    """The model as the images see it on which rewards are measured."""
+    """The model that the images for measuring rewards are generated with, if it differs from the model in training."""
     encoded: EncodedPrompts | None = None
     """The conditioning of the prompts of samples, where text encoders leave the memory after encoding."""
 
@@ -152,7 +152,7 @@ def load_model(
     denoiser is read. Raises DarkroomError if nothing would be trained.
     """
     quantized = quantized_parts(config)
-    read = Reading(config, quantized, on_bytes)
+    read = PartReader(config, quantized, on_bytes)
     facts, denoiser = phases.phase_facts(config), config.family.denoiser.name
     if channels_last is None:
         with_channels = (p.name for p in config.family.parts if p.role != "text_encoder")

@@ -1,4 +1,4 @@
-"""Opening the folder of a run: what a start from a backup needs, and what killed runs left there half written."""
+"""Opening the folder of a run: the checks of a start from a backup, and the removal of half-written files."""
 
 from __future__ import annotations
 

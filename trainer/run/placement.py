@@ -35,9 +35,9 @@ def placement_of(
     `may_stay` has the parts for which the device has room, by phase; `read_again` reads parts that leave the memory. A
     part that guides samples may not have been read.
     """
-    unread = frozenset(family.spec.names_of("guidance")) - _read_parts(family).keys()
+    unread = frozenset(family.spec.names_of("guidance")) - _parts_with_weights(family).keys()
     return Placement(
-        _read_parts(family),
+        _parts_with_weights(family),
         train_device=machine.train_device,
         temp_device=machine.temp_device,
         needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts) - unread,
@@ -47,8 +47,8 @@ def placement_of(
     )
 
 
-def _read_parts(family: ModelFamily) -> dict[str, nn.Module]:
-    """Return the parts whose weights were read; there is nothing to move of the others."""
+def _parts_with_weights(family: ModelFamily) -> dict[str, nn.Module]:
+    """Return the parts whose weights were read: the others have nothing to move."""
     modules = {name: part.module for name, part in family.parts.items()}
     return {name: m for name, m in modules.items() if not any(p.is_meta for p in m.parameters())}
 

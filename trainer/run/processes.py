@@ -1,4 +1,4 @@
-"""Several processes of a run: they must train the same, on the same images; the parts that are sharded among them."""
+"""Several processes of a run: the check that they train the same on the same images, and the parts that they shard."""
 
 from __future__ import annotations
 

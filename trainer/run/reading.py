@@ -155,7 +155,7 @@ def _stays_packed(quantized: QuantizedParts) -> StaysPacked:
 
 
 @dataclass(eq=False)
-class Reading:
+class PartReader:
     """Reads the parts of a run's base model; `training_adapter` is merged into the denoiser as that is read."""
 
     config: Config

@@ -1,4 +1,4 @@
-"""The model as samples see it: without the training adapter, or with the denoiser of a sampling model."""
+"""The model that samples are generated with: without the training adapter, or with a sampling model's denoiser."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def load_sampling_model(
 def place_sampled_model(
     family: ModelFamily, placement: Placement, adapter: TrainingAdapter | None, other: SamplingModel | None
 ) -> tuple[SampledModel | None, SampledModel | None]:
-    """Place what samples need besides the model, and return it as samples see it and as measurements see it.
+    """Place the weights that samples need besides the model; return the model of samples, and the one of measurements.
 
-    Both are without the training adapter; measurements have the base model's own weights. None where nothing differs
-    from the model in training.
+    Both lack the training adapter; measurements use the base model's own weights. None if nothing differs from the
+    model in training.
     """
     measured = None
     if adapter is not None:

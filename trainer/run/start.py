@@ -39,7 +39,7 @@ from trainer.step.stepper import Stepper
 
 
 def take_start_weights(setup: RunSetup, model: LoadedModel, stepper: Stepper) -> bool:
-    """Give the model the weights of another run that its run starts from; return whether there are any.
+    """Copy the weights of another run that a run starts from into its model; return whether there are any.
 
     A run that needs its original model keeps a copy of them in its folder: once it is resumed it needs them again, and
     the other run may be gone by then. Raises DarkroomError if they do not fit, and OSError.
@@ -62,7 +62,7 @@ def take_start_weights(setup: RunSetup, model: LoadedModel, stepper: Stepper) ->
 
 @dataclass(frozen=True, eq=False)
 class Original:
-    """The original model's differences from the trained one: adapters that it is without, and copies of weights.
+    """The original model's differences from the trained one: the adapters that it lacks, and copies of weights.
 
     With `is_prepared` False nothing was copied, since the run stated that no step needs it.
     """

@@ -66,12 +66,12 @@ class DetachedProcess:
 
 
 class AttachedRun:
-    """A run of another process, followed from a byte on: of its log, or of the events of a process without one yet."""
+    """A run of another process. Its events are read from a byte of its log on, or first from its process's file."""
 
     def __init__(self, run_dir: Path | None, *, from_byte: int = 0, detached: DetachedProcess | None = None) -> None:
-        """Follow a run, of which the folder or the process must be known, from now on.
+        """Start to follow a run by its folder or its process, at least one of which must be given.
 
-        A process that was started for a run may not train yet; once it does, its lock counts.
+        A process that was started for a run counts as alive before it trains; from then on the run's lock decides.
         """
         assert run_dir is not None or detached is not None
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()

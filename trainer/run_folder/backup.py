@@ -175,7 +175,7 @@ def fingerprint(backup: Path) -> str:
 
 
 def best_in(backup: Path, by: str) -> Path | None:
-    """Return the best model of a kind ("validation") in a backup; None if it has none, or not as it was written."""
+    """Return the best model of a kind ("validation") in a backup; None if it has none, or a changed one."""
     entries = (_read_manifest(backup) or {}).get(BEST, {})
     files = {n: f for n, f in entries.items() if n.startswith(f"{BEST}/{by}/")} if isinstance(entries, dict) else {}
     if not files or not all(

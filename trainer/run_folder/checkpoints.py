@@ -22,7 +22,7 @@ FOLDER, INDEX_FILE = "checkpoints", "index.json"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model of a run: its step (-1 if it is not known), and what there is of it ("save", "best", "backup"...).
+    """A model of a run: its step (-1 if it is not known), and its kinds ("save", "best", "backup"...).
 
     `path` is its file or folder, `backup` the folder of the backup to sample where there is no file. `loss` is the
     validation loss of its step, or of the nearest step with one, `loss_step`.

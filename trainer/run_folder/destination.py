@@ -38,7 +38,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TakenDestination:
-    """Files at a destination that a run did not write: one of their names, and the free destination with a number.
+    """Files at a destination that the run itself did not write: the name of one, and a free destination with a number.
 
     `run` is the name of the run in the workspace whose result it is, if any; `is_ours` is whether this program wrote
     it.

@@ -18,8 +18,8 @@ LINK_FILE = "remote.json"
 class Elsewhere:
     """A run on another machine: the name of the machine, its job there and the job's folder.
 
-    `destination` is where the result is to be here. `paths` are the places of that machine that texts of the run may
-    name, with the paths on this machine. `price_per_hour` is the price when the run was begun; 0 if unknown.
+    `destination` is where the result is to be here. `paths` maps the paths there that texts of the run may contain to
+    the paths here. `price_per_hour` is the price when the run was begun; 0 if unknown.
     """
 
     remote: str

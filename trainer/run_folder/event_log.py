@@ -44,7 +44,7 @@ def read_events(run_dir: Path) -> Iterator[events.Event]:
 
 
 def outlasts(step: int, resumed: events.RunStarted) -> bool:
-    """Return whether what a run did at a step still counts once it was resumed: what it did later is lost."""
+    """Return whether the events of a step still count after a run was resumed: steps after its backup are lost."""
     return step <= resumed.first_step
 
 

@@ -62,7 +62,7 @@ class ForkSource:
 
 
 def weights_do_not_fit(of_run: Config, wanted: Config) -> list[str]:
-    """Return the changed settings with which the weights of a run mean something else: no fork can start from them."""
+    """Return the changed settings that give the weights of a run another meaning: no fork can start from them then."""
     changed = [p for p in fixed_on_resume(of_run, wanted) if p == _FAMILY or f"{p}.".startswith(_OF_WEIGHTS)]
     return [p for p in changed if "dropout" not in p]
 

@@ -261,7 +261,7 @@ class _Log:
         return next((s.path for s in self._samples if s.step == newest), "")
 
     def add(self, line: bytes) -> None:
-        """Add a line. What a run did after the step from which it is resumed is lost, and does not count any more."""
+        """Add a line. Events after the step from which a run is resumed do not count any more."""
         if line.startswith(_OF_STEP):
             self._last_step = line
             self.end = CRASH

@@ -37,10 +37,10 @@ def copy_model(source: Path, destination: Path) -> None:
 
 
 def link_model(source: Path, destination: Path) -> None:
-    """Give a saved model a second place, with all files that `copy_model` copies, without more room on the disk.
+    """Give a saved model a second place, with all files that `copy_model` copies, without using more disk space.
 
-    The places share their files: that is only for models that are never changed, but replaced as a whole. Where the
-    file system cannot do that, they are copied. Raises OSError.
+    Both places share their files, so the model must never be changed in place, only replaced as a whole. If the file
+    system does not support that, the files are copied. Raises OSError.
     """
     for file in model_files(source):
         if file.is_relative_to(source):
@@ -154,7 +154,7 @@ def record_result(
 
 
 def record_again(run_dir: Path, path: Path, files: Sequence[Path], *, model_step: int | None = None) -> None:
-    """Record what is now at the path of a recorded result; nothing for another path. Raises OSError."""
+    """Record the present files at the path of a recorded result; does nothing for any other path. Raises OSError."""
     before = next((r for r in results_of(run_dir) if r.path == path.absolute()), None)
     if before is not None:
         record_result(run_dir, path, files, step=before.step, destination=before.destination, model_step=model_step)

@@ -79,7 +79,7 @@ def given_name(run_dir: Path) -> str:
 
 
 def give_name(run_dir: Path, name: str) -> None:
-    """Name a run; an empty name takes the former one back. Its folder stays as it is. Raises OSError."""
+    """Name a run; an empty name removes the given one. Its folder stays as it is. Raises OSError."""
     text = " ".join(name.split())[:MAX_NAME_CHARS]
     content = {key: value for key, value in _content_of(run_dir).items() if key != "name"}
     write_text(run_dir / RUN_FILE, json.dumps({**content, "name": text} if text else content))

@@ -54,7 +54,7 @@ class SinceLastGood:
         )
 
     def of_steps(self) -> SinceLastGood:
-        """Return it without the settings that change nothing in a step."""
+        """Return the same without settings that do not change the computation of a step."""
         return SinceLastGood(self.good, tuple(d for d in self.found if not _is_outside_of_steps(d)))
 
     def sentence(self, causes: Sequence[Topic]) -> str:

@@ -1,4 +1,4 @@
-"""Deleting runs: what would go, the trash of a workspace, and the way back.
+"""Deleting runs: their contents, the trash of a workspace, and restoring runs from it.
 
 A deleted run is moved to `<workspace>/.trash/`. That takes no time, however large it is, and can be undone until the
 trash is emptied.

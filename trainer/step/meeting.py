@@ -95,7 +95,7 @@ class Meeting:
             raise StopRequested
 
     def stop_others(self, stop: StopRequested) -> None:
-        """After a stop in the work of this process alone: let the others stop at their next meeting."""
+        """After a stop in work that only this process does: let the others stop at their next meeting."""
         if isinstance(stop, StopAgreed) or self.rank.is_alone:
             return
         while self._meet(stops=True).calls:  # the main process has called a task in the meantime
@@ -181,5 +181,5 @@ class _FailureText:
 
 
 def meeting_of_one(desk: CommandDesk) -> Meeting:
-    """Return the meeting of a run of a single process, which carries out each task by itself."""
+    """Return the meeting of a single process, which carries out each task by itself."""
     return Meeting(ALONE, desk=desk, emit=lambda event: None)

@@ -71,7 +71,7 @@ def downloads_of(run_dir: Path) -> dict[str, Download]:
 
 
 class _Pipe(io.RawIOBase):
-    """A file that a zip is written to. It keeps bytes until they are taken, and cannot seek: sizes follow contents."""
+    """A file that a zip is written to. It keeps bytes until they are taken. It cannot seek: sizes follow contents."""
 
     def __init__(self) -> None:
         self._written = bytearray()

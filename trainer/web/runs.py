@@ -1,6 +1,7 @@
-"""The runs of the page and the files of them that it serves: found in lists by what a request names, never by a path.
+"""The runs of the page, and the files of runs that it serves. Requests name them by ids, never by paths.
 
-An id is a digest of a path. Links are not followed: a file is served only from where its run wrote it.
+An id is a digest of a path, and is looked up in lists. Links are not followed: a file is served only from where its run
+wrote it.
 """
 
 from __future__ import annotations

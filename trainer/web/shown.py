@@ -62,7 +62,7 @@ class Verdict:
     def add(self, lines: Sequence[str]) -> Shown:
         """Read further lines of the log, and return the verdict so far; empty if no training reward was measured.
 
-        What an attempt measured after the step that the next one resumes from is lost.
+        Measurements of an attempt after the step from which the next one resumes do not count.
         """
         for line in lines:
             if line.startswith(_OF_STEP):

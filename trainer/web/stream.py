@@ -1,7 +1,7 @@
 """The stream of a page (server-sent events): the list of runs with the queue, and one run as it trains.
 
-A message has the place in the run's log up to which the page has read it. A browser that lost the connection repeats
-the newest one, and gets what follows.
+A message carries the position in the run's log up to which the page has read. A browser that lost the connection sends
+the newest position, and gets the rest.
 """
 
 from __future__ import annotations
