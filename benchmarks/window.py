@@ -54,10 +54,10 @@ class PhaseGaps:
     max_ms: float
 
 
-def measure_starts(home: Path, count: int = NUM_STARTS) -> list[Start]:
+def measure_starts(home: Path) -> list[Start]:
     """Return the times from process start to a visible window, one for each cold start."""
     starts = []
-    for number in range(count):
+    for number in range(NUM_STARTS):
         begun = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-c", _START_CODE],

@@ -85,10 +85,10 @@ def offload_name(device: Device) -> str:
     return "cpu:1" if device.is_cpu else "cpu"
 
 
-def small_run(request: Request, *, folder: str = "small", repeats: int = 1, **changes: Any) -> Config:
+def small_run(request: Request, *, folder: str = "small", **changes: Any) -> Config:
     """Return a run of the demo preset that does not end by itself, with changes of its training."""
     device = device_of(request)
-    config = demo_run(request.folder / folder, device, repeats=repeats, **changes)
+    config = demo_run(request.folder / folder, device, repeats=1, **changes)
     general = config.general.model_copy(update={"temp_device": offload_name(device)})
     return config.model_copy(update={"general": general})
 

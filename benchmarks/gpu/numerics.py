@@ -19,7 +19,7 @@ from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.families.parts.fused_norms import fuse_norms
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.registry import COMPUTED
-from modules.system.devices import CPU, Device, move
+from modules.system.devices import CPU, Device, dtype_name, move
 from modules.system.factories import load_factory
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
@@ -82,7 +82,7 @@ def _block(device: Device, block: nn.Module, shape: tuple[int, ...], _seconds: f
         exact = _run_block(rounded, CPU, torch.float32, shape, dtype)
         found = _run_block(block.to(dtype), device, dtype, shape, dtype)
         for what, ours, theirs in zip(("output", "gradient"), found, exact, strict=True):
-            yield at_most(f"error of the {what}, {_name(dtype)}", error(ours, theirs), allowed)
+            yield at_most(f"error of the {what}, {dtype_name(dtype)}", error(ours, theirs), allowed)
     block.to("cpu", torch.float32)
 
 
@@ -112,10 +112,6 @@ def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
     return relative if relative == relative else float("inf")
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _attentions(device: Device, shape: tuple[int, ...], _seconds: float) -> Iterator[Finding]:
     """Compare every attention that runs on the device with PyTorch's own in float32 on the CPU."""
     for dtype, allowed in _ALLOWED.items():
@@ -125,7 +121,7 @@ def _attentions(device: Device, shape: tuple[int, ...], _seconds: float) -> Iter
             kernel: Function = (
                 load_factory(spec.kernel) if spec.kernel else torch.nn.functional.scaled_dot_product_attention
             )
-            label = f"{spec.label}, {_name(dtype)}"
+            label = f"{spec.label}, {dtype_name(dtype)}"
             try:
                 found = _run_attention(kernel, device, dtype, shape, dtype)
             except Exception as reason:  # noqa: BLE001 - the others are tried

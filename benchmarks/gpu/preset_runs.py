@@ -93,9 +93,7 @@ def _concepts(config: Config, images: Path, repeats: int) -> list[Tree]:
     concept: Tree = {"name": "noise", "path": str(images), "repeats": repeats}
     if learns_from(config) == "pairs":
         return [concept | {"path": str(_pairs_of(images)), "kind": "pairs"}]
-    references = (
-        {CONDITIONING_FOLDERS[0]: str(_copy_images(images, "before"))} if config.model.variant == "edit" else {}
-    )
+    references = {CONDITIONING_FOLDERS[0]: str(_copy_images(images))} if config.model.variant == "edit" else {}
     shown = {"image": references} if references else {}
     validation: Tree = {"name": "validation", "path": str(images), "kind": "validation"}
     return [concept | shown] if learns_from(config) == "prompts" else [concept | shown, validation | shown]
@@ -119,8 +117,9 @@ def _pairs_of(images: Path) -> Path:
     return folder
 
 
-def _copy_images(images: Path, what: str) -> Path:
-    folder = images.with_name(f"{images.name}-{what}")
+def _copy_images(images: Path) -> Path:
+    """Return a folder with copies of images, for use as reference images."""
+    folder = images.with_name(f"{images.name}-before")
     folder.mkdir(exist_ok=True)
     for file in images.glob("*.png"):
         shutil.copyfile(file, folder / file.name)

@@ -33,14 +33,14 @@ class Unfinished:
 Finding = Row | Check | Unfinished
 
 
-def at_most(name: str, got: float, allowed: float, *, unit: str = "", digits: int = 3) -> Check:
+def at_most(name: str, got: float, allowed: float, *, unit: str = "") -> Check:
     """Return the check that a number is not larger than allowed; NaN fails."""
-    return Check(name, f"{got:.{digits}g}{unit}", f"at most {allowed:g}{unit}", got <= allowed)
+    return Check(name, f"{got:.3g}{unit}", f"at most {allowed:g}{unit}", got <= allowed)
 
 
-def at_least(name: str, got: float, allowed: float, *, unit: str = "", digits: int = 3) -> Check:
+def at_least(name: str, got: float, allowed: float, *, unit: str = "") -> Check:
     """Return the check that a number is not smaller than allowed."""
-    return Check(name, f"{got:.{digits}g}{unit}", f"at least {allowed:g}{unit}", got >= allowed)
+    return Check(name, f"{got:.3g}{unit}", f"at least {allowed:g}{unit}", got >= allowed)
 
 
 def within(name: str, got: float, expected: float, share: float, *, unit: str = "") -> Check:

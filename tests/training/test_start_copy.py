@@ -73,7 +73,7 @@ def test_the_estimates_of_a_resumed_run_are_of_its_own_copy(
         whole_lora(any_model, file)
     assert memory_estimate(start, sizes) != memory
     copy = existing_start_copy(backup.parent.parent)
-    assert memory_estimate(start, sizes, start_copy=copy) == memory
+    assert budget_of_run(start, sizes, copy).memory() == memory
     assert disk_need(budget_of_run(start, sizes, copy), sizes, num_captions=1) == need
     resumed = check(start, resume_from=backup).preview
     assert resumed is not None

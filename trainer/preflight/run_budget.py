@@ -110,9 +110,9 @@ def known_budget(config: Config, sizes: Counts, start_copy: Path | None = None) 
     return budget
 
 
-def memory_estimate(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> MemoryEstimate | None:
-    """Return the memory a run needs on its training device, as `known_budget` does; None if it is not known."""
-    budget = known_budget(config, sizes, start_copy)
+def memory_estimate(config: Config, sizes: Counts) -> MemoryEstimate | None:
+    """Return the memory that a new run needs on its training device; None if it cannot be estimated."""
+    budget = known_budget(config, sizes)
     return budget.memory() if budget else None
 
 

@@ -149,17 +149,17 @@ def setting_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
             yield Difference("setting", f"{_label(configs[1], path)} is {values[0]} (was {values[1]})", path)
 
 
-def list_differences(found: Iterable[Difference], most: int = _MOST_NAMED) -> str:
-    """Return differences as one part of a sentence, the rest counted."""
+def list_differences(found: Iterable[Difference]) -> str:
+    """Return differences as one part of a sentence: the first ones, and how many more there are."""
     texts = [difference.text for difference in found]
-    more = f"; and {len(texts) - most:,} more" if len(texts) > most else ""
-    return f"{'; '.join(texts[:most])}{more}"
+    more = f"; and {len(texts) - _MOST_NAMED:,} more" if len(texts) > _MOST_NAMED else ""
+    return f"{'; '.join(texts[:_MOST_NAMED])}{more}"
 
 
-def names_of(names: Sequence[str], most: int = _MOST_NAMED) -> str:
-    """Return names, the first of them if there are many."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return f"{', '.join(shorten(name, max_chars=80) for name in names[:most])}{more}"
+def names_of(names: Sequence[str]) -> str:
+    """Return names as text: the first ones, and how many more there are."""
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(shorten(name, max_chars=80) for name in names[:_MOST_NAMED])}{more}"
 
 
 def _of_images(was: ConceptImages, now: ConceptImages) -> Iterator[str]:
