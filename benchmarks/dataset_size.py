@@ -165,9 +165,9 @@ def measure_stages(
     for name in stages:
         command = [sys.executable, "-m", "benchmarks.dataset_size", name, str(folder)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=PROGRAM_ROOT)
-        found = json.loads(done.stdout)
-        seconds = {part: tuple(both) for part, both in found["seconds"].items()}
-        yield Stage(name, seconds, found["peak_bytes"], found["grown_bytes"])
+        result = json.loads(done.stdout)
+        seconds = {part: tuple(both) for part, both in result["seconds"].items()}
+        yield Stage(name, seconds, result["peak_bytes"], result["grown_bytes"])
 
 
 def _config(folder: Path) -> Config:

@@ -211,20 +211,20 @@ def _of_steps(config: Config, device: Device, seconds: float) -> dict[str, Any]:
     try:
         for _ in range(_WARMUP_EPOCHS):
             train_epoch(run.training)
-        found: dict[str, Any] = {} if device.is_cpu else {"waits": _waits_on_gpu(run)}
+        measured: dict[str, Any] = {} if device.is_cpu else {"waits": _waits_on_gpu(run)}
         if not device.is_cpu:
             torch.cuda.reset_peak_memory_stats(device.torch)
-        found |= {"step_seconds": median(_step_seconds(run, device, seconds))}
+        measured |= {"step_seconds": median(_step_seconds(run, device, seconds))}
         if not device.is_cpu:
-            found |= {
+            measured |= {
                 "peak_bytes": torch.cuda.max_memory_allocated(device.torch),
                 "reserved_bytes": torch.cuda.max_memory_reserved(device.torch),
             }
         first = run.training.counters.step
         with FlopCounterMode(display=False) as counter:
             train_epoch(run.training)
-        found |= {"step_flops": counter.get_total_flops() // (run.training.counters.step - first)}
-        return found | _of_profile(run)
+        measured |= {"step_flops": counter.get_total_flops() // (run.training.counters.step - first)}
+        return measured | _of_profile(run)
     finally:
         run.close()
 
@@ -243,11 +243,11 @@ def _step_seconds(run: PreparedRun, device: Device, seconds: float) -> Iterator[
 
 def _waits_on_gpu(run: PreparedRun) -> dict[Place, float]:
     """Return the host's waits in an epoch by their places, as means of its steps."""
-    found: Counter[Place] = Counter()
+    waits: Counter[Place] = Counter()
     first = run.training.counters.step
-    with waits_reported_by_torch(found):
+    with waits_reported_by_torch(waits):
         train_epoch(run.training)
-    return {place: times / (run.training.counters.step - first) for place, times in found.most_common()}
+    return {place: times / (run.training.counters.step - first) for place, times in waits.most_common()}
 
 
 def _of_profile(run: PreparedRun) -> dict[str, Any]:

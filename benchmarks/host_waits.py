@@ -108,8 +108,8 @@ class HostWaits(DeviceGuard):
             self.found[f"{what} in {place_of_wait()}"] += 1
 
     def _is_pinned(self, tensor: torch.Tensor) -> bool:
-        found = self._pinned.get(tensor.untyped_storage()._cdata)
-        return found is not None and not found.expired()
+        reference = self._pinned.get(tensor.untyped_storage()._cdata)
+        return reference is not None and not reference.expired()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -172,7 +172,7 @@ def waits_per_step(config: Config, *, warmup_epochs: int, epochs: int, num_threa
     setup = run_setup(_with_devices(config), num_threads)
     device = setup.machine.train_device
     guard = None if device.type == "cuda" else HostWaits(device)
-    found: Counter[Place] = guard.found if guard is not None else Counter()
+    waits: Counter[Place] = guard.found if guard is not None else Counter()
     setup = replace(setup, machine=replace(setup.machine, guard=guard))
     settings = process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False)
     with settings, guard or nullcontext():
@@ -181,13 +181,13 @@ def waits_per_step(config: Config, *, warmup_epochs: int, epochs: int, num_threa
             for _ in range(warmup_epochs):
                 train_epoch(run.training)
             first = run.training.counters.step
-            with _counting(guard) if guard is not None else waits_reported_by_torch(found):
+            with _counting(guard) if guard is not None else waits_reported_by_torch(waits):
                 for _ in range(epochs):
                     train_epoch(run.training)
             num_steps = run.training.counters.step - first
         finally:
             run.close()
-    return {place: times / num_steps for place, times in found.most_common()}
+    return {place: times / num_steps for place, times in waits.most_common()}
 
 
 def _with_devices(config: Config) -> Config:
@@ -198,7 +198,7 @@ def _with_devices(config: Config) -> Config:
 
 
 @contextmanager
-def _count_reads(guard: HostWaits | None, found: Counter[Place]) -> Iterator[None]:
+def _count_reads(guard: HostWaits | None, waits: Counter[Place]) -> Iterator[None]:
     """Count the outcomes of steps for which the host waits while the device has nothing else to do."""
 
     is_counting = True
@@ -216,7 +216,7 @@ def _count_reads(guard: HostWaits | None, found: Counter[Place]) -> Iterator[Non
         def wait(self) -> list[float]:
             is_first, values = self._read is None, super().wait()
             if is_first and is_counting and self._is_dry():
-                found[f"read in {place_of_wait()}"] += 1
+                waits[f"read in {place_of_wait()}"] += 1
             return values
 
         def _is_dry(self) -> bool:
@@ -242,19 +242,19 @@ def _counting(guard: HostWaits) -> Iterator[None]:
 
 
 @contextmanager
-def waits_reported_by_torch(found: Counter[Place]) -> Iterator[None]:
+def waits_reported_by_torch(waits: Counter[Place]) -> Iterator[None]:
     """Count the waits for a GPU that torch reports, by their places."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as reported, _count_reads(None, found):
+        with warnings.catch_warnings(record=True) as reported, _count_reads(None, waits):
             warnings.simplefilter("always")
             yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
     for one in reported:
         if "synchronizing" in str(one.message):
-            found[f"wait in {_relative(one.filename)}:{one.lineno}"] += 1
+            waits[f"wait in {_relative(one.filename)}:{one.lineno}"] += 1
 
 
 def place_of_wait() -> str:
@@ -262,8 +262,8 @@ def place_of_wait() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        own = path.is_relative_to(PROGRAM_ROOT) and path.relative_to(PROGRAM_ROOT).parts[0] in _OWN_FOLDERS
-        if own and path.name not in _NOT_NAMED:
+        is_own = path.is_relative_to(PROGRAM_ROOT) and path.relative_to(PROGRAM_ROOT).parts[0] in _OWN_FOLDERS
+        if is_own and path.name not in _NOT_NAMED:
             return f"{_relative(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return "another package"

@@ -65,10 +65,10 @@ def measure_variants(config: Config, measure: Measure) -> Iterator[VariantSpeed]
         speeds: dict[str, float] = {}
         changes = single_changes(plain)
         for name, change in changes.items():
-            found = _measure_variant(LoopVariant(f"{what}, {name}", with_changes(plain, change), plain), measure)
-            yield found
-            if found.speed is not None and without.speed is not None:
-                speeds[name] = found.speed.ratio / without.speed.ratio
+            single = _measure_variant(LoopVariant(f"{what}, {name}", with_changes(plain, change), plain), measure)
+            yield single
+            if single.speed is not None and without.speed is not None:
+                speeds[name] = single.speed.ratio / without.speed.ratio
         faster = fastest_together(speeds)
         name = f"{what}, all of these: {', '.join(faster) or 'none was faster'}"
         if len(faster) > 1:

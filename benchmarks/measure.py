@@ -50,8 +50,8 @@ def compare_all(
     times = []
     for index in range(rounds):
         order = range(len(works)) if index % 2 == 0 else reversed(range(len(works)))
-        found = {number: _seconds(works[number], device, in_cpu_time=in_cpu_time) for number in order}
-        times.append([found[number] for number in range(len(works))])
+        seconds = {number: _seconds(works[number], device, in_cpu_time=in_cpu_time) for number in order}
+        times.append([seconds[number] for number in range(len(works))])
     return [_ratio([t[number] for t in times], [t[-1] for t in times]) for number in range(len(ours))]
 
 

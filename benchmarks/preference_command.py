@@ -49,14 +49,14 @@ def choosing_rows(
     start = _start(demo, cases, folder, device, choosing_split(), num_threads=num_threads)
     yield start_row(demo, start)
     for case in cases:
-        found = {}
+        measurements = {}
         for rate in case.rates:
             tried = replace(case, learning_rate=rate, epochs=2 * case.epochs)
             learned = train_case(folder, tried, start, num_threads=num_threads)
-            found[rate] = learned.after
+            measurements[rate] = learned.after
             row = trained_row(tried, start, learned)
             yield replace(row, name=f"{row.name}, {rate:g}", goal="")
-        yield Row(f"{case_name(case)}: learning rate", f"{best_rate(found, start.before):g}")
+        yield Row(f"{case_name(case)}: learning rate", f"{best_rate(measurements, start.before):g}")
 
 
 def _start(demo: Demo, cases: Sequence[Case], folder: Path, device: Device, split: Split, *, num_threads: int) -> Start:
@@ -70,20 +70,20 @@ def _start(demo: Demo, cases: Sequence[Case], folder: Path, device: Device, spli
     )
 
 
-def best_rate(found: dict[float, Measurement], before: Measurement) -> float:
+def best_rate(measurements: dict[float, Measurement], before: Measurement) -> float:
     """Return the learning rate with the highest reward among those that keep most shapes right, else the lowest."""
-    kept = {rate: m for rate, m in found.items() if m.right_shapes >= KEPT_SHAPES * before.right_shapes}
-    return max(kept, key=lambda rate: kept[rate].reward, default=min(found))
+    kept = {rate: m for rate, m in measurements.items() if m.right_shapes >= KEPT_SHAPES * before.right_shapes}
+    return max(kept, key=lambda rate: kept[rate].reward, default=min(measurements))
 
 
 def start_row(demo: Demo, start: Start) -> Row:
     """Return the measurements before training as a row of the table."""
-    found = start.before
+    before = start.before
     value = (
-        f"{REWARD} {found.reward:.3f}; held out: {HELD_OUT} {found.held_out:.3f}, right shapes "
-        f"{found.right_shapes:.0%}; {start.pair_calls} calls of the denoiser for the pairs"
+        f"{REWARD} {before.reward:.3f}; held out: {HELD_OUT} {before.held_out:.3f}, right shapes "
+        f"{before.right_shapes:.0%}; {start.pair_calls} calls of the denoiser for the pairs"
     )
-    return Row(f"{demo.preset} before training", value, numbers=asdict(found) | {"pair_calls": start.pair_calls})
+    return Row(f"{demo.preset} before training", value, numbers=asdict(before) | {"pair_calls": start.pair_calls})
 
 
 def trained_row(case: Case, start: Start, learned: RunResult) -> Row:

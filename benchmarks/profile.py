@@ -92,5 +92,5 @@ def profile_all(
             model = write_toy_sdxl(folder / "toy-sdxl", like=from_root(demo.model.base_model))
             configs = {"SD LoRA": demo, "SDXL LoRA": as_sdxl(demo, model)}
         for label, one in configs.items():
-            own = out / label.replace(" ", "-").lower()
-            yield profile_config(label, one, own, num_steps=num_steps, num_threads=num_threads)
+            folder_of_profile = out / label.replace(" ", "-").lower()
+            yield profile_config(label, one, folder_of_profile, num_steps=num_steps, num_threads=num_threads)

@@ -81,16 +81,16 @@ def machine_facts(device_name: str, num_threads: int) -> dict[str, Any]:
 
 
 def _start(folder: Path, device: Device) -> Iterator[Row]:
-    found = start_against_bare(_one_epoch(demo_preset(device)), folder / "start", rounds=3)
-    phases = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in found.phases.items())
+    start = start_against_bare(_one_epoch(demo_preset(device)), folder / "start", rounds=3)
+    phases = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in start.phases.items())
     yield Row(
         "from start to first step, demo preset",
-        f"{found.until_first_step:.2f} s, {found.cpu:.2f} s of CPU time ({phases}); a bare script {found.bare:.2f} s, "
-        f"{found.bare_cpu:.2f} s of CPU time",
+        f"{start.until_first_step:.2f} s, {start.cpu:.2f} s of CPU time ({phases}); a bare script {start.bare:.2f} s, "
+        f"{start.bare_cpu:.2f} s of CPU time",
         "under 5 s on two cores",
-        asdict(found) | {"until_first_step": found.until_first_step},
+        asdict(start) | {"until_first_step": start.until_first_step},
     )
-    yield Row("from last step to end, demo preset", f"{found.ending:.2f} s", "", {"ending": found.ending})
+    yield Row("from last step to end, demo preset", f"{start.ending:.2f} s", "", {"ending": start.ending})
 
 
 def _one_epoch(config: Config) -> Config:
@@ -144,14 +144,14 @@ def _several(folder: Path, device: Device) -> Iterator[Row]:
     large = with_large_unet(demo_run(folder, device, repeats=1, batch_size=6), folder)
     batches = large.model_copy(update={"training": large.training.model_copy(update={"accumulation_steps": 2})})
     for words, config in (("demo model", demo), ("large UNet", large), ("large UNet, whole batches", batches)):
-        found = two_against_one(config, folder, rounds=5)
+        both = two_against_one(config, folder, rounds=5)
         yield Row(
             f"{name}, {words}",
-            f"{found.together.ratio:.2f} times as fast ({found.together.ratio / 2:.0%} of linear); two runs at once "
-            f"{found.apart.ratio:.2f}, with half the batch {found.halves.ratio:.2f}; CPU time "
-            f"{found.cpu_time['together']:.2f}, {found.cpu_time['apart']:.2f} and {found.cpu_time['halves']:.2f}",
+            f"{both.together.ratio:.2f} times as fast ({both.together.ratio / 2:.0%} of linear); two runs at once "
+            f"{both.apart.ratio:.2f}, with half the batch {both.halves.ratio:.2f}; CPU time "
+            f"{both.cpu_time['together']:.2f}, {both.cpu_time['apart']:.2f} and {both.cpu_time['halves']:.2f}",
             "at least 95 % of linear" if config is not demo else "",
-            asdict(found),
+            asdict(both),
         )
 
 
@@ -163,9 +163,9 @@ def _loop_variants(folder: Path, device: Device, num_threads: int) -> Iterator[R
     def measure(variant: LoopVariant) -> Ratio:
         return loop_against_bare(variant.config, rounds=5, num_threads=num_threads, plain=variant.plain)
 
-    for found in measure_variants(config, measure):
-        name = f"training loop, small SDXL, {found.name}"
-        yield Row(name, found.reason) if found.speed is None else _ratio_row(name, found.speed, None)
+    for result in measure_variants(config, measure):
+        name = f"training loop, small SDXL, {result.name}"
+        yield Row(name, result.reason) if result.speed is None else _ratio_row(name, result.speed, None)
 
 
 def _saving(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
@@ -194,13 +194,13 @@ def _quantization(folder: Path, device: Device, num_threads: int) -> Iterator[Ro
     """Quantize the demo model's UNet for the error, and a larger one, whose weights are random, for the speed."""
     trained = demo_run(folder / "quantization", device, repeats=1)
     config = with_large_unet(demo_run(folder / "quantization", device, repeats=1, batch_size=6), folder)
-    for found in quantized_bases(trained, config, folder, rounds=3, num_threads=num_threads):
+    for base in quantized_bases(trained, config, folder, rounds=3, num_threads=num_threads):
         value = (
-            f"{found.bytes_per_weight:.3f} bytes per weight, output off by {found.output_error:.2%}, "
-            f"{found.speed.ratio:.2f} of the speed ({found.speed.lowest:.2f} to {found.speed.highest:.2f})"
+            f"{base.bytes_per_weight:.3f} bytes per weight, output off by {base.output_error:.2%}, "
+            f"{base.speed.ratio:.2f} of the speed ({base.speed.lowest:.2f} to {base.speed.highest:.2f})"
         )
-        numbers = {"bytes_per_weight": found.bytes_per_weight, "output_error": found.output_error}
-        yield Row(f"UNet in {found.case.label}", value, numbers=numbers | asdict(found.speed))
+        numbers = {"bytes_per_weight": base.bytes_per_weight, "output_error": base.output_error}
+        yield Row(f"UNet in {base.case.label}", value, numbers=numbers | asdict(base.speed))
 
 
 def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
@@ -211,12 +211,12 @@ def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     else:
         model, side_px = write_random_model(folder / "full-sdxl", "sdxl"), 1024
     name = "small SDXL" if device.is_cpu else "SDXL"
-    for found in measure_cases(config, model, folder, device, side_px=side_px, seconds=20.0, num_threads=num_threads):
-        yield _full_size_row(f"{name} at {side_px} px, {found.case}", found)
+    for result in measure_cases(config, model, folder, device, side_px=side_px, seconds=20.0, num_threads=num_threads):
+        yield _full_size_row(f"{name} at {side_px} px, {result.case}", result)
 
 
-def _full_size_row(name: str, found: FullSize) -> Row:
-    return Row(name, step_words(found), "estimated within 10 %", asdict(found))
+def _full_size_row(name: str, result: FullSize) -> Row:
+    return Row(name, step_words(result), "estimated within 10 %", asdict(result))
 
 
 def _with_offload_device(config: Config, device: Device) -> Config:
@@ -229,11 +229,10 @@ def _waiting(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     small = demo_run(folder / "waiting", device, repeats=6)
     large = with_large_unet(demo_run(folder / "waiting-large", device, repeats=1, batch_size=6), folder)
     for name, config, rounds in (("demo model", small, 10), ("large UNet", large, 3)):
-        found = waiting_share(config, rounds=rounds, num_threads=num_threads)
-        value = (
-            f"{found.share:.2%} of {found.num_steps} steps, {found.waited_seconds / found.num_steps * 1000:.2f} ms each"
-        )
-        yield Row(f"waiting for batches, {name}", value, "under 2 %", asdict(found) | {"share": found.share})
+        waits = waiting_share(config, rounds=rounds, num_threads=num_threads)
+        milliseconds = waits.waited_seconds / waits.num_steps * 1000
+        value = f"{waits.share:.2%} of {waits.num_steps} steps, {milliseconds:.2f} ms each"
+        yield Row(f"waiting for batches, {name}", value, "under 2 %", asdict(waits) | {"share": waits.share})
 
 
 def _caching(folder: Path, device: Device) -> Iterator[Row]:

@@ -55,9 +55,9 @@ def two_against_one(config: Config, folder: Path, *, rounds: int) -> Scaling:
         _start_process(config, folder / "several.json", {}),
     )
     halves = [_start_process(half, folder / "half.json", {}) for _ in range(2)]
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     both = [_start_process(config, folder / "several.json", {**shared, "RANK": n, "LOCAL_RANK": n}) for n in ("0", "1")]
     groups = {"together": both, "apart": [one, second], "halves": halves, "one": [one]}

@@ -48,12 +48,12 @@ def start_against_bare(config: Config, folder: Path, *, rounds: int) -> StartTim
 
     Each round has caches and a workspace of its own. The first one does not count: it reads the files from the disk.
     """
-    found: list[StartTime] = []
+    times: list[StartTime] = []
     bare: list[tuple[float, float]] = []
     for number in range(rounds + 1):
-        found.append(_time_run(config, folder / f"round {number}"))
+        times.append(_time_run(config, folder / f"round {number}"))
         bare.append(_time_bare(from_root(config.model.base_model)))
-    return _medians(found[1:], bare[1:])
+    return _medians(times[1:], bare[1:])
 
 
 def time_by_phase(events: Iterable[tuple[float, Event | None]]) -> StartTime:
@@ -76,10 +76,10 @@ def time_by_phase(events: Iterable[tuple[float, Event | None]]) -> StartTime:
     return StartTime(phases, now - last_step)
 
 
-def _medians(found: Sequence[StartTime], bare: Sequence[tuple[float, float]]) -> StartTime:
-    names = dict.fromkeys(name for one in found for name in one.phases)
-    phases = {name: statistics.median(one.phases.get(name, 0.0) for one in found) for name in names}
-    ending, cpu = (statistics.median(values) for values in zip(*((one.ending, one.cpu) for one in found), strict=True))
+def _medians(times: Sequence[StartTime], bare: Sequence[tuple[float, float]]) -> StartTime:
+    names = dict.fromkeys(name for one in times for name in one.phases)
+    phases = {name: statistics.median(one.phases.get(name, 0.0) for one in times) for name in names}
+    ending, cpu = (statistics.median(values) for values in zip(*((one.ending, one.cpu) for one in times), strict=True))
     return StartTime(phases, ending, cpu, *map(statistics.median, zip(*bare, strict=True)))
 
 
@@ -91,8 +91,8 @@ def _time_run(config: Config, folder: Path) -> StartTime:
     export_file(config.model_copy(update={"general": general, "output": output}), folder / "config.json")
     cpu: list[float] = []
     arguments = ["-m", "trainer", "train", str(folder / "config.json"), "--json-lines"]
-    found = time_by_phase(_events(arguments, cpu))
-    return replace(found, cpu=cpu[0])
+    time = time_by_phase(_events(arguments, cpu))
+    return replace(time, cpu=cpu[0])
 
 
 def _events(arguments: Sequence[str], cpu: list[float]) -> Iterator[tuple[float, Event | None]]:

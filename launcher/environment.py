@@ -50,13 +50,13 @@ def choose(root: Path, environ: Mapping[str, str]) -> Environment:
         active.append(Environment("venv", Path(environ["VIRTUAL_ENV"])))
     if environ.get("CONDA_PREFIX"):
         active.append(Environment("conda", Path(environ["CONDA_PREFIX"])))
-    own = Environment("project", root / FOLDER)
+    project = Environment("project", root / FOLDER)
     if not active:
-        return own
+        return project
     search = environ.get("PATH", "").split(os.pathsep)
     places = [search.index(folder) if (folder := str(env.python.parent)) in search else len(search) for env in active]
     first = active[places.index(min(places))]
-    return own if first.prefix.resolve() == own.prefix.resolve() else first
+    return project if first.prefix.resolve() == project.prefix.resolve() else first
 
 
 def running_environment(root: Path) -> Environment:
@@ -67,18 +67,18 @@ def running_environment(root: Path) -> Environment:
     return Environment("conda" if (prefix / "conda-meta").is_dir() else "venv", prefix)
 
 
-def check_active(env: Environment, found: Interpreter | None) -> None:
+def check_active(env: Environment, interpreter: Interpreter | None) -> None:
     """Raise `Failure` if the active environment has no Python, or a version that Darkroom does not support."""
-    if found is None:
+    if interpreter is None:
         conda = f"conda install -p {quote(env.prefix)} python=3.12 tk"
         command = conda if env.kind == "conda" else env.leave_command
         raise Failure(Sentence.ACTIVE_WITHOUT_PYTHON, kind=env.kind, prefix=env.prefix, command=command)
-    if not found.fits:
+    if not interpreter.fits:
         raise Failure(
             Sentence.ACTIVE_WRONG_VERSION,
             kind=env.kind,
             prefix=env.prefix,
-            version=found.dotted,
+            version=interpreter.dotted,
             command=CONDA_NEW if env.kind == "conda" else env.leave_command,
         )
 
@@ -164,8 +164,8 @@ def write_errors_as_failures(env: Environment) -> Iterator[None]:
 
 
 def _version(env: Environment) -> tuple[int, int] | None:
-    found = ask([str(env.python)])
-    return found.version[:2] if found else None
+    interpreter = ask([str(env.python)])
+    return interpreter.version[:2] if interpreter else None
 
 
 def _made_for(config: Path) -> tuple[int, int] | None:

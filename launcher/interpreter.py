@@ -62,10 +62,10 @@ def ask(command: Sequence[str]) -> Interpreter | None:
 def candidates() -> list[list[str]]:
     """The commands to try, in order; the current Python is the last resort."""
     minors = range(NEWEST[1], OLDEST[1] - 1, -1)
-    own = getattr(sys, "_base_executable", None) or sys.executable
+    current = getattr(sys, "_base_executable", None) or sys.executable
     if sys.platform == "win32":
-        return [["py", "-3"], *(["py", f"-3.{minor}"] for minor in minors), ["python"], [own]]
-    return [["python3"], *([f"python3.{minor}"] for minor in minors), ["python"], [own]]
+        return [["py", "-3"], *(["py", f"-3.{minor}"] for minor in minors), ["python"], [current]]
+    return [["python3"], *([f"python3.{minor}"] for minor in minors), ["python"], [current]]
 
 
 def find(
@@ -81,13 +81,13 @@ def find(
     """
     fitting: list[Interpreter] = []
     for command in commands:
-        found = ask(command)
-        if found is None or not found.fits:
+        interpreter = ask(command)
+        if interpreter is None or not interpreter.fits:
             continue
-        if found.has_tkinter and found.has_venv:
-            return found
-        fitting.append(found)
-    with_venv = [found for found in fitting if found.has_venv]
+        if interpreter.has_tkinter and interpreter.has_venv:
+            return interpreter
+        fitting.append(interpreter)
+    with_venv = [interpreter for interpreter in fitting if interpreter.has_venv]
     if with_venv and not needs_tkinter:
         return with_venv[0]
     first = with_venv[0] if with_venv else fitting[0]

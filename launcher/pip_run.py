@@ -187,8 +187,8 @@ def _with_ticks(lines: "queue.SimpleQueue[str | None]") -> Iterable[str | None]:
 def _error(errors: list[str], exit_code: int) -> PipError:
     output = "\n".join(errors)
     cause = next((cause for cause, pattern in _CAUSES.items() if re.search(pattern, output)), "")
-    own = [line for line in errors if line.startswith(("ERROR", "error", "OSError"))]
-    return PipError(cause, own[-1] if own else f"exit code {exit_code}")
+    of_pip = [line for line in errors if line.startswith(("ERROR", "error", "OSError"))]
+    return PipError(cause, of_pip[-1] if of_pip else f"exit code {exit_code}")
 
 
 def _megabytes(num_bytes: str) -> str:

@@ -125,8 +125,8 @@ def unmet_requirements(
         return [UnmetRequirement(line, name_of(line), None) for line in requirements]
     missing: dict[str, UnmetRequirement] = {}
     followed: set[tuple[Package, str]] = set()
-    own = list(requirements)
-    to_do = [(line, "") for line in own]
+    direct = list(requirements)
+    to_do = [(line, "") for line in direct]
     while to_do:
         line, extra = to_do.pop()
         if not extra and re.search(r"\bextra\s*==", line):
@@ -134,7 +134,7 @@ def unmet_requirements(
         try:
             requirement = parse(line)
         except ValueError:
-            if line in own:
+            if line in direct:
                 raise
             continue  # old packages contain invalid lines; pip ignores them too
         if requirement.marker is not None and not requirement.marker.evaluate({**conditions, "extra": extra}):

@@ -53,8 +53,8 @@ def detect(system: Path = Path("/"), run: Callable[[list[str]], str | None] | No
         return "nvidia", Gpu(rows[0][0], min(computes, default=None), max(computes, default=None))
     version = system / "proc/driver/nvidia/version"
     if version.is_file():
-        found = re.search(r"\s(\d+\.\d+)", version.read_text(errors="replace"))
-        return "nvidia", Gpu(float(found[1]) if found else None)
+        number = re.search(r"\s(\d+\.\d+)", version.read_text(errors="replace"))
+        return "nvidia", Gpu(float(number[1]) if number else None)
     has_tools = (system / "opt/rocm").is_dir() or run(["rocminfo"]) is not None
     return ("rocm" if (system / "dev/kfd").exists() and has_tools else "cpu"), Gpu()
 
@@ -133,8 +133,8 @@ def _suitable(build: str, gpu: Gpu) -> list[str]:
         )
 
     entries = _table()[build]["index"]
-    found = [entry["url"] for entry in entries if suits(entry, gpu.compute, gpu.highest_compute)]
-    return found or [entry["url"] for entry in entries if suits(entry, gpu.highest_compute or gpu.compute)]
+    suitable = [entry["url"] for entry in entries if suits(entry, gpu.compute, gpu.highest_compute)]
+    return suitable or [entry["url"] for entry in entries if suits(entry, gpu.highest_compute or gpu.compute)]
 
 
 def _wheel_version(page: str | None, version: str, target: Target | None) -> str | None:
@@ -144,13 +144,13 @@ def _wheel_version(page: str | None, version: str, target: Target | None) -> str
     major, minor, processor = target or Target(*sys.version_info[:2], own_processor)
     tag, platform = f"cp{major}{minor}", rf"{system}[\w.]*_{re.escape(processor)}"
     wheel = rf"torch-({re.escape(version)}(?:(?:%2B|\+)[\w.]+)?)-{tag}-{tag}-[\w.]*{platform}"
-    found = re.search(wheel, page or "")
-    return found[1].replace("%2B", "+") if found else None
+    match = re.search(wheel, page or "")
+    return match[1].replace("%2B", "+") if match else None
 
 
 def _number(cell: str) -> float | None:
-    found = re.match(r"\s*(\d+(?:\.\d+)?)", cell)
-    return float(found[1]) if found else None
+    match = re.match(r"\s*(\d+(?:\.\d+)?)", cell)
+    return float(match[1]) if match else None
 
 
 def _output(command: list[str]) -> str | None:

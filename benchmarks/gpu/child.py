@@ -87,9 +87,9 @@ def _run_case(case: Case, seconds: float, say: Say) -> bool:
     """Run a case; an error is reported as a failed check. Returns whether the case is finished."""
     start, is_finished = time.monotonic(), True
     try:
-        for found in case.run(seconds):
-            is_finished = is_finished and not isinstance(found, Unfinished)
-            say({"kind": _KINDS[type(found)], **asdict(found)})
+        for finding in case.run(seconds):
+            is_finished = is_finished and not isinstance(finding, Unfinished)
+            say({"kind": _KINDS[type(finding)], **asdict(finding)})
     except Exception as error:  # noqa: BLE001 - a stage continues
         traceback.print_exc()
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:400]

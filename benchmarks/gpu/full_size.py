@@ -69,26 +69,26 @@ def measure(request: Request, config: Config, seconds: float) -> FullSize:
     return measure_steps("", config, device_of(request), seconds=timing, num_threads=1)
 
 
-def step_checks(request: Request, name: str, found: FullSize, *, counts_waits: bool = True) -> Iterator[Finding]:
+def step_checks(request: Request, name: str, step: FullSize, *, counts_waits: bool = True) -> Iterator[Finding]:
     """Yield the row of a measured step, and the checks of its waits and its estimate."""
-    yield Row(name, step_words(found), numbers={**asdict(found), "share_of_matrix_speed": found.share_of_matrix_speed})
+    yield Row(name, step_words(step), numbers={**asdict(step), "share_of_matrix_speed": step.share_of_matrix_speed})
     if counts_waits:
-        waits = ", ".join(f"{times:.2g} {place}" for place, times in found.waits.items())
-        yield replace(at_most("waits of a step", sum(found.waits.values()), WAITS_A_STEP), got=waits or "none")
+        waits = ", ".join(f"{times:.2g} {place}" for place, times in step.waits.items())
+        yield replace(at_most("waits of a step", sum(step.waits.values()), WAITS_A_STEP), got=waits or "none")
     share = _TINY_ESTIMATE_SHARE if request.is_tiny else ESTIMATE_SHARE
-    yield within("estimated memory", found.predicted_bytes / 2**30, found.peak_bytes / 2**30, share, unit=" GiB")
+    yield within("estimated memory", step.predicted_bytes / 2**30, step.peak_bytes / 2**30, share, unit=" GiB")
 
 
-def step_words(found: FullSize) -> str:
+def step_words(step: FullSize) -> str:
     """Return the measurements of a step in words."""
     words = (
-        f"{found.step_seconds:.3f} s per step, {found.flops_per_second / 1e12:.3g} TFLOP/s "
-        f"({found.share_of_matrix_speed:.0%} of a large matrix product), peak {found.peak_bytes / 2**30:.3f} GiB, "
-        f"estimated {found.predicted_bytes / 2**30:.3f} GiB ({found.predicted_bytes / found.peak_bytes:.2f})"
+        f"{step.step_seconds:.3f} s per step, {step.flops_per_second / 1e12:.3g} TFLOP/s "
+        f"({step.share_of_matrix_speed:.0%} of a large matrix product), peak {step.peak_bytes / 2**30:.3f} GiB, "
+        f"estimated {step.predicted_bytes / 2**30:.3f} GiB ({step.predicted_bytes / step.peak_bytes:.2f})"
     )
-    if not found.kernels:
+    if not step.kernels:
         return words
     return (
-        f"{words}; reserved {found.reserved_bytes / 2**30:.3f} GiB, {found.kernels:.0f} kernels, the device idle for "
-        f"{found.idle_share:.0%}"
+        f"{words}; reserved {step.reserved_bytes / 2**30:.3f} GiB, {step.kernels:.0f} kernels, the device idle for "
+        f"{step.idle_share:.0%}"
     )

@@ -80,8 +80,8 @@ def _block(device: Device, block: nn.Module, shape: tuple[int, ...], _seconds: f
     for dtype, allowed in _ALLOWED.items():
         rounded = block.to(dtype).float()  # the values that the device computes with
         exact = _run_block(rounded, CPU, torch.float32, shape, dtype)
-        found = _run_block(block.to(dtype), device, dtype, shape, dtype)
-        for what, ours, theirs in zip(("output", "gradient"), found, exact, strict=True):
+        results = _run_block(block.to(dtype), device, dtype, shape, dtype)
+        for what, ours, theirs in zip(("output", "gradient"), results, exact, strict=True):
             yield at_most(f"error of the {what}, {dtype_name(dtype)}", error(ours, theirs), allowed)
     block.to("cpu", torch.float32)
 
@@ -123,11 +123,11 @@ def _attentions(device: Device, shape: tuple[int, ...], _seconds: float) -> Iter
             )
             label = f"{spec.label}, {dtype_name(dtype)}"
             try:
-                found = _run_attention(kernel, device, dtype, shape, dtype)
+                results = _run_attention(kernel, device, dtype, shape, dtype)
             except Exception as reason:  # noqa: BLE001 - the others are tried
                 yield Check(label, f"{type(reason).__name__}: {str(reason)[:200]}", "it runs", False)
                 continue
-            worst = max(error(ours, theirs) for ours, theirs in zip(found, exact, strict=True))
+            worst = max(error(ours, theirs) for ours, theirs in zip(results, exact, strict=True))
             yield at_most(f"error of {label}", worst, allowed)
 
 
@@ -147,12 +147,12 @@ def _format(device: Device, name: str, tokens: int, width: int, _seconds: float)
         yield Check("runs on the device", device.type, ", ".join(sorted(COMPUTED[name].devices)), False)
         return
     layer = QuantizedLinear(nn.Linear(width, 2 * width), COMPUTED[name])
-    exact, found = (_run_quantized(layer, place, (2, tokens, width)) for place in (CPU, device))
-    for what, ours, theirs in zip(("output", "gradient"), found, exact, strict=True):
+    exact, results = (_run_quantized(layer, place, (2, tokens, width)) for place in (CPU, device))
+    for what, ours, theirs in zip(("output", "gradient"), results, exact, strict=True):
         yield at_most(f"error of the {what}", error(ours, theirs), _FORMAT_ALLOWED)
     for number in _ODD_TOKENS if COMPUTED[name].rounds_inputs else ():
-        exact, found = (_run_quantized(layer, place, (1, number, width)) for place in (CPU, device))
-        worst = max(error(ours, theirs) for ours, theirs in zip(found, exact, strict=True))
+        exact, results = (_run_quantized(layer, place, (1, number, width)) for place in (CPU, device))
+        worst = max(error(ours, theirs) for ours, theirs in zip(results, exact, strict=True))
         yield at_most(f"error of {number} tokens", worst, _FORMAT_ALLOWED)
 
 

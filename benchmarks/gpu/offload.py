@@ -27,12 +27,12 @@ def cases(request: Request) -> Sequence[Case]:
 def _offload(request: Request, subject: Subject, fraction: float, seconds: float) -> Iterator[Finding]:
     denoiser = {"checkpointing": "block", "offload_fraction": fraction}
     config = training_config(request, subject, {"trains": "adapter", "batch_size": 1, "denoiser": denoiser})
-    found = measure(request, config, seconds)
+    step = measure(request, config, seconds)
     # A CPU pins no memory, so there each copy of a layer counts as a wait.
-    yield from step_checks(request, f"{subject.side_px} px", found, counts_waits=not device_of(request).is_cpu)
-    if not found.kernels:
+    yield from step_checks(request, f"{subject.side_px} px", step, counts_waits=not device_of(request).is_cpu)
+    if not step.kernels:
         return
-    copies = found.copies
+    copies = step.copies
     yield Row(
         "copies",
         f"{copies.to_device_bytes / 1e9:.2f} GB to the device, {copies.from_device_bytes / 1e9:.2f} GB from it, "

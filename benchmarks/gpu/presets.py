@@ -72,7 +72,7 @@ def _of_each_kind(request: Request, chosen: dict[Preset, Config]) -> dict[Preset
         for p, c in chosen.items()
         if c.model.variant == base  # of others there is no small model
     }
-    return dict(found for (family, *_), found in kinds.items() if family in families)
+    return dict(preset for (family, *_), preset in kinds.items() if family in families)
 
 
 def _run(request: Request, preset: Preset, plain: Config, _seconds: float) -> Iterator[Finding]:

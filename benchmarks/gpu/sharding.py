@@ -44,11 +44,11 @@ def _shard(device: Device, width: int, heads: int, tokens: int, _seconds: float)
             out.square().sum().backward()
             outputs.append(out.detach())
         yield at_most("error of the output", error(outputs[1], outputs[0]), _ALLOWED)
-        own = {name: rows.grad for name, rows in sharded.own.items()}
-        lacking = [name for name, gradient in own.items() if gradient is None]
+        gradients = {name: rows.grad for name, rows in sharded.own.items()}
+        lacking = [name for name, gradient in gradients.items() if gradient is None]
         yield Check("weights without a gradient", f"{len(lacking)}", "0", not lacking)
         whole = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
-        worst = max(error(g, whole[name]) for name, g in own.items() if g is not None)
+        worst = max(error(g, whole[name]) for name, g in gradients.items() if g is not None)
         yield at_most("error of the gradients", worst, _ALLOWED)
         seconds = [median_seconds(partial(_step, module, x), device, rounds=5) for module in (plain, sharded.module)]
         words = f"{seconds[1] * 1000:.2f} ms, {seconds[0] * 1000:.2f} ms without sharding"

@@ -122,6 +122,6 @@ def is_short(minutes: float) -> bool:
 def stages_of(minutes: float) -> dict[Stage, float]:
     """Return the stages of a run of some minutes with the seconds of each: fewer stages where there is little time."""
     short = is_short(minutes)
-    own = {stage: stage.short_minutes if short else stage.minutes for stage in STAGES}
+    minutes_of = {stage: stage.short_minutes if short else stage.minutes for stage in STAGES}
     share = minutes / (SHORT_MINUTES if short else FULL_MINUTES)
-    return {stage: 60 * share * own_minutes for stage, own_minutes in own.items() if own_minutes}
+    return {stage: 60 * share * own_minutes for stage, own_minutes in minutes_of.items() if own_minutes}

@@ -58,9 +58,9 @@ def _graphs(request: Request, _seconds: float) -> Iterator[Finding]:
     for mode in ("off", "block"):
         small, large = _small(request, mode), _lora(request, mode)
         for size, config, allowed in (("small, deterministic", small, 0.0), ("large", large, _ROUNDED)):
-            for found in _compare_recorded(request, f"{size}, checkpointing {mode}", config, allowed):
-                passed += [found.passed] if isinstance(found, Check) else []
-                yield found
+            for finding in _compare_recorded(request, f"{size}, checkpointing {mode}", config, allowed):
+                passed += [finding.passed] if isinstance(finding, Check) else []
+                yield finding
     if device.type != "cuda":
         yield Row(_ABSENT, "only GPUs have graphs: recorded by the tests' stand-in")
     elif all(passed):
@@ -89,14 +89,14 @@ def _compare_recorded(request: Request, name: str, config: Config, allowed: floa
         yield Check(f"recorded: {name}", f"no, because {why}", "yes", False)
         return
     plain = _steps(request, replace_value(config, "training.cuda_graphs", "off"))
-    found = _steps(request, _on(config), None if is_gpu else _double())
-    yield from compare_steps(name, found, plain, allowed=allowed)
-    got = found.graphs_failure or f"{found.num_graphs} graphs"
-    yield Check(f"recorded: {name}", got, "1 graphs or more", found.num_graphs > 0 and not found.graphs_failure)
-    got = f"{found.num_updates} times"
-    yield Check(f"optimizer recorded: {name}", got, "once or more", found.num_updates > 0)
+    recorded = _steps(request, _on(config), None if is_gpu else _double())
+    yield from compare_steps(name, recorded, plain, allowed=allowed)
+    got = recorded.graphs_failure or f"{recorded.num_graphs} graphs"
+    yield Check(f"recorded: {name}", got, "1 graphs or more", recorded.num_graphs > 0 and not recorded.graphs_failure)
+    got = f"{recorded.num_updates} times"
+    yield Check(f"optimizer recorded: {name}", got, "once or more", recorded.num_updates > 0)
     if not allowed:
-        yield compare_weights(name, found, plain)
+        yield compare_weights(name, recorded, plain)
 
 
 def _on(config: Config) -> Config:
@@ -168,9 +168,9 @@ def _compiling(request: Request, _seconds: float) -> Iterator[Finding]:
     if not measures_compiled_blocks(config, device, 1):
         yield Row(_ABSENT, "blocks are compiled by measurement on a GPU with Triton alone")
         return
-    found = train_steps(config, device, num_epochs=_EPOCHS_UNTIL_CHOSEN, until_chosen="model.compile")
-    words = found.chosen.get("model.compile", "")
-    yield Row(_label(request), words or f"no choice in {len(found.losses)} steps")
+    trained = train_steps(config, device, num_epochs=_EPOCHS_UNTIL_CHOSEN, until_chosen="model.compile")
+    words = trained.chosen.get("model.compile", "")
+    yield Row(_label(request), words or f"no choice in {len(trained.losses)} steps")
     yield Check("the run has chosen", "chosen" if words else "not chosen", "chosen", bool(words))
 
 
@@ -182,13 +182,13 @@ def _segments(request: Request, _seconds: float) -> Iterator[Finding]:
         yield Row(_ABSENT, "only the allocator of an NVIDIA GPU has segments that grow")
         return
     config = _lora(request, "off")
-    found = {}
+    by_segments = {}
     for is_on in (True, False):
         torch.cuda.empty_cache()
         set_allocator(f"expandable_segments:{is_on}")
-        found[is_on] = _steps(request, config)
+        by_segments[is_on] = _steps(request, config)
     set_allocator("expandable_segments:True")
-    yield from compare_steps(_label(request), found[True], found[False], allowed=_ROUNDED)
+    yield from compare_steps(_label(request), by_segments[True], by_segments[False], allowed=_ROUNDED)
 
 
 def _steps(request: Request, config: Config, way: Way | None = None) -> TrainedSteps:

@@ -41,7 +41,7 @@ def _count(options: argparse.Namespace) -> int:
     import_engine(in_window=False)
     from benchmarks.kernels.steps import MODELS, count_step, lora_config
 
-    found = {}
+    counts_by_title = {}
     for name in options.models:
         model = MODELS[name]
         for mode in options.checkpointing:
@@ -49,12 +49,12 @@ def _count(options: argparse.Namespace) -> int:
             config = lora_config(model.family, side_px=options.side, batch_size=options.batch, **settings)
             counts = count_step(model, config, autocasts=options.autocast)
             title = f"{name}{', autocast' if options.autocast else ''}, checkpointing {mode}"
-            found[title] = asdict(counts)
+            counts_by_title[title] = asdict(counts)
             sys.stdout.write(f"{title}: {counts}\n")
             if options.operations:
                 for operation, (number, traffic) in list(counts.by_operation.items())[:_SHOWN]:
                     sys.stdout.write(f"    {operation:48}{number:8,}{traffic / 1e9:9.2f} GB\n")
             sys.stdout.flush()
     if options.json:
-        write_text(from_caller(options.json), json.dumps(found, indent=2) + "\n")
+        write_text(from_caller(options.json), json.dumps(counts_by_title, indent=2) + "\n")
     return 0

@@ -39,8 +39,8 @@ def pretended_accelerator() -> Iterator[None]:
     get_hooks.restype = ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p))
     hooks = get_hooks()
     of_hooks = _address(hooks[0])  # the number: the pointer itself would change with its place
-    own = (ctypes.c_void_p * _NUM_FUNCTIONS)(*hooks[0][:_NUM_FUNCTIONS])
-    own[_IS_BUILT], own[_HAS_CONTEXT] = _address(_yes), _address(_yes)
+    changed = (ctypes.c_void_p * _NUM_FUNCTIONS)(*hooks[0][:_NUM_FUNCTIONS])
+    changed[_IS_BUILT], changed[_HAS_CONTEXT] = _address(_yes), _address(_yes)
     of_cpu = ctypes.cast(guards[0] or 0, ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))[0]
     of_gpu = (ctypes.c_void_p * _NUM_GUARD_FUNCTIONS)(*of_cpu[:_NUM_GUARD_FUNCTIONS])
     code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -51,7 +51,7 @@ def pretended_accelerator() -> Iterator[None]:
     of_gpu[_RECORD_EVENT] = of_gpu[_WAIT_FOR_EVENT] = of_cpu[_SET_DEVICE]  # which does nothing
     table = ctypes.c_void_p(_address(of_gpu))
     former, guards[1] = guards[1], ctypes.addressof(table)  # 1 is c10's number of CUDA
-    hooks[0] = ctypes.cast(own, ctypes.POINTER(ctypes.c_void_p))
+    hooks[0] = ctypes.cast(changed, ctypes.POINTER(ctypes.c_void_p))
     try:
         yield
     finally:

@@ -109,11 +109,11 @@ class ImageSampler:
     def conditionings(self, prompts: Sequence[SamplePrompt]) -> list[Conditioning]:
         """Return the conditioning of each prompt, on the training device. Those that are kept need no encoder."""
         known = [self.encoded.of(p) if self.encoded is not None else None for p in prompts]
-        found = [None if c is None else c.to(self.device) for c in known]
-        if None not in found:
-            return [c for c in found if c is not None]
+        kept = [None if c is None else c.to(self.device) for c in known]
+        if None not in kept:
+            return [c for c in kept if c is not None]
         with self.placement.phase(phases.SAMPLE_ENCODE), self.precision.autocast():
-            conditionings = [self._encode(p) if c is None else c for p, c in zip(prompts, found, strict=True)]
+            conditionings = [self._encode(p) if c is None else c for p, c in zip(prompts, kept, strict=True)]
         if self.encoded is not None:
             for prompt, conditioning in zip(prompts, conditionings, strict=True):
                 self.encoded.keep(prompt, conditioning)

@@ -73,18 +73,18 @@ def scorers_here(config: Config) -> tuple[list[Scorer], list[str]]:
     Simple measures count if the config uses them; the user's own code is never run, and nothing is sent to servers.
     """
     by_kind = {scorer.kind: scorer for scorer in reversed(config.reward.models) if scorer.enabled}
-    found, lacking = [], []
+    here, lacking = [], []
     for kind, spec in REWARDS.items():
         is_elsewhere = spec.runs_code or spec.client
         if is_elsewhere or not (spec.files or kind in by_kind) or not all(p.is_installed for p in spec.packages):
             continue
         scorer = by_kind.get(kind, Scorer(kind=kind))
         if all(_is_here(wanted, config) for wanted in wanted_files(scorer)):
-            found.append(scorer)
+            here.append(scorer)
         else:
             lacking.append(spec.label)
     note = f"Not on this computer, so nothing is scored by: {', '.join(lacking)}."
-    return found, [note] if lacking else []
+    return here, [note] if lacking else []
 
 
 def similarity_folders(

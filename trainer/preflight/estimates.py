@@ -88,18 +88,18 @@ def num_cached_captions(config: Config, training: Dataset, validation: Dataset) 
     Those that a text encoder reads together with reference images count once for each of their images: with caption
     dropout also the empty one, and all of them twice where images are mirrored at random.
     """
-    sees, found = config.family.seen_with_captions is not None, set[object]()
+    sees, captions = config.family.seen_with_captions is not None, set[object]()
     for dataset in (training, validation):
         dropped = ("",) if dataset is training and config.data.caption_dropout > 0 else ()
         for example in dataset.examples:
             texts = dataset.texts(example, run_seed=config.general.seed)
             if not (sees and example.input_files):
-                found.update(texts)
+                captions.update(texts)
                 continue
             files = tuple(file.path for file in example.input_files.values())
             num_flips = 2 if dataset.concepts[example.concept].image.flip == "random" else 1
-            found.update(product((*texts, *dropped), [files], range(num_flips)))
-    return len(found - {""})
+            captions.update(product((*texts, *dropped), [files], range(num_flips)))
+    return len(captions - {""})
 
 
 def cached_sizes_of(training: Dataset, validation: Dataset, *, reads_images: bool = True) -> Counter[Size]:

@@ -251,12 +251,12 @@ def _shared_images(trained: Sequence[SourceImage], validated: Sequence[SourceIma
     for image in trained if validated else ():
         by_facts[_facts(image)].append(image.path)
     digests: dict[Path, bytes] = {}
-    found = []
+    shared = []
     for image in validated:
         candidates = by_facts.get(_facts(image), [])
         if image.path in candidates or any(_digest(image.path, digests) == _digest(p, digests) for p in candidates):
-            found.append(image.path)
-    return found
+            shared.append(image.path)
+    return shared
 
 
 def _facts(image: SourceImage) -> tuple[int, int, int]:

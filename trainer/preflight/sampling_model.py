@@ -78,14 +78,16 @@ def _of_repository(config: Config, name: str, shown: str) -> Iterator[Problem]:
 
 def _refusal(config: Config, place: Path, shown: str, *, is_whole: bool = True) -> Problem | None:
     """Return why a file or folder cannot be the sampling model, by its kind alone."""
-    spec, found = config.family, identify(place)
-    if "code" in found.facts:
-        return Problem(_PATH, found.sentence, advice="Get it as .safetensors, or from another place.")
-    if found.family not in ("", spec.name) or not (found.is_model or serves_as(found, "denoiser") or place.is_file()):
-        message = f"{shown} is not a {spec.label} model, so samples cannot be drawn with it. {found.sentence}"
+    spec, file_kind = config.family, identify(place)
+    if "code" in file_kind.facts:
+        return Problem(_PATH, file_kind.sentence, advice="Get it as .safetensors, or from another place.")
+    if file_kind.family not in ("", spec.name) or not (
+        file_kind.is_model or serves_as(file_kind, "denoiser") or place.is_file()
+    ):
+        message = f"{shown} is not a {spec.label} model, so samples cannot be drawn with it. {file_kind.sentence}"
         return Problem(_PATH, message, advice=_CHOOSE)
-    if found.is_model and (found.variant or BASE_VARIANT) != config.model.variant:
-        message = f"{shown} is another model variant than the base model. {found.sentence}"
+    if file_kind.is_model and (file_kind.variant or BASE_VARIANT) != config.model.variant:
+        message = f"{shown} is another model variant than the base model. {file_kind.sentence}"
         return Problem(_PATH, message, advice=_CHOOSE)
     if place.is_dir() and is_whole and (reason := why_incomplete(place / spec.denoiser.name)):
         return Problem(_PATH, f"{shown} is incomplete: {reason}", advice="Download or copy the model again.")
@@ -114,8 +116,8 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
         expected = passes_of(config.family, base.configs).weights(denoiser.name, PartPlan()).own
         if other is None:
             # The names in a file were compared; buffers, such as a table of positions, are not expected here.
-            found = _shapes_in_file(config, name, settings)
-            shapes = {n: shape for n, shape in found.items() if n in expected or n.startswith(adds)}
+            in_file = _shapes_in_file(config, name, settings)
+            shapes = {n: shape for n, shape in in_file.items() if n in expected or n.startswith(adds)}
         else:
             configs = {**base.configs, denoiser.name: other.configs[denoiser.name]}
             shapes = dict(passes_of(config.family, configs).weights(denoiser.name, PartPlan()).own)

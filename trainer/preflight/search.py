@@ -108,7 +108,7 @@ class Search:
             group = (leanest[candidate.options[:-1]], candidate)
             if all(self._peak(c) <= self._limit for c in group) and self._is_allowed(candidate):
                 return candidate, self._peak(candidate)
-        return min(((c, self._peak(c)) for c in leanest.values()), key=lambda found: (found[1], found[0].time))
+        return min(((c, self._peak(c)) for c in leanest.values()), key=lambda choice: (choice[1], choice[0].time))
 
     def _is_allowed(self, candidate: Candidate) -> bool:
         """Return whether the rules find nothing new that is wrong."""

@@ -68,45 +68,45 @@ def problems_of_start(config: Config, *, has_copy: bool | None) -> Iterator[Prob
     if not name or config.training.trains != "adapter" or has_copy:
         return
     path = from_root(name)
-    found = identify(path)
+    file_kind = identify(path)
     shown = shorten(name, max_chars=200)
-    if found.facts.get("defect") == "missing":
+    if file_kind.facts.get("defect") == "missing":
         advice = "Choose a LoRA file, or leave it empty for a new one."
         if has_copy is not None:  # the setting cannot change
             advice = "Put the file back: the run started from it and has no copy of its own."
         yield Problem(_PATH, f"{shown} does not exist.", advice=advice)
-    elif refusal := _refusal(config, path, found, shown):
+    elif refusal := _refusal(config, path, file_kind, shown):
         yield refusal
     else:
-        size = f" It has {count_of(int(found.facts['layers']), 'layer')}." if "layers" in found.facts else ""
-        yield Problem(_PATH, f"The adapter continues {Path(name).name}. {found.sentence}{size}", "info")
+        size = f" It has {count_of(int(file_kind.facts['layers']), 'layer')}." if "layers" in file_kind.facts else ""
+        yield Problem(_PATH, f"The adapter continues {Path(name).name}. {file_kind.sentence}{size}", "info")
 
 
-def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem | None:
+def _refusal(config: Config, path: Path, file_kind: FileKind, shown: str) -> Problem | None:
     """Return why a run cannot start from a file that exists; None where it can."""
     spec = ADAPTERS[config.adapter.name]
-    if not serves_as(found, "start of an adapter"):
-        message = found.explain(f"{shown} is not a LoRA.")
+    if not serves_as(file_kind, "start of an adapter"):
+        message = file_kind.explain(f"{shown} is not a LoRA.")
         return Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
     targets = base_targets(config)
-    if found.family not in ("", config.model.family.name) and not _fits_base_model(targets, path):
-        message = f"{shown} is for another model family. {found.sentence}"
+    if file_kind.family not in ("", config.model.family.name) and not _fits_base_model(targets, path):
+        message = f"{shown} is for another model family. {file_kind.sentence}"
         return Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
     stored = match_header(read_checkpoint_header(path), targets) if targets is not None else None
     message, advice = ("", "")
     if stored:
-        message, advice = reason_to_refuse(shown, len(stored.layers), stored.unplaced, found.sentence)
+        message, advice = reason_to_refuse(shown, len(stored.layers), stored.unplaced, file_kind.sentence)
     if stored and stored.undivided:
         matrix, why = next(iter(stored.undivided.items()))
         return Problem(_PATH, undivided_message(shown, matrix, why), advice=UNDIVIDED_ADVICE)
     broken, again = reason_if_broken(shown, stored.layers) if stored else ("", "")
-    if not broken and (damage := found.facts.get("damage")):
+    if not broken and (damage := file_kind.facts.get("damage")):
         broken, again = f"{shown} is damaged {damage}.", "Choose another file, or download it again."
     if broken and not message:  # before its type, which can look different then
         return Problem(_PATH, broken, advice=again)
     trainable = spec.trainable_with(config.adapter)
     if trainable is not None and not _has_trainable(path, trainable):
-        return _of_another_type(shown, config.adapter, found)
+        return _of_another_type(shown, config.adapter, file_kind)
     return Problem(_PATH, message, advice=advice) if message else None
 
 
@@ -161,19 +161,19 @@ def start_header(config: Config, passes: Passes, plans: Plans, *, start_copy: Pa
     targets = base_targets(config)
     if targets is None:
         return None
-    found = _named_header(config, name, targets) if start_copy is None else _copied_header(start_copy, targets)
-    if found is None:
+    header = _named_header(config, name, targets) if start_copy is None else _copied_header(start_copy, targets)
+    if header is None:
         return None
-    where, stored = found
+    where, stored = header
     trained = {part: trained_layers(passes, plans, part) for part in plans}
     return _divide_layers(where, stored, trained, trainable, is_kept=config.adapter.other_layers == "keep")
 
 
 def _named_header(config: Config, name: str, targets: AdapterTargets) -> tuple[str, StoredHeader] | None:
     path = from_root(name)
-    found = identify(path)
+    file_kind = identify(path)
     try:
-        if _refusal(config, path, found, name) is not None:
+        if _refusal(config, path, file_kind, name) is not None:
             return None
         return path.name, match_header(read_checkpoint_header(path), targets)
     except (UnreadableFileError, OSError):
@@ -270,8 +270,8 @@ def _fits_base_model(targets: AdapterTargets | None, path: Path) -> bool:
     if targets is None:
         return False
     layers = layers_in(read_checkpoint_header(path).shapes)
-    found = ((targets.find(layer, shapes), shapes) for layer, shapes in layers.items())
-    fitting = sum(target is not None and fits(shapes, target.weight) for target, shapes in found)
+    candidates = ((targets.find(layer, shapes), shapes) for layer, shapes in layers.items())
+    fitting = sum(target is not None and fits(shapes, target.weight) for target, shapes in candidates)
     return fitting * 2 > len(layers)
 
 
@@ -280,12 +280,12 @@ def _has_trainable(path: Path, trainable: Trainable) -> bool:
     return any(trainable(shapes) for shapes in layers_in(read_checkpoint_header(path).shapes).values())
 
 
-def _of_another_type(shown: str, settings: AdapterSection, found: FileKind) -> Problem:
-    label, kind = ADAPTERS[settings.name].label, found.facts.get("adapter", "")
+def _of_another_type(shown: str, settings: AdapterSection, file_kind: FileKind) -> Problem:
+    label, kind = ADAPTERS[settings.name].label, file_kind.facts.get("adapter", "")
     if kind == f"DoRA ({label})":
         return Problem(_PATH, f"{shown} has DoRA magnitudes, which this run does not train.", advice="Switch DoRA on.")
     spec = next((s for s in ADAPTERS.values() if s.label == kind), None)
     advice = f"Choose {with_article(label)} file"
     advice += f", or set the adapter type to {kind}." if spec is not None else "."
-    message = f"{shown} is not {with_article(label)}, the adapter type of this run. {found.sentence}"
+    message = f"{shown} is not {with_article(label)}, the adapter type of this run. {file_kind.sentence}"
     return Problem(_PATH, message, advice=advice)

@@ -32,12 +32,12 @@ def problems_of_training_adapter(config: Config) -> Iterator[Problem]:
     if not name or not uses_denoiser(config):
         return
     path, shown = from_root(name), shorten(name, max_chars=200)
-    found = identify(path)
-    if found.facts.get("defect") == "missing":
+    file_kind = identify(path)
+    if file_kind.facts.get("defect") == "missing":
         yield Problem(_PATH, f"{shown} does not exist.", advice="Download it and choose the file, or leave it empty.")
-    elif found.kind != "lora":
-        yield Problem(_PATH, found.explain(f"{shown} is not a LoRA."), advice=_CHOOSE)
-    elif refusal := _refusal(config, path, found, shown):
+    elif file_kind.kind != "lora":
+        yield Problem(_PATH, file_kind.explain(f"{shown} is not a LoRA."), advice=_CHOOSE)
+    elif refusal := _refusal(config, path, file_kind, shown):
         yield refusal
     yield from _start_file(config)
 
@@ -71,20 +71,20 @@ def training_adapter_bytes(config: Config) -> int:
         return 0
 
 
-def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem | None:
+def _refusal(config: Config, path: Path, file_kind: FileKind, shown: str) -> Problem | None:
     """Return why a LoRA cannot be the training adapter of the base model; None where it can, or is not known."""
     matched = _match(config, path)
     if matched is None:
-        is_other = found.family not in ("", config.family.name)
+        is_other = file_kind.family not in ("", config.family.name)
         return (
-            Problem(_PATH, f"{shown} is for another model family. {found.sentence}", advice=_CHOOSE)
+            Problem(_PATH, f"{shown} is for another model family. {file_kind.sentence}", advice=_CHOOSE)
             if is_other
             else None
         )
     stored, targets = matched
     message, advice = reason_if_outside(shown, stored.unplaced, stored.layers, config.family.denoiser.name)
     if message:
-        return Problem(_PATH, f"{message} {found.sentence}", advice=advice)
+        return Problem(_PATH, f"{message} {file_kind.sentence}", advice=advice)
     message, advice = reason_if_broken(shown, stored.layers)
     if message:
         return Problem(_PATH, message, advice=advice)
@@ -94,7 +94,9 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
             message = f"{shown} does not fit the base model: {part}.{layer} has another size."
             return Problem(_PATH, message, advice=_CHOOSE)
         if depends_on_weight(shapes) or not can_act(shapes):
-            message = f"{shown} changes {part}.{layer} in a way that cannot be taken away for samples. {found.sentence}"
+            message = (
+                f"{shown} changes {part}.{layer} in a way that cannot be taken away for samples. {file_kind.sentence}"
+            )
             return Problem(_PATH, message, advice=f"Choose {adapter_labels(needs_model=False)} without DoRA.")
     return None
 

@@ -75,12 +75,12 @@ class Agent:
 
     def missing(self, _body: bytes, digests: list[str]) -> tuple[Any, bytes]:
         """Return the digests of missing contents with the bytes sent of each so far, and the free bytes on the disk."""
-        found = {}
+        parts = {}
         for digest in digests:
             if not self._place(digest).exists():
                 part = self._part(digest)
-                found[digest] = part.stat().st_size if part.exists() else 0
-        return {"parts": found, "free_bytes": shutil.disk_usage(self.folder).free}, b""
+                parts[digest] = part.stat().st_size if part.exists() else 0
+        return {"parts": parts, "free_bytes": shutil.disk_usage(self.folder).free}, b""
 
     def put(self, body: bytes, files: list[tuple[str, int]]) -> tuple[Any, bytes]:
         """Store small contents, which follow one after another."""
@@ -207,7 +207,7 @@ class Agent:
 
     def files(self, _body: bytes, folder: str, without: list[str]) -> tuple[Any, bytes]:
         """Return the files of a folder, or the file itself: names, sizes and times."""
-        top, found = Path(folder), []
+        top, entries = Path(folder), []
         if top.is_file():
             return [_facts(top, "")], b""
         for place, folders, names in os.walk(folder):
@@ -215,8 +215,8 @@ class Agent:
             folders[:] = [name for name in folders if (inside / name).as_posix() not in without]
             for name in names:
                 with contextlib.suppress(OSError):  # it has disappeared
-                    found.append(_facts(Path(place, name), (inside / name).as_posix()))
-        return sorted(found), b""
+                    entries.append(_facts(Path(place, name), (inside / name).as_posix()))
+        return sorted(entries), b""
 
     def read(self, _body: bytes, path: str, offset: int, size: int) -> tuple[Any, bytes]:
         """Return a part of a file."""

@@ -29,7 +29,7 @@ def findings_of(connection: Connection) -> list[Finding]:
     cards = listed["cards"]
     version = ".".join(map(str, facts["version"]))
     is_new = tuple(facts["version"]) >= OLDEST_PYTHON
-    found = [
+    findings = [
         Finding("Connection", f"{remote.address} answers."),
         Finding("Disk", f"{free_gb:,.1f} GB free in {facts['folder']}.", facts["free_bytes"] >= _LITTLE_BYTES),
         Finding("Cards", "; ".join(cards) if cards else f"None: {listed['reason']}.", bool(cards)),
@@ -37,8 +37,8 @@ def findings_of(connection: Connection) -> list[Finding]:
     ]
     if len(cards) < remote.num_devices and cards:
         text = f"{count(remote.num_devices, 'device')} set, {count(len(cards), 'card')} found."
-        found.append(Finding("Devices", text, is_good=False))
-    return [*found, _packages(connection)]
+        findings.append(Finding("Devices", text, is_good=False))
+    return [*findings, _packages(connection)]
 
 
 def _packages(connection: Connection) -> Finding:

@@ -171,8 +171,8 @@ def printed_by(
     printed = connection.call("command", arguments=arguments, cwd=folder, seconds=_SECONDS)[1]
     for line in reversed(printed.decode(errors="replace").splitlines()):
         with contextlib.suppress(ValueError, RecursionError):
-            if isinstance(found := json.loads(line), dict) and found.keys() >= set(names):
-                return found
+            if isinstance(content := json.loads(line), dict) and content.keys() >= set(names):
+                return content
     return None
 
 

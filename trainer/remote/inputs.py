@@ -47,11 +47,11 @@ def program_tree() -> Tree:
 def inputs_of(config: Config) -> list[Input]:
     """Return the files and folders that a run of a config reads; a name on the hub is not one of this machine."""
     weights = {file.path for file in files_read_by(config)}
-    found: dict[str, list[str]] = {}
+    settings_by_path: dict[str, list[str]] = {}
     for _, setting, text in inputs_of_config(pack_lists(config)):
         if setting not in _WRITTEN and not _is_unused(config, setting):
-            found.setdefault(text, []).append(setting)
-    return [i for text, settings in found.items() if (i := _input(text, settings, weights)) is not None]
+            settings_by_path.setdefault(text, []).append(setting)
+    return [i for text, settings in settings_by_path.items() if (i := _input(text, settings, weights)) is not None]
 
 
 def config_there(

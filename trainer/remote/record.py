@@ -114,12 +114,12 @@ class RemotesFile:
     def find(self, name: str) -> Remote:
         """Return a record. Raises DarkroomError for an unknown name."""
         known = self.read()
-        found = next((remote for remote in known if remote.name == name), None)
-        if found is None:
+        match = next((remote for remote in known if remote.name == name), None)
+        if match is None:
             names = ", ".join(remote.name for remote in known)
             advice = f"These are known: {names}." if names else "Add it with: remote add NAME --host HOST"
             raise DarkroomError(f"There is no machine {name!r}.", advice=advice)
-        return found
+        return match
 
     def current(self, remote: Remote) -> Remote:
         """Return the newest record of a machine, which may change during a long run; else the given one."""

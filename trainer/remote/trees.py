@@ -104,9 +104,9 @@ def send_trees(
             _send_large(connection, digest, file, missing[digest], meter, check)
     places, start = [], 0
     for tree in trees:
-        own = digests[start : start + len(tree.files)]
-        start += len(own)
-        entries = sorted((file.name, digest) for file, digest in zip(tree.files, own, strict=True))
+        of_tree = digests[start : start + len(tree.files)]
+        start += len(of_tree)
+        entries = sorted((file.name, digest) for file, digest in zip(tree.files, of_tree, strict=True))
         key = hashlib.blake2b(json.dumps(entries).encode(), digest_size=10).hexdigest()
         places.append(str(connection.call("tree", key=key, files=entries)[0]))
     return places

@@ -260,14 +260,14 @@ def texts_to_cache(
     if not dataset.examples or not is_cacheable(""):  # if the empty caption is not cacheable, no caption is
         return set()
     texts = {""}
-    found = set[ReadCaption](texts)
+    captions = set[ReadCaption](texts)
     for number, example in enumerate(dataset.examples):
         of_example = filter(is_cacheable, dataset.texts(example, run_seed=run_seed))
         if seen is None:
-            found.update(of_example)
+            captions.update(of_example)
         else:
-            found.update(seen.all_of(chain(of_example, texts if has_dropout else ()), number))
-    return found
+            captions.update(seen.all_of(chain(of_example, texts if has_dropout else ()), number))
+    return captions
 
 
 def _is_cacheable(text_encoder_trains: bool, trained_tokens: Collection[str]) -> Callable[[str], bool]:

@@ -293,13 +293,13 @@ def _check(
         )
 
     def scan() -> Datasets:
-        found = report(reads_images=True)
-        if found.errors or found.datasets is None:
-            raise _error_of(found)
-        for problem in found.problems:
+        checked = report(reads_images=True)
+        if checked.errors or checked.datasets is None:
+            raise _error_of(checked)
+        for problem in checked.problems:
             if problem.severity == "warning":
                 log.emit(WarningRaised(problem.message, problem.advice))
-        return found.datasets
+        return checked.datasets
 
     if not ranks.rank.is_main and (of_machine := report(reads_images=False)).errors:
         raise _error_of(of_machine)

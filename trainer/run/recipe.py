@@ -80,9 +80,9 @@ def finish_recipe(setup: RunSetup, result: Path, *, step: int) -> None:
     setup.log.emit(PhaseChanged("saving", RECIPE_FILE))
     with _output(setup).warn_on_failure():
         started_ns = (setup.run_dir / RECIPE_FILE).stat().st_mtime_ns
-        found = files_read_by(setup.config)
-        read = digests_of_files(setup.config, found, reads=True)
-        files = [r if f.mtime_ns <= started_ns else f.recipe_entry("") for f, r in zip(found, read, strict=True)]
+        files_read = files_read_by(setup.config)
+        read = digests_of_files(setup.config, files_read, reads=True)
+        files = [r if f.mtime_ns <= started_ns else f.recipe_entry("") for f, r in zip(files_read, read, strict=True)]
         recipe = replace(recipe, files=tuple(files), choices=_choices(setup.run_dir, setup.machine))
         try:
             num_tensors, payload = payload_of(result)
@@ -150,9 +150,10 @@ def earlier_pace(run_dir: Path) -> EarlierPace | None:
     pace = since.good.pace
     if pace.num_steps < LEAST_PACE_STEPS or not pace.step_seconds > 0:
         return None
-    found = since.of_steps().by_likelihood(CAUSES_OF_SLOWNESS)
-    changes = f"Changed since: {list_differences(found)}." if found else "Nothing that is recorded has changed since."
-    likely = f"Likely: {found[0].text}." if len(found) > 1 else ""
+    changed = since.of_steps().by_likelihood(CAUSES_OF_SLOWNESS)
+    known = list_differences(changed)
+    changes = f"Changed since: {known}." if known else "Nothing that is recorded has changed since."
+    likely = f"Likely: {changed[0].text}." if len(changed) > 1 else ""
     return EarlierPace(since.good.name, pace.step_seconds, changes, likely)
 
 

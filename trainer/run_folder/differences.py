@@ -149,9 +149,9 @@ def setting_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
             yield Difference("setting", f"{_label(configs[1], path)} is {values[0]} (was {values[1]})", path)
 
 
-def list_differences(found: Iterable[Difference]) -> str:
+def list_differences(differences: Iterable[Difference]) -> str:
     """Return differences as one part of a sentence: the first ones, and how many more there are."""
-    texts = [difference.text for difference in found]
+    texts = [difference.text for difference in differences]
     more = f"; and {len(texts) - _MOST_NAMED:,} more" if len(texts) > _MOST_NAMED else ""
     return f"{'; '.join(texts[:_MOST_NAMED])}{more}"
 

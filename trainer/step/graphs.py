@@ -273,14 +273,14 @@ def shapes_of(value: object) -> object:
 
 def with_tensors(value: T, tensors: Iterator[torch.Tensor]) -> T:
     """Return a value with other tensors in place of those that `tensors_in` yields."""
-    found: Any = value
+    copy: Any = value
     if isinstance(value, torch.Tensor):
-        found = next(tensors)
+        copy = next(tensors)
     elif is_dataclass(value) and not isinstance(value, type):
-        found = replace(value, **{f.name: with_tensors(getattr(value, f.name), tensors) for f in fields(value)})
+        copy = replace(value, **{f.name: with_tensors(getattr(value, f.name), tensors) for f in fields(value)})
     elif isinstance(value, Mapping):
-        found = {name: with_tensors(value[name], tensors) for name in sorted(value)}
+        copy = {name: with_tensors(value[name], tensors) for name in sorted(value)}
     elif isinstance(value, tuple | list):
-        found = type(value)(with_tensors(item, tensors) for item in value)
-    result: T = found
+        copy = type(value)(with_tensors(item, tensors) for item in value)
+    result: T = copy
     return result
