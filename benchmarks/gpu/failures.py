@@ -85,7 +85,7 @@ def _train(config: Config) -> int:
 
 
 def _no_memory(request: Request, _seconds: float) -> Iterator[Finding]:
-    """Check that a run with too little memory says so, frees what it used, and does not disturb the next run."""
+    """Check that a run with too little memory reports that, frees what it used, and does not disturb the next run."""
     device = device_of(request)
     config = replace_value(small_run(request, folder="no-memory"), "training.epochs", 1)
     before = torch.cuda.memory_allocated(device.torch) if device.type == "cuda" else 0  # the workspaces of libraries

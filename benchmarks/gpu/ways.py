@@ -1,6 +1,6 @@
 """Stage 5, the ways to compute a step: each is compared to the same run without it, with its losses.
 
-A CPU has no graphs, no segments and no measured compiling. There the tests' stand-in records graphs, and the report
+A CPU has no graphs, no segments and no measured compiling. There the tests' substitute records graphs, and the report
 lists the others as not on this device.
 """
 
@@ -62,7 +62,7 @@ def _graphs(request: Request, _seconds: float) -> Iterator[Finding]:
                 passed += [finding.passed] if isinstance(finding, Check) else []
                 yield finding
     if device.type != "cuda":
-        yield Row(_ABSENT, "only GPUs have graphs: recorded by the tests' stand-in")
+        yield Row(_ABSENT, "only GPUs have graphs: recorded by the tests' substitute")
     elif all(passed):
         yield Row("passed: the line for trainer/preflight/graphs.py", f'PASSED_ON = ("{name_of(device)}",)')
 

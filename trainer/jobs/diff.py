@@ -92,10 +92,10 @@ def _diff_runs(run_dir: Path, settings: DiffSettings) -> JobFinished:
             advice="Name another run behind it.",
         )
     if settings.json_text:
-        rows = [asdict(difference) for difference in since.found]
+        rows = [asdict(difference) for difference in since.differences]
         text = json.dumps({"run": run_dir.name, "other": since.good.name, "differences": rows}, indent=2)
         return JobFinished("Compared.", text=text + "\n")
-    text = "".join(f"{d.topic:8} {d.text}\n" for d in since.found)
+    text = "".join(f"{d.topic:8} {d.text}\n" for d in since.differences)
     head = f"{run_dir.name} compared with {since.good.name}:\n"
     return JobFinished("Compared.", text=head + (text or "Nothing that is recorded differs.\n"))
 

@@ -39,23 +39,23 @@ class SinceLastGood:
     """The last good run before a run, and how the run differs from it."""
 
     good: RunRecord
-    found: tuple[Difference, ...]
+    differences: tuple[Difference, ...]
 
     @property
     def has_equal_steps(self) -> bool:
         """Whether no setting differs that changes what a step computes."""
-        return all(d.topic != "setting" for d in self.of_steps().found)
+        return all(d.topic != "setting" for d in self.of_steps().differences)
 
     def by_likelihood(self, causes: Sequence[Topic]) -> list[Difference]:
         """Return the differences apart from the pace, in the order of their topics as causes."""
         return sorted(
-            (d for d in self.found if d.topic != "pace"),
+            (d for d in self.differences if d.topic != "pace"),
             key=lambda d: (causes.index(d.topic), d.path.startswith(_NOT_OF_A_STEP)),
         )
 
     def of_steps(self) -> SinceLastGood:
         """Return the same without settings that do not change the computation of a step."""
-        return SinceLastGood(self.good, tuple(d for d in self.found if not _is_outside_of_steps(d)))
+        return SinceLastGood(self.good, tuple(d for d in self.differences if not _is_outside_of_steps(d)))
 
     def sentence(self, causes: Sequence[Topic]) -> str:
         """Return a sentence about the changes and the likely cause, the first one by topic; or that nothing changed."""

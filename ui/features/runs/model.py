@@ -60,7 +60,7 @@ def changes_line(record: RunRecord) -> str:
     since = since_last_good(record.run_dir)
     if since is None:
         return ""
-    slower = "".join(f" Also, {d.text}." for d in since.found if d.topic == "pace")
+    slower = "".join(f" Also, {d.text}." for d in since.differences if d.topic == "pace")
     return f"{since.sentence(CAUSES_OF_FAILURE if record.status.is_failure else CAUSES_OF_SLOWNESS)}{slower}"
 
 
