@@ -209,11 +209,11 @@ def _torch_source(
     """
     facts = connection.facts
     [program] = send_trees(connection, [program_tree()], cache_dir=None, progress=lambda event: None)
-    facts = printed_by(connection, _DETECT, names=("build", "gpu", "conditions"), folder=program)
+    hardware = printed_by(connection, _DETECT, names=("build", "gpu", "conditions"), folder=program)
     try:
         target = torch_build.Target(facts["version"][0], facts["version"][1], facts["machine"])
-        gpu = torch_build.Gpu(*facts["gpu"])
-        return torch_build.source(facts["build"], gpu, version, {}, page, target), facts["conditions"]
+        gpu = torch_build.Gpu(*hardware["gpu"])
+        return torch_build.source(hardware["build"], gpu, version, {}, page, target), hardware["conditions"]
     except (KeyError, TypeError) as error:
         raise DarkroomError(f"The hardware of {connection.remote.name} could not be read.") from error
     except Failure as failure:
