@@ -71,7 +71,7 @@ def _until(condition: Callable[[], object]) -> Iterator[None]:
 class Bystander:
     """Answers yes to every question, so that no dialog blocks the benchmark."""
 
-    def confirm_start(self, *_arguments: object) -> bool:
+    def confirm_start(self, *_arguments: object, **_options: object) -> bool:
         """Start."""
         return True
 

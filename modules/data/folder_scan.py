@@ -18,10 +18,10 @@ from modules.data.captions.sources import (
     read_captions,
     read_text,
 )
-from modules.data.folder_files import FolderFiles, stem_of
+from modules.data.folder_files import FolderFiles, stem_of, suffix_of
 from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.inputs import companion_suffixes
-from modules.data.listing import VIDEO, VIDEO_SUFFIXES, SkippedEntry, is_left_out, sample_name
+from modules.data.listing import NOT_READ, SkippedEntry, is_left_out, sample_name
 from modules.data.source_image import SourceImage, too_long
 
 WATCHED_EVERY = 100  # images
@@ -74,13 +74,20 @@ class _KnownFacts:
 
 
 def images_among(files: FolderFiles, suffixes: frozenset[str], skipped: list[SkippedEntry]) -> ImageFiles:
-    """Return which files are images, without companions of other images; `skipped` gets hidden ones, and videos."""
-    places, companions = array("q"), companion_suffixes()
+    """Return which files are images, without companions of other images; `skipped` gets hidden and unreadable ones.
+
+    A raw photo or a video next to an image of its name is not missed: cameras and phones write both.
+    """
+    places, unread, companions = array("q"), list[str](), companion_suffixes()
     for place, suffix in enumerate(files.suffixes):
         if suffix in suffixes and not is_left_out(files.folder, files.names[place], companions, skipped):
             places.append(place)
-        elif suffix in VIDEO_SUFFIXES:
-            skipped.append(SkippedEntry(files.folder / files.names[place], VIDEO))
+        elif suffix in NOT_READ:
+            unread.append(files.names[place])
+    stems = {stem_of(files.names[place]) for place in places} if unread else set()
+    for name in (name for name in unread if stem_of(name) not in stems):
+        reason = NOT_READ[suffix_of(name).lower()]
+        skipped.append(SkippedEntry(files.folder / name, reason))
     return ImageFiles(files, places)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -22,15 +22,23 @@ SUFFIXES = frozenset(
      ".pgm", ".png", ".pnm", ".ppm", ".psd", ".pxr", ".qoi", ".ras", ".rgb", ".rgba", ".sgi", ".tga", ".tif",
      ".tiff", ".vda", ".vst", ".webp", ".xbm", ".xpm"}
 )  # fmt: skip
-VIDEO_SUFFIXES = frozenset(
-    {".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv", ".webm", ".wmv"}
-)
+_VIDEO = "a video, which cannot be trained: extract its frames as images"
+_RAW = "a raw photo, which cannot be read: export it as JPEG, PNG or TIFF"
+_VIDEO_SUFFIXES = (".3gp", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".ogv",
+                   ".webm", ".wmv")  # fmt: skip
+_RAW_SUFFIXES = (".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dng", ".erf", ".iiq", ".kdc", ".mrw", ".nef", ".nrw", ".orf",
+                 ".pef", ".raf", ".rw2", ".rwl", ".sr2", ".srf", ".srw", ".x3f")  # fmt: skip
+NOT_READ: Mapping[str, str] = {
+    **dict.fromkeys(_VIDEO_SUFFIXES, _VIDEO),
+    **dict.fromkeys(_RAW_SUFFIXES, _RAW),
+    ".jxl": "a JPEG XL image, which cannot be read: export it as JPEG or PNG",
+}
+"""Why files that show something are not read, by their suffixes."""
 MASK_FIELD = ".mask.png"  # of a sample in a shard
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z", ".rar")
 _UNPACK = "a compressed archive, which cannot be read: unpack it, or store it as plain .tar"
 _OTHER_ARROW = "an Arrow file that is not part of the data set: state.json does not name it"
 _HIDDEN = "a hidden file"
-VIDEO = "a video, which cannot be trained: extract its frames as images"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +205,7 @@ def num_rows_of(table: Path, skipped: list[SkippedEntry]) -> int:
 
 
 def images_in_shard(shard: Path, names: Sequence[str], skipped: list[SkippedEntry]) -> list[int]:
-    """Return the places of the images among the members of a shard; `skipped` gets hidden ones, and videos.
+    """Return the places of the images among the members of a shard; `skipped` gets hidden ones, videos and raw photos.
 
     0001.seg.png next to 0001.jpg is another field of the same sample; so is 0001.mask.png next to 0001.large.jpg.
     """
@@ -207,7 +215,7 @@ def images_in_shard(shard: Path, names: Sequence[str], skipped: list[SkippedEntr
         for place, name in enumerate(names)
         if suffixes[place] in SUFFIXES
     ]
-    skipped += [SkippedEntry(shard / n, VIDEO) for n, s in zip(names, suffixes, strict=True) if s in VIDEO_SUFFIXES]
+    skipped += [SkippedEntry(shard / n, NOT_READ[s]) for n, s in zip(names, suffixes, strict=True) if s in NOT_READ]
     companions = companion_suffixes()
     plain = {sample for _, sample, _, name in images if "." not in stem_of(name)}
     others = {sample for _, sample, _, name in images if not name.endswith(MASK_FIELD)}

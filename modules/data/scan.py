@@ -29,7 +29,7 @@ Watch = Callable[[int, int], None]
 
 _CAPTION_SUFFIXES = frozenset({".txt", ".caption"})
 READ_SUFFIXES = listing.SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
-_REPORTED_SUFFIXES = READ_SUFFIXES | listing.VIDEO_SUFFIXES
+_REPORTED_SUFFIXES = READ_SUFFIXES | listing.NOT_READ.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +216,7 @@ def inspect_image(
             return listing.SkippedEntry(path, "an empty file")
         width_px, height_px, is_transparent = _header(path, status, index)
     except BrokenImageError as error:
-        return listing.SkippedEntry(
-            path, listing.VIDEO if path.suffix.lower() in listing.VIDEO_SUFFIXES else error.reason
-        )
+        return listing.SkippedEntry(path, listing.NOT_READ.get(path.suffix.lower(), error.reason))
     except OSError as error:
         return listing.SkippedEntry(path, f"cannot be read ({error.strerror})")
     if reason := too_long(width_px, height_px):

@@ -44,7 +44,9 @@ class Recorder:
     def choose(self, title: str, message: str, answers: Sequence[Answer], severity: Severity = "plain") -> str | None:
         return self._answer("choose", None, title, message, [a.name for a in answers])
 
-    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
+    def confirm_start(
+        self, warnings: Sequence[Problem], preview: Preview | None, *, resumes: bool = False
+    ) -> StartAnswer:
         return self._answer("confirm_start", False, list(warnings), preview)
 
     def show_failure(self, failure: Failure) -> bool:

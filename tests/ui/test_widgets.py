@@ -129,6 +129,18 @@ def test_the_start_dialog_shows_warnings_and_preview(screen: tk.Tk, theme: Theme
     assert not TkInteraction(screen, theme).confirm_start(warnings, None)
 
 
+def test_the_dialog_before_a_run_is_resumed_has_what_is_left(screen: tk.Tk, theme: Theme) -> None:
+    """It had the button Start and the number of all steps, next to the time of those that are left."""
+    preview = Preview(12, 0, 0, (), (), 12, 1200, done_steps=900)
+    seen: list[str] = []
+    when_open(screen, lambda d: (seen.extend((texts_in(d), d.buttons["start"].cget("text"))), d.close()))
+    TkInteraction(screen, theme).confirm_start([Problem("x", "Mind it.", "warning")], preview, resumes=True)
+    text, button = seen
+    for words in ("Before you resume", "Steps left", "300", "1,200 steps in total, 300 of them left"):
+        assert words in text
+    assert button == "Resume"
+
+
 def test_the_memory_of_a_tiny_run_is_as_in_the_lines_about_it() -> None:
     figures = RunFigures(60.0, 50_100_000, 25_000_000_000, on_gpu=False)
     preview = Preview(12, 4, 1, (("64x64", 12),), (), 12, 1200, figures=figures)

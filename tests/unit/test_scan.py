@@ -22,7 +22,7 @@ from modules.data import images
 from modules.data import scan as scan_module
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.images import BrokenImageError, open_image, upright, upright_size
-from modules.data.listing import SUFFIXES, VIDEO
+from modules.data.listing import NOT_READ, SUFFIXES
 from modules.data.scan import Scan, scan_folder
 from tests.builders.images import draw_image
 
@@ -134,7 +134,16 @@ def test_videos_are_skipped_by_name(tmp_path: Path) -> None:
     assert names(result) == ["cat.png"]
     assert [(s.path.name, s.reason.partition(",")[0]) for s in result.skipped] == [("film.MP4", "a video")]
     assert result.fingerprint != before
-    assert [s.reason for s in scan(tmp_path / "film.MP4").skipped] == [VIDEO]
+    assert [s.reason for s in scan(tmp_path / "film.MP4").skipped] == [NOT_READ[".mp4"]]
+
+
+def test_raw_photos_are_skipped_by_name_unless_the_image_is_next_to_them(tmp_path: Path) -> None:
+    """A folder of a camera's files looked empty; of those with a JPEG each, nothing is missed."""
+    draw_image(8, 8, 0).save(tmp_path / "IMG_1.JPG")
+    for name in ("IMG_1.CR2", "IMG_1.MOV", "IMG_2.NEF", "IMG_3.jxl"):
+        (tmp_path / name).write_bytes(b"x")
+    found = {s.path.name: s.reason.partition(",")[0] for s in scan(tmp_path).skipped}
+    assert found == {"IMG_2.NEF": "a raw photo", "IMG_3.jxl": "a JPEG XL image"}
 
 
 def test_videos_in_a_shard_are_skipped_by_name(tmp_path: Path) -> None:
@@ -145,7 +154,7 @@ def test_videos_in_a_shard_are_skipped_by_name(tmp_path: Path) -> None:
             shard.add(tmp_path / name, name)
     result = scan(tmp_path / "data.tar")
     assert names(result) == ["cat.png"]
-    assert [(s.path.name, s.reason) for s in result.skipped] == [("film.flv", VIDEO)]
+    assert [(s.path.name, s.reason) for s in result.skipped] == [("film.flv", NOT_READ[".flv"])]
 
 
 # -- what is none

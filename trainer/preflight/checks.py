@@ -170,10 +170,11 @@ def check(
     if concept_problems:
         return Report(tuple(problems), None)
     preview = _preview(config, model, training, validation, plans, budget)
+    preview = replace(preview, done_steps=backup.step if backup is not None else 0)
     if budget is not None:
         free_bytes = free_here(config, memory_of=memory_of) if automatic_parts(config) else None
         placed = budget if free_bytes is None else on_card(budget, free_bytes)
-        num_steps = max(0, total_steps - (backup.step if backup is not None else 0))
+        num_steps = max(0, total_steps - preview.done_steps)
         figures = figures_of(placed, num_steps=num_steps, memory_of=memory_of)
         preview = replace(preview, memory=describe_memory(budget, placed), figures=figures)
     reward_models = tuple(

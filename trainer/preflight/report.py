@@ -63,6 +63,8 @@ class Preview:
     """Files with findings about their captions: missing, empty, in another encoding, long."""
     figures: RunFigures | None = None
     """Time and memory at a glance; None if the model's shapes are not known."""
+    done_steps: int = 0
+    """The steps that the backup has, from which the run continues."""
 
 
 @dataclass(frozen=True, slots=True)

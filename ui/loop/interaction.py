@@ -32,7 +32,7 @@ ACTIONS_OF_REMEDIES: Mapping[str, str] = {
 """The window's action for each remedy (`modules/system/remedies.py`) that has a button among the findings."""
 
 
-BEFORE_START, REPLACE_FILE = "Before you start", "Replace the file?"  # titles
+BEFORE_START, BEFORE_RESUMING, REPLACE_FILE = "Before you start", "Before you resume", "Replace the file?"  # titles
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,9 @@ class Interaction(Protocol):
     def choose(self, title: str, message: str, answers: Sequence[Answer], severity: Severity = "plain") -> str | None:
         """Ask a question with the given answers; return the name of the one chosen."""
 
-    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
+    def confirm_start(
+        self, warnings: Sequence[Problem], preview: Preview | None, *, resumes: bool = False
+    ) -> StartAnswer:
         """Show the warnings of the check and the preview of the run; return whether to start.
 
         The remedies of the warnings are also offered (`ACTIONS_OF_REMEDIES`): the chosen one's action is returned.

@@ -77,7 +77,8 @@ def preview_lines(preview: Preview) -> list[str]:
     model = [preview.model] if preview.model else []
     if not preview.num_images and not preview.num_prompts:
         return [*model, "No training images yet."]
-    steps = f"{count(preview.total_steps, 'step')} in total"
+    left = f", {_steps_left(preview):,} of them left" if preview.done_steps else ""
+    steps = f"{count(preview.total_steps, 'step')} in total{left}"
     lines = [*model, f"{describe_data(preview.num_images, preview.num_prompts, preview.num_pairs)}, {steps}"]
     if preview.num_validation_images:
         lines.append(f"{count(preview.num_validation_images, 'validation image')}")
@@ -98,9 +99,17 @@ def preview_lines(preview: Preview) -> list[str]:
     return lines
 
 
+def _steps_left(preview: Preview) -> int:
+    return max(0, preview.total_steps - preview.done_steps)
+
+
 def start_figures(preview: Preview) -> list[tuple[str, str, bool]]:
-    """Return the figures of a run at a glance, each with its label and whether it is too large: steps, time, memory."""
-    figures = [("Steps", f"{preview.total_steps:,}", False)] if preview.total_steps else []
+    """Return the figures of a run at a glance, each with its label and whether it is too large: steps, time, memory.
+
+    Steps and time are those that are left.
+    """
+    label = "Steps left" if preview.done_steps else "Steps"
+    figures = [(label, f"{_steps_left(preview):,}", False)] if preview.total_steps else []
     needs = preview.figures
     if needs is None or not figures:
         return figures

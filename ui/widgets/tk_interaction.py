@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Protocol
 from modules.system.problem import Problem
 from modules.system.remedies import REMEDIES
 from trainer.preflight import Preview
-from ui.loop.interaction import ACTIONS_OF_REMEDIES, BEFORE_START, Answer, Failure, FileKind, Severity, StartAnswer
+from ui.loop.interaction import (
+    ACTIONS_OF_REMEDIES,
+    BEFORE_RESUMING,
+    BEFORE_START,
+    Answer,
+    Failure,
+    FileKind,
+    Severity,
+    StartAnswer,
+)
 from ui.loop.pump import Pump
 from ui.loop.wording import preview_lines, start_figures
 from ui.widgets.dialog import Dialog
@@ -110,13 +119,16 @@ class TkInteraction:
         """Ask a question with the given answers; return the name of the one chosen."""
         return Dialog(self._root, self._theme, title, message, answers, severity=severity).ask()
 
-    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
+    def confirm_start(
+        self, warnings: Sequence[Problem], preview: Preview | None, *, resumes: bool = False
+    ) -> StartAnswer:
         """Show the warnings of the check and the preview of the run; return whether to start, or an offer to take."""
         named = {problem.remedy for problem in warnings}
         offers = [Answer(action, REMEDIES[r].label) for r, action in ACTIONS_OF_REMEDIES.items() if r in named]
         offers = offers[:_MAX_OFFERS]  # the list of findings, which Back shows, has all of them
-        answers = (*offers, Answer("back", "Back"), Answer("start", "Start", is_default=True))
-        dialog = Dialog(self._root, self._theme, BEFORE_START, "", answers, severity="warning")
+        title, label = (BEFORE_RESUMING, "Resume") if resumes else (BEFORE_START, "Start")
+        answers = (*offers, Answer("back", "Back"), Answer("start", label, is_default=True))
+        dialog = Dialog(self._root, self._theme, title, "", answers, severity="warning")
         theme, px = self._theme, self._theme.px
         if preview is not None:
             figures = KeyFigures(dialog.content, theme, on="window")

@@ -319,7 +319,8 @@ class Starter:
             return
         existing = next((p for p in report.problems if p.remedy == "destination"), None)
         warnings = [p for p in problems if p.severity == "warning" and p is not existing]
-        answer = self._interaction.confirm_start(warnings, report.preview) if warnings else True
+        resumes = request.kind == "resume"
+        answer = self._interaction.confirm_start(warnings, report.preview, resumes=resumes) if warnings else True
         if answer is not True:
             self._findings.show(BEFORE_START, problems, self._form.config)
             if isinstance(answer, str):
