@@ -26,8 +26,8 @@ from modules.data.batch import Batch
 from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import (
     TrainGroup,
-    moved_parameters,
     named_parameters,
+    optimizer_parameters,
     optimizer_state,
     restore_optimizer_state,
 )
@@ -237,10 +237,10 @@ def expected_state_bytes(dry: DryRunState, groups: Sequence[TrainGroup], stepper
 
     0 if the state already exists. Offloaded weights have their state on the offload device.
     """
-    existing, _ = optimizer_state(stepper.optimizer, moved_parameters(groups))
+    existing, _ = optimizer_state(stepper.optimizer, optimizer_parameters(groups))
     if existing:
         return 0
-    state, _ = optimizer_state(dry.stepper.optimizer, moved_parameters(dry.groups))
+    state, _ = optimizer_state(dry.stepper.optimizer, optimizer_parameters(dry.groups))
     kinds = _kinds(groups, stepper.optimizer)
     total = 0.0
     for copied, group in zip(dry.groups, groups, strict=True):
@@ -267,15 +267,15 @@ def _copies(group: TrainGroup, kinds: Mapping[str, _Kind]) -> dict[str, nn.Param
 def _kinds(groups: Sequence[TrainGroup], optimizer: torch.optim.Optimizer) -> dict[str, _Kind]:
     """Return the kind of each parameter, by full name."""
     numbers = {id(p): g["number"] for g in optimizer.param_groups for p in g["params"]}
-    moved = moved_parameters(groups)
-    return {n: (p.dtype, p.dim(), numbers.get(id(moved[n]), 0)) for n, p in named_parameters(groups).items()}
+    updated = optimizer_parameters(groups)
+    return {n: (p.dtype, p.dim(), numbers.get(id(updated[n]), 0)) for n, p in named_parameters(groups).items()}
 
 
 def _copy_state(
     stepper: Stepper, copies: Sequence[TrainGroup], real: Stepper, real_groups: Sequence[TrainGroup]
 ) -> None:
     """Copy the optimizer state and the loss scale of a resumed run to the second stepper."""
-    moved, copied = moved_parameters(real_groups), moved_parameters(copies)
-    tensors, values = optimizer_state(real.optimizer, {name: moved[name] for name in copied})
+    updated, copied = optimizer_parameters(real_groups), optimizer_parameters(copies)
+    tensors, values = optimizer_state(real.optimizer, {name: updated[name] for name in copied})
     restore_optimizer_state(stepper.optimizer, copies, {n: t.clone() for n, t in tensors.items()}, values)
     stepper.scaler.load_state_dict(real.scaler.state_dict())

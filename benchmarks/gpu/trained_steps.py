@@ -17,7 +17,7 @@ from benchmarks.loop_speed import run_setup
 from benchmarks.measure import wait_for
 from benchmarks.rows import Row
 from modules.config.schema import Config
-from modules.optim.param_groups import kept_parameters
+from modules.optim.param_groups import exact_parameters
 from modules.system.devices import Device
 from trainer.machine_events import SettingChosen
 from trainer.run.finish import PreparedRun
@@ -111,7 +111,7 @@ def _train_and_measure(run: PreparedRun, device: Device, num_epochs: int, until_
         graphs.num_graphs if graphs is not None else 0,
         updates.num_recorded if updates is not None else 0,
         " ".join(part.failure for part in (graphs, updates) if part is not None and part.failure),
-        {name: weight.detach().cpu() for name, weight in kept_parameters(training.groups).items()},
+        {name: weight.detach().cpu() for name, weight in exact_parameters(training.groups).items()},
         _choices(run),
     )
 

@@ -124,12 +124,12 @@ _Division = tuple[float, float | None, tuple[tuple[str, Hashable], ...]]
 def _divide_parameters(group: TrainGroup, options_of: OptionsOf) -> dict[_Division, list[nn.Parameter]]:
     """Return the parameters that the optimizer updates for a unit, by ratio of the rate, own rate, and options."""
     divided: dict[_Division, list[nn.Parameter]] = {}
-    for name, moved in moved_parameters([group]).items():
+    for name, updated in optimizer_parameters([group]).items():
         options = dict(options_of(group, name, group.parameters[name]))
         rate = options.pop("rate", None)
         assert rate is None or isinstance(rate, float)
         key = (group.rate_ratios.get(name, 1.0), rate, tuple(sorted(options.items(), key=lambda item: item[0])))
-        divided.setdefault(key, []).append(moved)
+        divided.setdefault(key, []).append(updated)
     return divided
 
 
@@ -151,10 +151,10 @@ def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
         parameter.grad = None
         optimizer.state.pop(parameter, None)
     for master_weight in group.master_weights.values():
-        master_weight.moved.requires_grad_(False)
-        master_weight.moved.grad = None
-        optimizer.state.pop(master_weight.moved, None)
-    group.master_weights = {n: m for n, m in group.master_weights.items() if m.exact is m.moved}
+        master_weight.master.requires_grad_(False)
+        master_weight.master.grad = None
+        optimizer.state.pop(master_weight.master, None)
+    group.master_weights = {n: m for n, m in group.master_weights.items() if m.exact is m.master}
     optimizer.param_groups[:] = [g for g in optimizer.param_groups if g.get("unit") != group.name]
 
 
@@ -168,14 +168,14 @@ def named_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
     return {name: p for g in groups for name, p in g.parameters.items()}
 
 
-def moved_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
+def optimizer_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
     """Return, by the same names, the parameters that the optimizer updates: master weights where there are any."""
     return {
-        n: g.master_weights[n].moved if n in g.master_weights else p for g in groups for n, p in g.parameters.items()
+        n: g.master_weights[n].master if n in g.master_weights else p for g in groups for n, p in g.parameters.items()
     }
 
 
-def kept_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
+def exact_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
     """Return, by the same names, the parameters that hold the exact values between steps, for backups and EMA."""
     return {
         n: g.master_weights[n].exact if n in g.master_weights else p for g in groups for n, p in g.parameters.items()
@@ -222,9 +222,9 @@ def restore_optimizer_state(
     the state names a parameter that does not exist.
     """
     groups = list(groups)
-    own_counts = {id(p) for g in optimizer.param_groups if g.get("fused") for p in g["params"]}
+    counts_on_device = {id(p) for g in optimizer.param_groups if g.get("fused") for p in g["params"]}
     in_order = {id(p) for g in optimizer.param_groups if g.get("reads_memory_in_order") for p in g["params"]}
-    by_owner, parameters, weights = _groups_by_owner(optimizer), moved_parameters(groups), named_parameters(groups)
+    by_owner, parameters, weights = _groups_by_owner(optimizer), optimizer_parameters(groups), named_parameters(groups)
     for full, value in (*tensors.items(), *values.items()):
         name, key = full.rsplit("|", 1)
         if is_of_group(full):
@@ -234,7 +234,7 @@ def restore_optimizer_state(
         if isinstance(value, torch.Tensor):
             # A step count stays on the CPU, where torch keeps it unless the step is fused; all else goes to the
             # parameter's device.
-            stays = value.dim() == 0 and id(parameter) not in own_counts
+            stays = value.dim() == 0 and id(parameter) not in counts_on_device
             value = value.clone() if stays else value.to(parameter.device)
             # A master weight may be empty between steps: its layout is its weight's.
             value = value if id(parameter) in in_order else in_layout_of(weights[name], value)

@@ -13,14 +13,14 @@ from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.sums import Sgd
 from modules.optim.param_groups import (
     TrainGroup,
+    exact_parameters,
     freeze,
-    kept_parameters,
-    moved_parameters,
     optimizer_groups,
+    optimizer_parameters,
     optimizer_state,
 )
 from modules.optim.updates.master_weights import Rounding
-from modules.optim.updates.sliced_step import holding
+from modules.optim.updates.sliced_step import gradients_in_groups
 from trainer.methods.protocol import StepLoss
 from trainer.step.stepper import Stepper
 
@@ -60,18 +60,18 @@ def test_each_weight_moves_at_its_own_rate(rounding: Rounding | None) -> None:
         group.master_weight(rounding or "master")
     rates = step(stepper_of(groups), groups)
     assert rates == {"unet": 0.005, "text_encoder": 0.01}
-    moved = {name: round(1.0 - p[0].item(), 2) for name, p in kept_parameters(groups).items()}
+    moved = {name: round(1.0 - p[0].item(), 2) for name, p in exact_parameters(groups).items()}
     assert moved["unet.1"] == pytest.approx(0.05, abs=0.01)
     assert moved["text_encoder.2"] == pytest.approx(0.01, abs=0.005)
     if rounding != "stochastic":  # bfloat16 has no 0.995
-        assert kept_parameters(groups)["unet.0"][0].item() == pytest.approx(0.995)
+        assert exact_parameters(groups)["unet.0"][0].item() == pytest.approx(0.995)
 
 
 def test_a_scaler_unscales_each_gradient_once() -> None:
     groups = units()
     stepper_of(groups)
     optimizer = build_optimizer(groups, Sgd())
-    with holding(optimizer, {g.name: g for g in groups}):
+    with gradients_in_groups(optimizer, {g.name: g for g in groups}):
         held = [p for g in optimizer.param_groups for p in g["params"]]
     assert len(held) == len(set(map(id, held))) == 6
     assert [len(g["params"]) for g in optimizer.param_groups] == [2, 1, 3]
@@ -96,7 +96,7 @@ def test_the_state_of_each_group_has_a_key_of_its_own_and_freezing_removes_all_g
     optimizer = build_optimizer(groups, AdamW())
     for number, group in enumerate(optimizer.param_groups):
         group["group_state"], group["d"] = ("d",), number
-    assert optimizer_state(optimizer, moved_parameters(groups))[1] == {
+    assert optimizer_state(optimizer, optimizer_parameters(groups))[1] == {
         "group unet|d": 0,
         "group unet 1|d": 1,
         "group text_encoder|d": 2,

@@ -15,7 +15,7 @@ from modules.families.sd.model import StableDiffusion
 from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.muon import Muon
-from modules.optim.param_groups import moved_parameters, optimizer_state
+from modules.optim.param_groups import optimizer_parameters, optimizer_state
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -75,14 +75,14 @@ def state_of(prepared: PreparedRun) -> dict[str, Any]:
     model, training = prepared.model, prepared.training
     stepper = training.stepper
     parts = {name: part.module for name, part in model.family.parts.items()}
-    tensors, values = optimizer_state(stepper.optimizer, moved_parameters(model.groups))
+    tensors, values = optimizer_state(stepper.optimizer, optimizer_parameters(model.groups))
     return {
         "weights": {f"{n}.{k}": t.clone() for n, m in parts.items() for k, t in m.state_dict().items()},
         "identities": {f"{n}.{k}": (id(p), p.data_ptr()) for n, m in parts.items() for k, p in m.named_parameters()},
         "flags": {f"{n}.{k}": (p.requires_grad, p.grad) for n, m in parts.items() for k, p in m.named_parameters()},
         "modes": {f"{n}.{k}": s.training for n, m in parts.items() for k, s in m.named_modules()},
         "master_weights": {
-            n: (s.moved.detach().clone(), s.moved.grad) for g in model.groups for n, s in g.master_weights.items()
+            n: (s.master.detach().clone(), s.master.grad) for g in model.groups for n, s in g.master_weights.items()
         },
         "optimizer": {n: t.clone() for n, t in tensors.items()} | values,
         "optimizer_groups": [{k: v for k, v in g.items() if k != "params"} for g in stepper.optimizer.param_groups],
@@ -246,7 +246,7 @@ def test_every_part_is_tried_though_it_stops_later(config: Config, monkeypatch: 
     stop = {"text_encoder": {"stop_after": {"n": 1, "unit": "step"}}}
     assert run(laid_over(config, {"parts": stop})).finished.outcome == "finished"
     [small] = tried
-    state, _ = optimizer_state(small.stepper.optimizer, moved_parameters(small.groups))
+    state, _ = optimizer_state(small.stepper.optimizer, optimizer_parameters(small.groups))
     assert {name.split(".")[0] for name in state} == {"unet", "text_encoder"}
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from modules.optim.ema import Ema
-from modules.optim.param_groups import TrainGroup, moved_parameters
+from modules.optim.param_groups import TrainGroup, optimizer_parameters
 from modules.system.devices import resolve_device
 from trainer.step.evaluation import Evaluation
 
@@ -49,12 +49,12 @@ def trained(dtype: torch.dtype = torch.float32) -> tuple[nn.Sequential, TrainGro
 def evaluation_of(
     module: nn.Module, group: TrainGroup, kind: type[torch.optim.Optimizer] = ScheduleFree, ema: Ema | None = None
 ) -> Evaluation:
-    optimizer: Any = kind([{"params": list(moved_parameters([group]).values()), "unit": "unet"}], lr=0.1)  # type: ignore[call-arg]
+    optimizer: Any = kind([{"params": list(optimizer_parameters([group]).values()), "unit": "unet"}], lr=0.1)  # type: ignore[call-arg]
     return Evaluation([module], ema, optimizer, [group])
 
 
 def bits(module: nn.Module, group: TrainGroup) -> list[torch.Tensor]:
-    return [t.detach().clone() for t in (*module.parameters(), *moved_parameters([group]).values())]
+    return [t.detach().clone() for t in (*module.parameters(), *optimizer_parameters([group]).values())]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -91,7 +91,7 @@ def test_what_is_saved_is_what_is_judged() -> None:
     module, group = trained(torch.bfloat16)
     evaluation, before = evaluation_of(module, group), bits(*trained(torch.bfloat16))
     with evaluation.active():
-        scored = {n: p.detach().clone() for n, p in moved_parameters([group]).items()}
+        scored = {n: p.detach().clone() for n, p in optimizer_parameters([group]).items()}
     with evaluation.values() as values:
         assert all(torch.equal(values[n], scored[n]) and values[n].dtype == torch.float32 for n in scored)
     assert all(torch.equal(a, b) for a, b in zip(bits(module, group), before, strict=True))

@@ -22,10 +22,10 @@ from modules.optim.optimizers.schedule_free import ProdigyPlusScheduleFree
 from modules.optim.optimizers.sums import Adagrad, RmsProp, Sgd, Sgd8bit
 from modules.optim.param_groups import (
     TrainGroup,
+    exact_parameters,
     freeze,
-    kept_parameters,
-    moved_parameters,
     named_parameters,
+    optimizer_parameters,
     optimizer_state,
     restore_optimizer_state,
 )
@@ -186,11 +186,11 @@ class Toy:
     def resumed(self, settings: OptimizerSettings, **options: Any) -> Toy:
         """Return another toy that continues with a backup of this one, whose frozen parts are frozen there, too."""
         other = Toy(settings, **options)
-        tensors, values = optimizer_state(self.optimizer, moved_parameters(self.groups))
+        tensors, values = optimizer_state(self.optimizer, optimizer_parameters(self.groups))
         values = json.loads(json.dumps(values))  # as a backup has them
         with torch.no_grad():
-            for name, parameter in kept_parameters(other.groups).items():
-                parameter.copy_(kept_parameters(self.groups)[name])
+            for name, parameter in exact_parameters(other.groups).items():
+                parameter.copy_(exact_parameters(self.groups)[name])
         restore_optimizer_state(other.optimizer, other.groups, {k: v.clone() for k, v in tensors.items()}, values)
         for group, own in zip(other.groups, self.groups, strict=True):
             if not own.is_training:
@@ -198,7 +198,7 @@ class Toy:
         return other
 
     def values(self) -> dict[str, torch.Tensor]:
-        return {n: p.detach().clone() for n, p in kept_parameters(self.groups).items()}
+        return {n: p.detach().clone() for n, p in exact_parameters(self.groups).items()}
 
 
 class Reads(TorchDispatchMode):
@@ -246,7 +246,7 @@ def test_weights_move_and_a_resumed_run_ends_the_same_to_the_bit(
 def test_the_record_has_the_size_of_the_state_and_its_facts(settings: OptimizerSettings) -> None:
     toy = Toy(settings)
     toy.take(range(2))
-    weights = moved_parameters(toy.groups)
+    weights = optimizer_parameters(toy.groups)
     tensors, _ = optimizer_state(toy.optimizer, weights)
     measured = {
         name: sum(
@@ -423,7 +423,7 @@ def test_evaluation_has_other_weights_and_restores_the_trained_ones(
     with optimizer_in_evaluation(toy.optimizer, toy.groups):
         inside = {n: p.detach().clone() for n, p in named_parameters(toy.groups).items()}
         assert changed(own[1], inside) or (finds_its_rate and rounding)
-        for name, parameter in kept_parameters(toy.groups).items():
+        for name, parameter in exact_parameters(toy.groups).items():
             torch.testing.assert_close(parameter.detach().to(inside[name].dtype), inside[name], rtol=0, atol=0)
     assert changed(own[0], toy.values()) == set()
     assert changed(own[1], {n: p.detach() for n, p in named_parameters(toy.groups).items()}) == set()

@@ -24,7 +24,7 @@ from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.signs import Lion
 from modules.optim.optimizers.sums import Sgd
-from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters
+from modules.optim.param_groups import TrainGroup, exact_parameters, freeze, named_parameters
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates.fused_backward import FusedBackward
 from modules.optim.updates.master_weights import Rounding
@@ -244,7 +244,7 @@ class Toy:
         return self.stepper.finish(step)
 
     def values(self) -> list[torch.Tensor]:
-        return [p.detach().clone() for p in kept_parameters([self.group]).values()]
+        return [p.detach().clone() for p in exact_parameters([self.group]).values()]
 
 
 def have_moved(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> list[bool]:

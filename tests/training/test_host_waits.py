@@ -123,7 +123,7 @@ def test_a_step_reads_its_outcome_while_the_next_one_is_computed(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     # It reads a value for each weight that has not been updated yet.
-    monkeypatch.setattr(Watchdog, "before_move", lambda *arguments: None)
+    monkeypatch.setattr(Watchdog, "before_update", lambda *arguments: None)
     monkeypatch.setattr(Watchdog, "is_watching", False)
     model: Path = request.getfixturevalue("tiny_sd" if case in ("fine-tune", "embedding") else "tiny_sdxl")
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2, captions=["a <zog>", "a disc"])
@@ -135,7 +135,7 @@ def test_a_step_reads_its_outcome_while_the_next_one_is_computed(
 def test_an_optimizer_that_cannot_skip_on_the_device_waits_once(
     tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watchdog, "before_move", lambda *arguments: None)
+    monkeypatch.setattr(Watchdog, "before_update", lambda *arguments: None)
     monkeypatch.setattr(Watchdog, "is_watching", False)
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2)
     config = small_config(tmp_path, model=tiny_sd, images=images, training={"optimizer": {"name": "lion"}, "epochs": 9})

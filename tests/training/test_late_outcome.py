@@ -19,7 +19,7 @@ from modules.config.schema import Config
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.optimizers.adam import AdamW
-from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters, optimizer_state
+from modules.optim.param_groups import TrainGroup, exact_parameters, named_parameters, optimizer_state
 from modules.optim.updates.master_weights import Rounding
 from modules.system.devices import CPU, LateRead
 from tests.builders.configs import laid_over, small_config
@@ -181,7 +181,11 @@ def stepper_of(rounding: Rounding | None, *, scale: float | None) -> tuple[list[
         clip_grad_norm=1.0,
         rate_factor=lambda step: 1.0,
         ema=Ema(
-            named_parameters(groups), decay=0.9, update_every_steps=1, device=CPU, exact=lambda: kept_parameters(groups)
+            named_parameters(groups),
+            decay=0.9,
+            update_every_steps=1,
+            device=CPU,
+            exact=lambda: exact_parameters(groups),
         ),
         rounding_generators=lambda step, name: torch.Generator().manual_seed(step),
     )
@@ -217,7 +221,9 @@ def test_a_broken_step_leaves_no_trace(
         assert not pending.read().was_skipped
         assert stepper.ema is not None
         tensors, _ = optimizer_state(stepper.optimizer, named_parameters(groups)) if rounding is None else ({}, {})
-        ended.append({**kept_parameters(groups), **{f"ema {n}": t for n, t in stepper.ema.averages.items()}, **tensors})
+        ended.append(
+            {**exact_parameters(groups), **{f"ema {n}": t for n, t in stepper.ema.averages.items()}, **tensors}
+        )
         assert stepper.ema.num_updates == 5
         assert stepper.scaler.get_scale() == (512.0 if breaks else 1024.0)
     assert_equal_tensors(*ended)

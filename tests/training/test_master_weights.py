@@ -11,7 +11,7 @@ from torch import nn
 from modules.optim.build import build_optimizer
 from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.factored import Adafactor
-from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, moved_parameters, optimizer_groups
+from modules.optim.param_groups import TrainGroup, exact_parameters, freeze, optimizer_groups, optimizer_parameters
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates.master_weights import MasterWeight, Rounding, round_stochastically
 from modules.system.seeds import derive_seed
@@ -63,7 +63,7 @@ def test_a_master_weight_follows_float32_training(settings: OptimizerSettings) -
     exact, master = group_of(torch.float32, None), group_of(torch.bfloat16, "master")
     train(exact, stepper_of(exact, settings), range(12), gradient_of)
     train(master, stepper_of(master, settings), range(12), gradient_of)
-    kept = kept_parameters([master])["unet.w"]
+    kept = exact_parameters([master])["unet.w"]
     assert torch.equal(kept, exact.parameters["unet.w"])
     assert torch.equal(master.parameters["unet.w"], kept.to(torch.bfloat16))
 
@@ -128,8 +128,8 @@ def test_a_step_leaves_no_copies_behind(rounding: Rounding) -> None:
     train(group, stepper, range(2), gradient_of)
     (master_weight,) = group.master_weights.values()
     assert master_weight.weight.grad is None
-    assert master_weight.moved.grad is None
-    assert master_weight.moved.numel() == (48 if rounding == "master" else 0)
+    assert master_weight.master.grad is None
+    assert master_weight.master.numel() == (48 if rounding == "master" else 0)
     # A step that is not finished, too.
     stepper.backward(
         StepLoss(loss=master_weight.weight.float().sum(), num_samples=1, group_samples=1, is_last_micro_batch=False)
@@ -144,9 +144,9 @@ def test_a_step_leaves_no_copies_behind(rounding: Rounding) -> None:
 def test_a_step_that_is_not_finite_updates_nothing(rounding: Rounding) -> None:
     group = group_of(torch.bfloat16, rounding)
     stepper = stepper_of(group, AdamW())
-    before = {n: p.detach().clone() for n, p in kept_parameters([group]).items()}
+    before = {n: p.detach().clone() for n, p in exact_parameters([group]).items()}
     train(group, stepper, range(1), lambda step: torch.full((8, 6), float("inf")))
-    after = kept_parameters([group])
+    after = exact_parameters([group])
     assert all(torch.equal(before[n], after[n]) for n in before)
 
 
@@ -156,10 +156,10 @@ def test_a_frozen_group_keeps_the_exact_values_and_nothing_else(rounding: Roundi
     stepper = stepper_of(group, AdamW())
     train(group, stepper, range(2), gradient_of)
     weight = group.parameters["unet.w"].detach().clone()
-    exact = kept_parameters([group])["unet.w"].detach().clone()
+    exact = exact_parameters([group])["unet.w"].detach().clone()
     freeze(group, stepper.optimizer)
     assert not stepper.optimizer.state
-    assert not any(p.requires_grad or p.grad is not None for p in moved_parameters([group]).values())
+    assert not any(p.requires_grad or p.grad is not None for p in optimizer_parameters([group]).values())
     assert bool(group.master_weights) == (rounding == "master")
-    assert torch.equal(kept_parameters([group])["unet.w"], exact)
+    assert torch.equal(exact_parameters([group])["unet.w"], exact)
     assert torch.equal(group.parameters["unet.w"], weight)

@@ -62,7 +62,7 @@ def test_only_layers_above_the_limit_are_scaled_to_it(dtype: torch.dtype) -> Non
         norm = product_norm(before[name], 1.5)
         for old, new in zip(before[name], factors[name], strict=True):  # sd-scripts: each by the root of the ratio
             torch.testing.assert_close(new.float(), old.float() * (0.5 / norm) ** 0.5, rtol=1e-2, atol=1e-6)
-            assert dtype == torch.float32 or torch.equal(new, group.master_weights[_name(group, new)].moved.to(dtype))
+            assert dtype == torch.float32 or torch.equal(new, group.master_weights[_name(group, new)].master.to(dtype))
 
 
 def _name(group: TrainGroup, parameter: torch.Tensor) -> str:

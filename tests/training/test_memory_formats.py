@@ -16,8 +16,8 @@ from modules.config.schema import Config
 from modules.optim.build import build_optimizer
 from modules.optim.param_groups import (
     TrainGroup,
-    kept_parameters,
-    moved_parameters,
+    exact_parameters,
+    optimizer_parameters,
     optimizer_state,
     restore_optimizer_state,
 )
@@ -77,7 +77,7 @@ class Convolutions:
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The state as a backup holds it: contiguous tensors, and JSON."""
-        tensors, values = optimizer_state(self.optimizer, moved_parameters([self.group]))
+        tensors, values = optimizer_state(self.optimizer, optimizer_parameters([self.group]))
         return {n: t.clone(memory_format=CONTIGUOUS) for n, t in tensors.items()}, json.loads(json.dumps(values))
 
     def resumed(
@@ -85,17 +85,17 @@ class Convolutions:
     ) -> Convolutions:
         other = Convolutions(settings, memory_format, rounding)
         with torch.no_grad():
-            for name, parameter in kept_parameters([other.group]).items():
-                parameter.copy_(kept_parameters([self.group])[name].clone(memory_format=CONTIGUOUS))
+            for name, parameter in exact_parameters([other.group]).items():
+                parameter.copy_(exact_parameters([self.group])[name].clone(memory_format=CONTIGUOUS))
         restore_optimizer_state(other.optimizer, [other.group], *self.state())
         return other
 
     def layouts(self) -> dict[str, tuple[int, ...]]:
-        tensors, _ = optimizer_state(self.optimizer, moved_parameters([self.group]))
+        tensors, _ = optimizer_state(self.optimizer, optimizer_parameters([self.group]))
         return {name: tensor.stride() for name, tensor in tensors.items()}
 
     def values(self) -> dict[str, torch.Tensor]:
-        return {n: p.detach().clone(memory_format=CONTIGUOUS) for n, p in kept_parameters([self.group]).items()}
+        return {n: p.detach().clone(memory_format=CONTIGUOUS) for n, p in exact_parameters([self.group]).items()}
 
 
 def toy_sized(settings: OptimizerSettings) -> OptimizerSettings:

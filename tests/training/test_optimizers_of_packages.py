@@ -21,10 +21,10 @@ from modules.optim.optimizers.muon import AdaMuonAdv, AuxiliaryAdam, Muon, MuonA
 from modules.optim.optimizers.signs import Tiger
 from modules.optim.param_groups import (
     TrainGroup,
+    exact_parameters,
     freeze,
-    kept_parameters,
-    moved_parameters,
     named_parameters,
+    optimizer_parameters,
     optimizer_state,
     restore_optimizer_state,
 )
@@ -121,8 +121,8 @@ def steps(optimizer: torch.optim.Optimizer, groups: list[TrainGroup], numbers: r
 
 
 class NoHooks:
-    def before_move(self, unit: str, parameters: Any) -> None: ...
-    def after_move(self, unit: str) -> None: ...
+    def before_update(self, unit: str, parameters: Any) -> None: ...
+    def after_update(self, unit: str) -> None: ...
 
 
 def rounding_generator(name: str) -> torch.Generator:
@@ -194,9 +194,9 @@ def after_slices(
     for number in range(4):
         give_gradients(groups, number)
         for names in sliced(groups[0]):
-            sliced_step.move({"unet": names}, rounding_generator)
-    assert moved_parameters(groups).keys() == named_parameters(groups).keys()
-    return {n: p.detach().clone() for n, p in kept_parameters(groups).items()}
+            sliced_step.step({"unet": names}, rounding_generator)
+    assert optimizer_parameters(groups).keys() == named_parameters(groups).keys()
+    return {n: p.detach().clone() for n, p in exact_parameters(groups).items()}
 
 
 @pytest.mark.full  # every day: test_every_optimizer

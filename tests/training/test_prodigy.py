@@ -13,7 +13,7 @@ from torch import nn
 
 from modules.optim.build import build_optimizer
 from modules.optim.optimizers.d_adaptation import Prodigy
-from modules.optim.param_groups import TrainGroup, freeze, kept_parameters
+from modules.optim.param_groups import TrainGroup, exact_parameters, freeze
 from modules.optim.updates import sliced_step
 from modules.optim.updates.master_weights import Rounding
 from modules.system.seeds import derive_seed
@@ -96,7 +96,7 @@ def test_its_steps_are_the_authors_also_with_16_bit_weights(
     assert estimates(stepper.optimizer) == estimates(optimizer)
     assert {k for _, k in estimates(optimizer)} == {NUM_STEPS}
     assert optimizer.param_groups[0]["d"] > 10 * Prodigy().d0
-    for name, value in kept_parameters(groups).items():
+    for name, value in exact_parameters(groups).items():
         assert torch.equal(value, weights[name])
 
 

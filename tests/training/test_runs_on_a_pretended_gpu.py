@@ -77,7 +77,7 @@ def _noted(found: Watched, counts: Counts) -> Callable[[Any, Any], None]:
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no weight be watched, which reads a value for each until it has been updated."""
-    monkeypatch.setattr(Watchdog, "before_move", lambda *arguments: None)
+    monkeypatch.setattr(Watchdog, "before_update", lambda *arguments: None)
     monkeypatch.setattr(Watchdog, "is_watching", False)
 
 

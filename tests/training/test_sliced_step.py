@@ -12,7 +12,7 @@ from modules.optim.build import build_optimizer
 from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.optim.optimizers.factored import Adafactor
-from modules.optim.param_groups import TrainGroup, kept_parameters, optimizer_groups
+from modules.optim.param_groups import TrainGroup, exact_parameters, optimizer_groups
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates import sliced_step as moving
 from modules.optim.updates.master_weights import MasterWeight, Rounding
@@ -99,7 +99,7 @@ def test_slicing_does_not_change_the_result(
         for step in range(3):
             backward(groups, stepper, step)
             assert not stepper.finish(step).was_skipped
-        ended.append(kept_parameters(groups))
+        ended.append(exact_parameters(groups))
     for name, value in ended[0].items():
         assert all(torch.equal(value, other[name]) for other in ended[1:]), name
 
@@ -169,7 +169,7 @@ def test_a_weight_without_a_gradient_stays_and_has_no_state() -> None:
     before, weight.grad = weight.detach().clone(), None
     stepper.finish(1)
     assert torch.equal(weight, before)
-    assert groups[0].master_weights["unet.7"].moved not in stepper.optimizer.state
+    assert groups[0].master_weights["unet.7"].master not in stepper.optimizer.state
 
 
 @pytest.mark.parametrize("rounding", ["master", "stochastic"])
@@ -184,7 +184,7 @@ def test_a_scaled_loss_and_clipping_in_16_bits(rounding: Rounding) -> None:
             backward(groups, stepper, step)
             outcome = stepper.finish(step)
         assert outcome.gradient_norm is not None
-        ended.append((outcome, kept_parameters(groups)))
+        ended.append((outcome, exact_parameters(groups)))
     (plain, one), (scaled, other) = ended
     assert scaled.gradient_norm == pytest.approx(plain.gradient_norm, rel=1e-6)
     assert all(torch.equal(one[name], other[name]) for name in one)

@@ -18,10 +18,10 @@ from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.optim.param_groups import (
     TrainGroup,
+    exact_parameters,
     freeze,
-    kept_parameters,
-    moved_parameters,
     named_parameters,
+    optimizer_parameters,
     optimizer_state,
 )
 from modules.optim.updates.master_weights import Rounding
@@ -57,7 +57,7 @@ class Toy:
             decay=0.5,
             update_every_steps=1,
             device=CPU,
-            exact=lambda: kept_parameters(self.groups),
+            exact=lambda: exact_parameters(self.groups),
         )
         self.stepper = Stepper(
             self.groups,
@@ -100,12 +100,12 @@ class Toy:
 
     def state(self) -> dict[str, torch.Tensor]:
         """All that a step changes: weights, their exact values, averages, and the optimizer's state."""
-        tensors, values = optimizer_state(self.stepper.optimizer, moved_parameters(self.groups))
+        tensors, values = optimizer_state(self.stepper.optimizer, optimizer_parameters(self.groups))
         assert not values
         assert self.stepper.ema is not None
         return {
             **{f"weight {n}": p.detach().clone() for n, p in named_parameters(self.groups).items()},
-            **{f"exact {n}": p.detach().clone() for n, p in kept_parameters(self.groups).items()},
+            **{f"exact {n}": p.detach().clone() for n, p in exact_parameters(self.groups).items()},
             **{f"average {n}": a.clone() for n, a in self.stepper.ema.averages.items()},
             **{n: t.clone() for n, t in tensors.items()},
         }

@@ -26,7 +26,7 @@ from modules.config.usage import fit_of_references
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
-from modules.optim.param_groups import kept_parameters
+from modules.optim.param_groups import exact_parameters
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
@@ -210,7 +210,7 @@ def _of_backup(backup: Path, config: Config, machine: Machine) -> _Placed:
     config = config.model_copy(update={"sampling": config.sampling.model_copy(update={"prompts": prompts})})
     model = load_model(config, machine, start_copy=existing_start_copy(backup.parent.parent))
     weights = read_whole(backup, "ema" if has_averages(backup) else "weights")
-    parameters = kept_parameters(model.groups)
+    parameters = exact_parameters(model.groups)
     if not weights.keys() <= parameters.keys():
         raise DarkroomError(
             f"The weights in the backup {backup} do not match its config.", advice="Choose another one."

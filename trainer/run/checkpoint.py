@@ -20,10 +20,10 @@ from modules.memory.sharding import ShardedModule
 from modules.optim.build import build_optimizer
 from modules.optim.param_groups import (
     TrainGroup,
+    exact_parameters,
     fixed_tensors,
-    kept_parameters,
-    moved_parameters,
     named_parameters,
+    optimizer_parameters,
     optimizer_state,
     restore_optimizer_state,
 )
@@ -75,11 +75,11 @@ def write_state(
     `plan` is the fingerprint of the images and their order.
     """
     whole = [g for g in groups if not g.is_sharded]
-    write_safetensors(folder / "weights.safetensors", kept_parameters(whole), {})
+    write_safetensors(folder / "weights.safetensors", exact_parameters(whole), {})
     if fixed := fixed_tensors(groups):
         write_safetensors(folder / _FIXED_FILE, fixed, {})
-    tensors, _ = optimizer_state(stepper.optimizer, moved_parameters(whole))
-    _, values = optimizer_state(stepper.optimizer, moved_parameters(groups))
+    tensors, _ = optimizer_state(stepper.optimizer, optimizer_parameters(whole))
+    _, values = optimizer_state(stepper.optimizer, optimizer_parameters(groups))
     write_safetensors(folder / "optimizer.safetensors", tensors, {})
     if stepper.ema is not None:
         averages = {name: stepper.ema.averages[name] for name in named_parameters(whole)}
@@ -130,8 +130,8 @@ def write_shards_of(
     `process` is its index. The first one also writes what is not sharded, such as an optimizer's number of steps.
     """
     sharded_groups = [g for g in groups if g.is_sharded]
-    tensors, _ = optimizer_state(stepper.optimizer, moved_parameters(sharded_groups))
-    kinds: dict[Kind, Mapping[str, torch.Tensor]] = {"weights": kept_parameters(sharded_groups), "optimizer": tensors}
+    tensors, _ = optimizer_state(stepper.optimizer, optimizer_parameters(sharded_groups))
+    kinds: dict[Kind, Mapping[str, torch.Tensor]] = {"weights": exact_parameters(sharded_groups), "optimizer": tensors}
     if stepper.ema is not None:
         kinds["ema"] = {name: stepper.ema.averages[name] for name in named_parameters(sharded_groups)}
     rows, whole = {}, {}
@@ -170,7 +170,7 @@ def start_from_weights(
 
     Raises DarkroomError, which names `where` they are from, if the run trains other weights.
     """
-    parameters = kept_parameters(groups)
+    parameters = exact_parameters(groups)
     unlike = [n for n, p in parameters.items() if n not in weights or weights[n].shape != p.shape]
     if unlike or len(weights) != len(parameters):
         example = f" One that does not fit is {unlike[0]}." if unlike else ""
@@ -198,7 +198,7 @@ def restore(
     Of the `sharded` parts each process reads its rows; the backup may be of any number of processes. Raises
     DarkroomError if the backup and the run have different parameters.
     """
-    parameters = kept_parameters(groups)
+    parameters = exact_parameters(groups)
     weights = _read(folder, "weights", sharded)
     if weights.keys() != parameters.keys():
         raise DarkroomError(
@@ -298,4 +298,4 @@ def _copy_weights(
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
     for master_weight in (s for g in groups for s in g.master_weights.values()):
-        master_weight.give_value()
+        master_weight.write_back()

@@ -107,8 +107,8 @@ def _state(groups: Sequence[TrainGroup], stepper: Stepper, placement: Placement)
     offloaded = placement.offloaded_ids
     tensors = [
         *_tensors_in({p: state for p, state in stepper.optimizer.state.items() if id(p) not in offloaded}),
-        *(m.moved for g in groups for m in g.master_weights.values() if id(m.weight) not in offloaded),
-        *(m.moved.grad for g in groups for m in g.master_weights.values() if m.moved.grad is not None),
+        *(m.master for g in groups for m in g.master_weights.values() if id(m.weight) not in offloaded),
+        *(m.master.grad for g in groups for m in g.master_weights.values() if m.master.grad is not None),
         *(stepper.ema.averages.values() if stepper.ema is not None and stepper.ema.device == placement.train_device
           else ()),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from modules.config.sections.training import Ema as EmaSettings
 from modules.config.sections.training import Training
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
+from modules.optim.param_groups import TrainGroup, exact_parameters, named_parameters
 from modules.optim.registry import optimizer_spec
 from modules.optim.schedule_registry import learning_rate_factor
 from modules.optim.spec import OptimizerSettings
@@ -92,7 +92,7 @@ def lora_weights(adapters: Sequence[Adapter], groups: Sequence[TrainGroup]) -> l
 
     Raises ValueError for an adapter that is not a LoRA.
     """
-    values = kept_parameters(groups)
+    values = exact_parameters(groups)
     owners = {name: group for group in groups for name in group.parameters}
     weights = []
     for adapter in adapters:
@@ -118,7 +118,7 @@ def _ema(settings: EmaSettings, groups: Sequence[TrainGroup], machine: Machine) 
         decay=settings.decay,
         update_every_steps=settings.update_every_steps,
         device=machine.train_device if settings.mode == "train_device" else machine.temp_device,
-        exact=lambda: kept_parameters(groups),
+        exact=lambda: exact_parameters(groups),
     )
 
 

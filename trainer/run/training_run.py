@@ -13,7 +13,7 @@ from modules.config.schema import Config
 from modules.config.usage import updates_in_backward
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
-from modules.optim.param_groups import TrainGroup, fixed_tensors, kept_parameters
+from modules.optim.param_groups import TrainGroup, exact_parameters, fixed_tensors
 from modules.optim.updates.weight_norms import RowNorms
 from modules.system.atomic import write_text
 from modules.system.paths import from_root
@@ -332,9 +332,9 @@ def _training(
 def _share_weights(ranks: Ranks, model: LoadedModel) -> None:
     """Copy the weights of the main process to all others, except of sharded parts, of which each has some rows."""
     whole = [g for g in model.groups if not g.is_sharded]
-    ranks.copy_from_main([*kept_parameters(whole).values(), *fixed_tensors(whole).values()])
+    ranks.copy_from_main([*exact_parameters(whole).values(), *fixed_tensors(whole).values()])
     for master_weight in (m for g in whole for m in g.master_weights.values() if not ranks.rank.is_alone):
-        master_weight.give_value()
+        master_weight.write_back()
 
 
 def _in_order(

@@ -11,7 +11,7 @@ from torch import nn
 
 from modules.memory.sharding import ShardedModule
 from modules.optim.ema import Ema
-from modules.optim.param_groups import TrainGroup, kept_parameters, moved_parameters, named_parameters
+from modules.optim.param_groups import TrainGroup, exact_parameters, named_parameters, optimizer_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Evaluation:
             yield self.ema.averages
             return
         with optimizer_in_evaluation(self.optimizer, self.groups):
-            yield kept_parameters(self.groups)
+            yield exact_parameters(self.groups)
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[T
         yield
         return
     master_weights = [m for g in groups for m in g.master_weights.values()]
-    touched = {id(p): p for p in (*named_parameters(groups).values(), *moved_parameters(groups).values())}
+    touched = {id(p): p for p in (*named_parameters(groups).values(), *optimizer_parameters(groups).values())}
     exact = [(p, p.detach().clone()) for p in touched.values() if p.numel()]
     for master_weight in master_weights:
         master_weight.fill()

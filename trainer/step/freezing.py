@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from modules.optim.param_groups import TrainGroup, freeze, kept_parameters
+from modules.optim.param_groups import TrainGroup, exact_parameters, freeze
 from modules.settings.every import Moment
 from trainer.step.evaluation import has_evaluation_mode, optimizer_in_evaluation
 
@@ -32,18 +32,18 @@ def _evaluation_weights(
 ) -> dict[str, torch.Tensor]:
     """Return copies of the exact weights of some units as an optimizer with an evaluation mode has them there."""
     with optimizer_in_evaluation(optimizer, groups):
-        return {name: weight.detach().clone() for name, weight in kept_parameters(some).items()}
+        return {name: weight.detach().clone() for name, weight in exact_parameters(some).items()}
 
 
 @torch.no_grad()
 def _set_weights(groups: Sequence[TrainGroup], values: Mapping[str, torch.Tensor]) -> None:
     """Set the exact weights of units that are frozen, and their 16-bit copies."""
-    weights = kept_parameters(groups)
+    weights = exact_parameters(groups)
     for name, value in values.items():
         weights[name].copy_(value)
     for group in groups:
         for master_weight in group.master_weights.values():
-            master_weight.give_value()
+            master_weight.write_back()
 
 
 def training_parts(groups: Sequence[TrainGroup]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from modules.optim.updates.master_weights import MasterWeight
 from modules.optim.updates.sliced_step import (
     Generators,
     SlicedStep,
-    holding,
+    gradients_in_groups,
     is_broken,
     norm_of,
     reads_flag,
@@ -138,7 +138,7 @@ class Stepper:
         if is_scaled:
             self._unscale()
         if self._fused is not None:
-            self._fused.move_rest(self._generators_of(step))
+            self._fused.update_rest(self._generators_of(step))
         is_late = self._decides_on_device(total_loss.device)
         replayed = self._replay(step, total_loss) if is_late else None
         norm, norms = replayed or self._norms(total_loss)
@@ -165,7 +165,7 @@ class Stepper:
                 learning_rates=learning_rates,
                 num_images=self._num_images,
                 may_be_zero=self._may_be_zero,
-                put_back=None if self._fused is None else self._fused.putting_back(),
+                put_back=None if self._fused is None else self._fused.restorer_of_skipped(),
             ),
         )
         self.discard()
@@ -333,14 +333,14 @@ class Stepper:
                 torch.nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
 
         for names in slices(self._groups.values(), self.optimizer):
-            self._sliced_step.move(names, self._generators_of(step), clip, is_skipped)
+            self._sliced_step.step(names, self._generators_of(step), clip, is_skipped)
 
     def _unscale(self) -> None:
         """Undo the loss scaling in all gradients at once; for float16 gradients this is done in float32."""
         for master_weight in self._master_weights():
             if master_weight.rounding == "master":
                 master_weight.take_gradient()
-        with holding(self.optimizer, self._groups):
+        with gradients_in_groups(self.optimizer, self._groups):
             self.scaler.unscale_(self.optimizer)
 
     def _has_gradients(self) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.optim.param_groups import TrainGroup, moved_parameters, named_parameters
+from modules.optim.param_groups import TrainGroup, named_parameters, optimizer_parameters
 from modules.system.file_errors import plain_reason
 from trainer.step.graphs import StepGraphs
 
@@ -83,7 +83,7 @@ class UpdateGraph:
     ) -> _Update | None:
         slot, norms = loss.clone(), list[Norms]()
         # Running the step in Python moves gradients to master weights and drops them; a replay does not.
-        holders = [*named_parameters(self._groups).values(), *moved_parameters(self._groups).values()]
+        holders = [*named_parameters(self._groups).values(), *optimizer_parameters(self._groups).values()]
         gradients = [(holder, holder.grad) for holder in holders]
         try:
             with _capturable(self._optimizer):
@@ -100,16 +100,16 @@ class UpdateGraph:
 
     def _places(self) -> list[int] | None:
         """Return the places in memory of all that an update reads and writes; None if it cannot be recorded now."""
-        weights, moved = named_parameters(self._groups), moved_parameters(self._groups)
+        weights, updated = named_parameters(self._groups), optimizer_parameters(self._groups)
         with_gradient = {name: weight for name, weight in weights.items() if weight.grad is not None}
         if not with_gradient or not self._graphs.holds_gradients(with_gradient.values()):
             return None
         places = []
         for name, weight in with_gradient.items():
-            state = self._optimizer.state.get(moved[name])
+            state = self._optimizer.state.get(updated[name])
             if not state:
                 return None
-            tensors = (weight, weight.grad, moved[name], *state.values())
+            tensors = (weight, weight.grad, updated[name], *state.values())
             places += [tensor.data_ptr() for tensor in tensors if isinstance(tensor, torch.Tensor)]
         return places
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from modules.optim.param_groups import TrainGroup, moved_parameters
+from modules.optim.param_groups import TrainGroup, optimizer_parameters
 from modules.system.errors import DarkroomError
 
 FIRST_STEPS = 10
@@ -67,7 +67,7 @@ class Watchdog:
 
     def __init__(self, groups: Sequence[TrainGroup]) -> None:
         self._watched = {
-            g.name: _WatchedUnit(g, {id(p): n for n, p in moved_parameters([g]).items() if g.parameters[n].numel()})
+            g.name: _WatchedUnit(g, {id(p): n for n, p in optimizer_parameters([g]).items() if g.parameters[n].numel()})
             for g in groups
         }
         self._before: dict[str, _Snapshot] = {}
@@ -105,7 +105,7 @@ class Watchdog:
             if not watched.unproven:
                 del self._watched[unit]
 
-    def before_move(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
+    def before_update(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
         """Called before some weights of a unit are updated, with their gradients set; records the unproven ones."""
         watched = self._watched.get(unit)
         if watched is None:
@@ -117,7 +117,7 @@ class Watchdog:
                 observed, [_is_usable(p.grad) for p in observed], [_sum_of_bits(p) for p in observed]
             )
 
-    def after_move(self, unit: str) -> None:
+    def after_update(self, unit: str) -> None:
         """Called after the update; stops observing updated parameters, and the unit once all are updated."""
         snapshot = self._before.pop(unit, None)
         if snapshot is None:

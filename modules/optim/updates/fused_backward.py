@@ -68,7 +68,7 @@ class FusedBackward:
     def updating(self, generators: Generators, loss: torch.Tensor) -> contextlib.AbstractContextManager[None]:
         """Return the context of a backward pass from a loss, of shape (), that updates weights, if the loss is finite.
 
-        `generators(name)` as for `SlicedStep.move`.
+        `generators(name)` as for `SlicedStep.step`.
         """
         zero = loss.detach().float() * 0.0
         return self._during(_Pass(generators, zeros={zero.device: zero}))
@@ -77,7 +77,7 @@ class FusedBackward:
         """Return the context of a backward pass that updates nothing and keeps only the gradients of `kept`."""
         return self._during(_Pass(None, kept))
 
-    def move_rest(self, generators: Generators) -> None:
+    def update_rest(self, generators: Generators) -> None:
         """Update the parameters whose gradients did not come from a backward pass, as part of the last pass."""
         with self._during(replace(self._last, generators=generators)):
             for group in self._groups.values():
@@ -94,7 +94,7 @@ class FusedBackward:
             if norms
         }
 
-    def putting_back(self) -> Callable[[], None]:
+    def restorer_of_skipped(self) -> Callable[[], None]:
         """Return a function that restores the optimizer's state on the host for the weights that the last pass skipped.
 
         Call it where the pass had a loss or gradient that was not finite. Waits for the devices.
@@ -132,9 +132,9 @@ class FusedBackward:
         is_first = (unit, name) not in self._updated and not self._sliced_step.has_state(unit, name)
         if is_first or self._sliced_step.waits_per_weight:
             if not is_skipped.item():
-                self._sliced_step.move({unit: [name]}, now.generators)
+                self._sliced_step.step({unit: [name]}, now.generators)
                 self._updated.add((unit, name))
-        elif skipped := self._sliced_step.move({unit: [name]}, now.generators, is_skipped=is_skipped):
+        elif skipped := self._sliced_step.step({unit: [name]}, now.generators, is_skipped=is_skipped):
             now.skipped.append(skipped)
         parameter.grad = None
 

@@ -24,7 +24,7 @@ class MasterWeight:
     """The float32 parameter that the optimizer updates in place of a 16-bit weight of the model."""
 
     weight: nn.Parameter
-    moved: nn.Parameter
+    master: nn.Parameter
     rounding: Rounding
 
     @classmethod
@@ -38,47 +38,47 @@ class MasterWeight:
     @property
     def exact(self) -> nn.Parameter:
         """The parameter that holds the exact value between steps: backups and EMA use it."""
-        return self.moved if self.rounding == "master" else self.weight
+        return self.master if self.rounding == "master" else self.weight
 
     @property
     def has_gradient(self) -> bool:
         """Whether the weight, or the master weight, has a gradient."""
-        return self.weight.grad is not None or self.moved.grad is not None
+        return self.weight.grad is not None or self.master.grad is not None
 
     def take_gradient(self) -> None:
         """Move the weight's gradient to the master weight, in float32. An empty master weight must be filled first."""
-        self.moved.grad = None if self.weight.grad is None else self.weight.grad.float()
+        self.master.grad = None if self.weight.grad is None else self.weight.grad.float()
         self.weight.grad = None
 
     def fill(self) -> None:
         """Before a step: copy the weight's value (stochastic rounding only) and move its gradient here."""
         if self.rounding == "stochastic":
-            self.moved.data = self.weight.detach().float()
+            self.master.data = self.weight.detach().float()
         if self.weight.grad is not None:
             self.take_gradient()
 
     @torch.no_grad()
     def round_value(self) -> None:
         """Write the value of the master weight, which must not be empty, to the weight, rounded to nearest."""
-        self.weight.copy_(self.moved)
+        self.weight.copy_(self.master)
 
     @torch.no_grad()
-    def give_value(self, generator: torch.Generator | None = None) -> None:
+    def write_back(self, generator: torch.Generator | None = None) -> None:
         """After an update of the master weight: write it to the weight. Stochastic rounding needs the generator."""
         if self.rounding == "master":
-            self.weight.copy_(self.moved)
-        elif self.moved.numel():
+            self.weight.copy_(self.master)
+        elif self.master.numel():
             assert generator is not None, "stochastic rounding needs a generator"
-            rounded, values = torch.atleast_1d(self.weight.detach()), torch.atleast_1d(self.moved.detach())
+            rounded, values = torch.atleast_1d(self.weight.detach()), torch.atleast_1d(self.master.detach())
             num_rows = max(1, _ROUNDED_AT_ONCE // values[0].numel())
             for into, part in zip(rounded.split(num_rows), values.split(num_rows), strict=True):
                 into.copy_(round_stochastically(part, generator))
 
     def release(self) -> None:
         """Free the tensors that are needed only during a step."""
-        self.moved.grad = None
+        self.master.grad = None
         if self.rounding == "stochastic":
-            self.moved.data = self.moved.new_empty(0)
+            self.master.data = self.master.new_empty(0)
 
 
 def round_stochastically(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

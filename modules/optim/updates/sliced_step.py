@@ -102,11 +102,11 @@ Generators = Callable[[str], torch.Generator | None]
 class StepHooks(Protocol):
     """Hooks right before parameters are updated, with their gradients in place, and right after."""
 
-    def before_move(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
+    def before_update(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
         """Called before each update of some of a unit's parameters, as the optimizer sees them."""
         ...
 
-    def after_move(self, unit: str) -> None:
+    def after_update(self, unit: str) -> None:
         """Called after the update."""
         ...
 
@@ -118,11 +118,11 @@ class SlicedStep:
         self._groups = {g.name: g for g in groups}
         self._optimizer = optimizer
         self._hooks = hooks
-        self._own = _own_parameters(optimizer)
+        self._divided = _divided_units(optimizer)
         self.waits_per_weight = any(group.get("waits_per_weight", False) for group in optimizer.param_groups)
         """Whether the optimizer's step makes the host wait for the device at each weight."""
 
-    def move(
+    def step(
         self,
         names: Names,
         generators: Generators,
@@ -142,32 +142,34 @@ class SlicedStep:
         master_weights = {n: by_unit[unit][n] for unit, some in names.items() for n in some if n in by_unit[unit]}
         for master_weight in master_weights.values():
             master_weight.fill()
-        moved = {unit: [self._move(unit, n) for n in some] for unit, some in names.items()}
+        updated = {unit: [self._parameter(unit, n) for n in some] for unit, some in names.items()}
         if clip is not None:
-            clip([p for parameters in moved.values() for p in parameters])
-        for unit, parameters in moved.items():
-            self._hooks.before_move(unit, parameters)
-        skipped = self._step(moved, is_skipped)
-        for unit in moved:
-            self._hooks.after_move(unit)
+            clip([p for parameters in updated.values() for p in parameters])
+        for unit, parameters in updated.items():
+            self._hooks.before_update(unit, parameters)
+        skipped = self._run_optimizer(updated, is_skipped)
+        for unit in updated:
+            self._hooks.after_update(unit)
         for name, master_weight in master_weights.items():
-            master_weight.give_value(generators(name) if master_weight.rounding == "stochastic" else None)
+            master_weight.write_back(generators(name) if master_weight.rounding == "stochastic" else None)
             master_weight.release()
         return skipped
 
     def has_state(self, unit: str, name: str) -> bool:
         """Return whether the optimizer has state for a parameter."""
-        return bool(self._optimizer.state.get(self._move(unit, name)))
+        return bool(self._optimizer.state.get(self._parameter(unit, name)))
 
     def put_back(self, skipped: SkippedStep) -> None:
         """Restore what the optimizer keeps on the host from before a step, if that was skipped."""
         skipped.put_back(self._optimizer)
 
-    def _move(self, unit: str, name: str) -> nn.Parameter:
+    def _parameter(self, unit: str, name: str) -> nn.Parameter:
         group = self._groups[unit]
-        return group.master_weights[name].moved if name in group.master_weights else group.parameters[name]
+        return group.master_weights[name].master if name in group.master_weights else group.parameters[name]
 
-    def _step(self, moved: Mapping[str, list[nn.Parameter]], is_skipped: torch.Tensor | None) -> SkippedStep | None:
+    def _run_optimizer(
+        self, updated: Mapping[str, list[nn.Parameter]], is_skipped: torch.Tensor | None
+    ) -> SkippedStep | None:
         """Run the optimizer's step with groups that hold only these parameters.
 
         A group without any stays, empty: state that an optimizer keeps in its groups must be the same in all of them.
@@ -175,12 +177,12 @@ class SlicedStep:
         optimizer = self._optimizer
         everything = [g["params"] for g in optimizer.param_groups]
         for group in optimizer.param_groups:
-            of_unit = moved.get(group["unit"], [])
-            selected = self._own.get((group["unit"], group["number"]))
+            of_unit = updated.get(group["unit"], [])
+            selected = self._divided.get((group["unit"], group["number"]))
             group["params"] = of_unit if selected is None else [p for p in of_unit if id(p) in selected]
         try:
             if is_skipped is not None:
-                return step_unless(is_skipped, optimizer, [p for some in moved.values() for p in some])
+                return step_unless(is_skipped, optimizer, [p for some in updated.values() for p in some])
             optimizer.step()
             return None
         finally:
@@ -188,9 +190,10 @@ class SlicedStep:
                 group["params"] = parameters
 
 
-def _own_parameters(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], frozenset[int]]:
-    """Return the identities of the parameters of each optimizer group, by unit and number, of the units that have
-    several groups; the only group of any other unit has all of its parameters.
+def _divided_units(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], frozenset[int]]:
+    """Return the ids of the parameters in each optimizer group, by unit and number, for units with several groups.
+
+    The only group of any other unit has all of its parameters.
     """
     numbers = Counter(g["unit"] for g in optimizer.param_groups)
     return {
@@ -268,11 +271,11 @@ def gradient_norm(gradient: torch.Tensor) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def holding(optimizer: torch.optim.Optimizer, groups: Mapping[str, TrainGroup]) -> Iterator[None]:
-    """Put the tensors that hold the gradients into an optimizer's groups while entered, for a loss scaler."""
+def gradients_in_groups(optimizer: torch.optim.Optimizer, groups: Mapping[str, TrainGroup]) -> Iterator[None]:
+    """Return a context in which an optimizer's groups have the tensors that hold the gradients, for a loss scaler."""
     kept = {(g["unit"], g["number"]): g["params"] for g in optimizer.param_groups}
     for group in optimizer.param_groups:
-        # All of a unit's in its first group: each gradient is unscaled once.
+        # The first group of a unit gets all of them, so that each gradient is unscaled once.
         group["params"] = gradient_holders(groups[group["unit"]]) if group["number"] == 0 else []
     try:
         yield
@@ -291,4 +294,4 @@ def gradient_holders(group: TrainGroup) -> list[nn.Parameter]:
 
 
 def _holder(master_weight: MasterWeight | None, parameter: nn.Parameter) -> nn.Parameter:
-    return master_weight.moved if master_weight is not None and master_weight.moved.grad is not None else parameter
+    return master_weight.master if master_weight is not None and master_weight.master.grad is not None else parameter

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from modules.optim.param_groups import TrainGroup, kept_parameters
+from modules.optim.param_groups import TrainGroup, exact_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class NormLimit:
             layer.down.mul_(root)
             layer.up.mul_(root)
         if scaled:
-            _give_values([layer for layer, _ in scaled])
+            _write_back([layer for layer, _ in scaled])
         return {
             "scaled_layers": float(len(scaled)),
             "weight_norm": sum(min(n, self._limit) for n in norms) / len(norms),
@@ -81,7 +81,7 @@ def _norms(layers: Sequence[LoraWeights]) -> list[float]:
     return [norm * abs(layers[n].scale) for n, norm in sorted(zip(order, norms, strict=True))]
 
 
-def _give_values(layers: Sequence[LoraWeights]) -> None:
+def _write_back(layers: Sequence[LoraWeights]) -> None:
     """Write master weights that were scaled to the low-precision weights of the model."""
     changed = {id(weight) for layer in layers for weight in (layer.down, layer.up)}
     groups: dict[int, TrainGroup] = {id(layer.group): layer.group for layer in layers}
@@ -89,7 +89,7 @@ def _give_values(layers: Sequence[LoraWeights]) -> None:
         for master_weight in group.master_weights.values():
             parameter: nn.Parameter = master_weight.exact
             if id(parameter) in changed and parameter is not master_weight.weight:
-                master_weight.give_value()
+                master_weight.write_back()
 
 
 # Keeps the norm of each row of embeddings after a step, as OneTrainer's "preserve embedding norm".
@@ -108,11 +108,11 @@ class RowNorms:
         for group in self.groups:
             if not group.is_training:
                 continue
-            for name, rows_ND in kept_parameters([group]).items():
+            for name, rows_ND in exact_parameters([group]).items():
                 if name not in self.norms:
                     continue
                 rows_ND.copy_(nn.functional.normalize(rows_ND.float(), dim=-1) * self.norms[name])
                 master_weight = group.master_weights.get(name)
                 if master_weight is not None and master_weight.exact is not master_weight.weight:
-                    master_weight.give_value()
+                    master_weight.write_back()
         return {}
