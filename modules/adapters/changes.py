@@ -1,4 +1,4 @@
-"""The change of a weight by an adapter of any type, from its factors, in float32 (formulas: formats.md 5.1).
+"""The change of a weight by an adapter of any type, from its factors, in float32.
 
 Each type has its formula (`AdapterType.change`). DoRA (Liu et al. 2024, eq. 5) normalizes the changed weight to
 `dora_scale`.

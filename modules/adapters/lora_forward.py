@@ -42,9 +42,9 @@ def fuse_forwards(part: nn.Module, layers: Mapping[str, LoraLayer]) -> None:
     for layer in layers.values():
         # A method: torch.compile shares the code of layers whose methods are one function, but not of other callables.
         layer.forward = MethodType(_forward, layer)
-    for found in _with_one_input(part, layers):
-        siblings = Siblings(found)
-        for layer in found:
+    for together in _with_one_input(part, layers):
+        siblings = Siblings(together)
+        for layer in together:
             layer.__dict__[_SIBLINGS] = siblings
 
 

@@ -161,8 +161,8 @@ def square_bgr(image: Image.Image, side_px: int) -> NDArray[np.float32]:
     side = max(image.size)
     square = Image.new("RGB", (side, side), (255, 255, 255))
     square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
-    resize_mask = square.resize((side_px, side_px), Image.Resampling.BICUBIC)
-    return np.ascontiguousarray(np.asarray(resize_mask, np.float32)[:, :, ::-1])
+    resized = square.resize((side_px, side_px), Image.Resampling.BICUBIC)
+    return np.ascontiguousarray(np.asarray(resized, np.float32)[:, :, ::-1])
 
 
 def read_tags(file: Path) -> tuple[Tag, ...]:

@@ -58,8 +58,8 @@ class CaptionerSpec:
 
     `factory` names the function that builds it, as "module:function", called with the folder of its files (or its only
     file, of a model at an address), the `CaptionSettings` and the name of a device; it returns a `Captioner`.
-    `settings` are the settings that it uses. `is_for_drawings`: it was trained on drawings, and names in photographs
-    what is not there.
+    `settings` are the settings that it uses. `is_for_drawings`: it was trained on drawings, and describes things in
+    photographs that are not there.
     """
 
     name: str

@@ -59,7 +59,7 @@ def files_of_archive(archive: Path, index: ImageIndex | None, skipped: list[Skip
 
 
 def _shard(archive: Path, index: ImageIndex | None, *, size_bytes: int, mtime_ns: int) -> ShardIndex:
-    """Return the index of a shard: what an earlier scan has read, or what is read now. Raises OSError."""
+    """Return the index of a shard, from an earlier scan or read now. Raises OSError."""
     if index is None:
         return shard_index(archive)
     text = index.others.find(archive, size_bytes=size_bytes, mtime_ns=mtime_ns)

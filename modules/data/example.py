@@ -25,8 +25,8 @@ from modules.system.paths import from_root
 class Example:
     """An image of a concept, with its resize and center crop at each resolution; or a prompt with its sizes.
 
-    `background` is the colour behind its transparent places; None where it has none. `place` is the folder of its image
-    within the concept's, with a slash at its end, or its whole `name` where that ends differently. `mask_box` is
+    `background` is the colour behind its transparent places; None if it has none. `place` is the folder of its image
+    within the concept's, with a slash at its end, or its whole `name` if that ends differently. `mask_box` is
     the box around the white of its mask, in pixels of the image, where the concept crops to masks. `input_files` are
     the files of the model's further inputs that it has, by their name. `rejected_background` belongs to the rejected
     image of a pair, whose chosen image this is.
@@ -150,12 +150,12 @@ class Assignment:
         if not (references := self.wanted.references):
             return files
         if self._columns:
-            found = self._named_files(self._columns, image, folders, most=len(references))
+            reference_files = self._named_files(self._columns, image, folders, most=len(references))
         else:
             places = zip(references, folders, strict=False)  # some models read one
             candidates = (self._input_file(image, i.suffix, inputs_folder) for i, inputs_folder in places)
-            found = [file for file in candidates if file is not None]
-        return files | {i.name: file for i, file in zip(references, found, strict=False)}
+            reference_files = [file for file in candidates if file is not None]
+        return files | {i.name: file for i, file in zip(references, reference_files, strict=False)}
 
     def _input_file(self, image: SourceImage, suffix: str, inputs_folder: Path | None) -> Companion | None:
         return find_input_file(image.path, suffix, folder=self.folder, inputs_folder=inputs_folder)
@@ -167,17 +167,17 @@ class Assignment:
 
         Raises BrokenImageError for one that is not there, or for more than `most`.
         """
-        chosen, found = [folder for folder in folders if folder is not None], list[Companion]()
+        chosen, named = [folder for folder in folders if folder is not None], list[Companion]()
         row = columns.cells_of(image.path)
         for number, names in enumerate(row.cells):
             folder = folders[number] if number < len(folders) else None
             start = (folder,) if folder is not None else (row.folder, self.folder)
             for name in names:
-                found.append(named_file(name, start, (row.folder, self.folder, *chosen), image=image.path))
-        if len(found) > most:
-            reason = f"its row names {len(found)} reference images, and the model gets at most {most}"
+                named.append(named_file(name, start, (row.folder, self.folder, *chosen), image=image.path))
+        if len(named) > most:
+            reason = f"its row names {len(named)} reference images, and the model gets at most {most}"
             raise BrokenImageError(image.path, reason)
-        return found
+        return named
 
     @cached_property
     def _columns(self) -> MetadataCaptions | None:

@@ -93,7 +93,7 @@ def images_among(files: FolderFiles, suffixes: frozenset[str], skipped: list[Ski
 
 @dataclass(eq=False)
 class FolderScan:
-    """The scan of the image files of one source. `captions` are an image's captions without a file of their own."""
+    """The scan of the image files of one source. `captions` returns the captions of an image without a caption file."""
 
     origin: CaptionOrigin
     source: Path
@@ -103,12 +103,12 @@ class FolderScan:
     _headers: dict[str, _Header] = field(default_factory=dict)
 
     def images(
-        self, found: Iterable[ImageFiles], num_images: int, watch: Callable[[int, int], None]
+        self, parts: Iterable[ImageFiles], num_images: int, watch: Callable[[int, int], None]
     ) -> Iterator[SourceImage]:
-        """Yield the images that can be used; the others are added to `skipped`. `num_images` are in all of `found`."""
+        """Yield the images that can be used; the others are added to `skipped`. `num_images` are in all `parts`."""
         done = 0
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-scan") as pool:
-            for part in found:
+            for part in parts:
                 known = self._look_up(part)
                 for first in range(0, len(part.images), WATCHED_EVERY):
                     watch(done + first, num_images)
@@ -116,20 +116,20 @@ class FolderScan:
                 done += len(part.images)
 
     def _usable(
-        self, files: FolderFiles, images: Sequence[int], found: _KnownFacts, pool: ThreadPoolExecutor
+        self, files: FolderFiles, images: Sequence[int], known: _KnownFacts, pool: ThreadPoolExecutor
     ) -> Iterator[SourceImage]:
         """Yield the images at some places that can be used; what is not known of them is read."""
-        if unknown := [found.unknown[place] for place in images if place in found.unknown]:
-            self._read(unknown, found, files, pool)
+        if unknown := [known.unknown[place] for place in images if place in known.unknown]:
+            self._read(unknown, known, files, pool)
         for place in images:
-            name, header = files.names[place], found.headers[place]
+            name, header = files.names[place], known.headers[place]
             reason = header if isinstance(header, str) else too_long(header[0], header[1])
             if isinstance(header, str) or reason:
                 self.skipped.append(SkippedEntry(files.folder / name, reason))
                 continue
             captions: tuple[tuple[str, ...], CaptionFault, Path | str | None]
-            if (read := found.texts.get(place)) is not None:
-                captions = (*captions_of_text(*read), found.of_samples.get(place, self.origin.extension))
+            if (read := known.texts.get(place)) is not None:
+                captions = (*captions_of_text(*read), known.of_samples.get(place, self.origin.extension))
             else:
                 others = self.captions(files.folder / name)
                 captions = others.texts, others.fault, others.file
@@ -154,38 +154,38 @@ class FolderScan:
         rows = self.index.rows(part.files.folder, names) if self.index is not None else {}
         has_text_files = self.origin.source == "text_file"
         place_of = {name: place for place, name in enumerate(names)} if has_text_files else {}
-        found = _KnownFacts()
+        known = _KnownFacts()
 
         for place in part.images:
             row = rows.get(names[place], _UNKNOWN)
             header = row[3] if row[1] == sizes[place] and row[2] == mtimes[place] and row[1] >= 0 else None
             text, caption = None, -1
             if has_text_files:
-                caption = self._caption_place(place, part, place_of, found)
+                caption = self._caption_place(place, part, place_of, known)
             if caption >= 0:
                 row = rows.get(names[caption], _UNKNOWN)
                 text = row[3] if row[1] == sizes[caption] and row[2] == mtimes[caption] and row[1] >= 0 else None
             if header is not None:
-                found.headers[place] = self._header(header)
+                known.headers[place] = self._header(header)
             if text is not None:
                 fault, _, content = text.partition("\n")
-                found.texts[place] = cast(CaptionFault, fault), content
+                known.texts[place] = cast(CaptionFault, fault), content
             if header is None or (caption >= 0 and text is None):
-                found.unknown[place] = _UnreadImage(place, header is None, caption if text is None else -1)
-        return found
+                known.unknown[place] = _UnreadImage(place, header is None, caption if text is None else -1)
+        return known
 
-    def _caption_place(self, image: int, part: ImageFiles, place_of: dict[str, int], found: _KnownFacts) -> int:
+    def _caption_place(self, image: int, part: ImageFiles, place_of: dict[str, int], known: _KnownFacts) -> int:
         """Return the place of an image's caption, or -1 without one."""
         name = part.files.names[image]
         caption = place_of.get(stem_of(name) + self.origin.extension, -1)
         if caption < 0 and part.of_samples:
             caption = place_of.get(sample_name(name) + self.origin.extension, -1)
             if caption >= 0:
-                found.of_samples[image] = part.files.folder / part.files.names[caption]
+                known.of_samples[image] = part.files.folder / part.files.names[caption]
         return caption
 
     def _read(
-        self, unknown: Sequence[_UnreadImage], found: _KnownFacts, files: FolderFiles, pool: ThreadPoolExecutor
+        self, unknown: Sequence[_UnreadImage], known: _KnownFacts, files: FolderFiles, pool: ThreadPoolExecutor
     ) -> None:
         """Read the headers and captions of new and changed files, and add them to the index."""
         names, sizes, mtimes = files.names, files.sizes_bytes, files.mtimes_ns
@@ -199,12 +199,12 @@ class FolderScan:
         fresh: list[Row] = []
         for (image, _, caption), new in zip(unknown, pool.map(read, unknown), strict=True):
             if new.header is not None:
-                found.headers[image] = new.header
+                known.headers[image] = new.header
             if isinstance(new.header, tuple):
                 width_px, height_px, is_transparent = new.header
                 fresh.append((names[image], sizes[image], mtimes[image], f"{width_px} {height_px} {is_transparent:d}"))
             if new.caption is not None:
-                found.texts[image] = new.caption
+                known.texts[image] = new.caption
                 if len(new.caption[1]) <= _MOST_CHARACTERS:
                     fresh.append((names[caption], sizes[caption], mtimes[caption], "\n".join(new.caption)))
         if self.index is not None and fresh:

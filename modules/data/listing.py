@@ -84,7 +84,7 @@ def list_images(source: Path, *, include_subfolders: bool, within: Path | None =
         p for p in files if p.suffix.lower() in SUFFIXES and not is_left_out(p.parent, p.name, companions, skipped)
     ]
     if images:
-        skipped += archives_beside(files)
+        skipped += skipped_archives(files)
     else:
         images = [i for archive in archives_among(source, files, skipped) for i in _inside(archive, skipped)]
     return Listing(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
@@ -97,7 +97,7 @@ def archives_among(source: Path, files: Sequence[Path], skipped: list[SkippedEnt
     if not archives and (splits := tables.split_names(source)):
         reason = f"a data set with the splits {', '.join(splits)}: choose the folder of one, or include subfolders"
         skipped.append(SkippedEntry(source / tables.SPLITS_FILE, reason))
-    return list(of_data_sets(archives, skipped))
+    return list(without_unnamed_arrow_files(archives, skipped))
 
 
 def walk(
@@ -108,13 +108,15 @@ def walk(
     Subfolders that cannot be listed are added to `skipped`, and links that lead out of the folder, or out of `within`.
     Raises OSError if the folder itself cannot be listed.
     """
-    listed = list_files(folder, include_subfolders=include_subfolders, leave_out=skipping(skipped), within=within)
+    listed = list_files(
+        folder, include_subfolders=include_subfolders, leave_out=skipped_recorder(skipped), within=within
+    )
     for files in listed:
         for name in files.names:
             yield files.folder / name
 
 
-def skipping(skipped: list[SkippedEntry]) -> Callable[[LeftOut], None]:
+def skipped_recorder(skipped: list[SkippedEntry]) -> Callable[[LeftOut], None]:
     """Return a function that adds what `list_files` leaves out to `skipped`."""
 
     def add(entry: LeftOut) -> None:
@@ -139,7 +141,7 @@ def is_left_out(folder: Path, name: str, companions: tuple[str, ...], skipped: l
     return False
 
 
-def archives_beside(archives: Iterable[Path]) -> Iterator[SkippedEntry]:
+def skipped_archives(archives: Iterable[Path]) -> Iterator[SkippedEntry]:
     """Yield the archives of a folder with image files, which are skipped."""
     reason = "an archive next to image files; choose the archive itself to use its images"
     yield from (SkippedEntry(p, reason) for p in archives if is_archive(p.name))
@@ -150,7 +152,7 @@ def is_archive(name: str) -> bool:
     return suffix_of(name).lower() in ARCHIVE_SUFFIXES and not is_metadata(PurePath(name))
 
 
-def of_data_sets(archives: list[Path], skipped: list[SkippedEntry]) -> Iterator[Path]:
+def without_unnamed_arrow_files(archives: list[Path], skipped: list[SkippedEntry]) -> Iterator[Path]:
     """Yield archives without the Arrow files that a saved data set does not name; missing ones are reported."""
     named: dict[Path, tuple[str, ...]] = {}
     there = set(archives)
@@ -219,12 +221,12 @@ def images_in_shard(shard: Path, names: Sequence[str], skipped: list[SkippedEntr
     companions = companion_suffixes()
     plain = {sample for _, sample, _, name in images if "." not in stem_of(name)}
     others = {sample for _, sample, _, name in images if not name.endswith(MASK_FIELD)}
-    found = []
+    places = []
     for place, sample, folder, name in images:
         is_field = "." in stem_of(name) and sample in (others if name.endswith(MASK_FIELD) else plain)
         if not is_field and not is_left_out(shard / folder, name, companions, skipped):
-            found.append(place)
-    return found
+            places.append(place)
+    return places
 
 
 def _split_member(member: str) -> tuple[str, str]:

@@ -145,8 +145,8 @@ class MetadataCaptions:
 
     def missing_columns(self) -> list[SkippedEntry]:
         """Return the files read so far that lack one of the columns."""
-        problems = ((file, p) for file, found in self._problems.items() for p in found)
-        return [SkippedEntry(file, p.reason, p.setting) for file, p in problems if p.setting == "caption_columns"]
+        all_problems = ((file, p) for file, problems in self._problems.items() for p in problems)
+        return [SkippedEntry(file, p.reason, p.setting) for file, p in all_problems if p.setting == "caption_columns"]
 
     def _leave_table(self, table: Path) -> None:
         """Forget the texts of the last table whose rows were looked up, once another table's rows are."""
@@ -216,16 +216,16 @@ def _texts_of(
         known = list(dict.fromkeys(name for _, row in rows for name in row))
     file_column = next((c for c in _FILE_COLUMNS if c in known), "")
     if rows and not file_column and not rows[0][0]:
-        reason = f"has no column {_FILE_COLUMNS[0]} with the names of the images; {listed_columns(known)}"
+        reason = f"has no column {_FILE_COLUMNS[0]} with the names of the images; {columns_phrase(known)}"
         problems.append(MetadataProblem(reason, "metadata_file"))
         return Metadata(problems=tuple(problems))
     if not columns:
         columns = usual_columns(known)
         if rows and not columns:
-            reason = f"has no column {CAPTION_COLUMNS[0]} or {CAPTION_COLUMNS[1]}; {listed_columns(known)}"
+            reason = f"has no column {CAPTION_COLUMNS[0]} or {CAPTION_COLUMNS[1]}; {columns_phrase(known)}"
             problems.append(MetadataProblem(reason, "caption_columns"))
     missing = [quote(c) for c in columns if rows and c not in known]
-    problems += [MetadataProblem(f"has no column {c}; {listed_columns(known)}", "caption_columns") for c in missing]
+    problems += [MetadataProblem(f"has no column {c}; {columns_phrase(known)}", "caption_columns") for c in missing]
     texts: tuple[dict[str, tuple[str, ...]], ...] = tuple({} for _ in columns or [""])
     for key, row in rows:
         name = key or row.get(file_column)
@@ -334,8 +334,8 @@ def usual_columns(columns: Collection[str]) -> tuple[str, ...]:
     return next(((c,) for c in CAPTION_COLUMNS if c in columns), ())
 
 
-def listed_columns(columns: Collection[str]) -> str:
-    """Return a sentence's part that names the columns of a file."""
+def columns_phrase(columns: Collection[str]) -> str:
+    """Return the columns of a file as part of a sentence."""
     return f"its columns are {', '.join(quote(c) for c in list(columns)[:20])}" if columns else "it has no columns"
 
 

@@ -47,7 +47,7 @@ class ConceptRepeats:
         return range(self.num_examples) if self.seed is None else _shuffled_turns(self.seed, self.num_examples)
 
     def uses_before(self, example: int, epoch: int) -> int:
-        """Return how often an example of the concept is used in the epochs before one."""
+        """Return how often an example of the concept is used before an epoch."""
         number = example - self.first_example
         turn = number if self.seed is None else _turn_numbers(self.seed, self.num_examples)[number]
         whole, num_extra = _whole_and_extra(self.repeats, self.num_samples, self.num_examples, epoch)
@@ -56,7 +56,7 @@ class ConceptRepeats:
 
 @lru_cache(maxsize=256)
 def _whole_and_extra(repeats: float, num_samples: Fraction | None, count: int, epoch: int) -> tuple[int, int]:
-    """Return the whole repeats of a concept's examples, and its extra uses in the epochs before one."""
+    """Return the whole repeats of a concept's examples, and the number of its extra uses before an epoch."""
     whole, broken = divmod(ConceptRepeats(0, count, repeats, num_samples).exact_repeats, 1)
     return whole, math.ceil(epoch * broken * count)
 
@@ -154,7 +154,7 @@ def period_of_epochs(concepts: Sequence[ConceptRepeats], *, num_resolutions: int
     return num_resolutions * math.lcm(*(c.exact_repeats.denominator for c in concepts))
 
 
-def shuffled_by_size(
+def shuffle_by_size(
     sample_indices: Sequence[SampleIndex], buckets: Sequence[Sequence[Size]] | SizeTable, draw: random.Random
 ) -> dict[Size, Samples]:
     """Return the samples of each size in random order, the sizes sorted. `buckets` are as in `groups_of_epoch`."""
@@ -195,7 +195,7 @@ def groups_of_epoch(
     which come first in their bucket and stay samples of their epochs.
     """
     draw = generator_of_epoch(run_seed, epoch)
-    by_size = shuffled_by_size(sample_indices, buckets, draw)
+    by_size = shuffle_by_size(sample_indices, buckets, draw)
     parts: list[Samples] = []
     starts: list[Numbers] = []
     ends: list[Numbers] = []

@@ -19,12 +19,12 @@ from modules.data import scan
 from modules.data.cache.image_index import ImageIndex
 from modules.data.captions.sources import CaptionOrigin, CaptionTexts
 from modules.data.folder_scan import WATCHED_EVERY
-from modules.data.listing import SkippedEntry, is_metadata, list_images, of_data_sets, walk
+from modules.data.listing import SkippedEntry, is_metadata, list_images, walk, without_unnamed_arrow_files
 from modules.data.metadata import (
     METADATA_SUFFIXES,
     MetadataCaptions,
     MetadataProblem,
-    listed_columns,
+    columns_phrase,
     plain_path,
     read_rows,
     texts_of_row,
@@ -125,7 +125,7 @@ def _tables_in(folder: Path, skipped: list[SkippedEntry]) -> list[Path]:
     files = sorted(walk(folder, include_subfolders=True, skipped=skipped))
     metadata_files = [p for p in files if is_metadata(p)]
     tables = [p for p in files if p.suffix.lower() in TABLE_SUFFIXES and not p.name.startswith(".")]
-    return metadata_files or list(of_data_sets(tables, skipped))
+    return metadata_files or list(without_unnamed_arrow_files(tables, skipped))
 
 
 @dataclass
@@ -186,7 +186,7 @@ def _read_pairs(parsed: _Rows, caption_columns: Sequence[str]) -> None:
     if sides is None or (sides in _NUMBERED and not set(_LABELS) & set(known)):
         if rows:
             expected = "has neither the columns chosen and rejected nor Pick-a-Pic's (jpg_0, jpg_1, label_0)"
-            parsed.problems.append(MetadataProblem(f"{expected}; {listed_columns(known)}"))
+            parsed.problems.append(MetadataProblem(f"{expected}; {columns_phrase(known)}"))
         return
     texts = caption_columns or usual_columns(known)
     for number, row in enumerate(rows):

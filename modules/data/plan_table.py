@@ -22,7 +22,7 @@ _MOST_COUNTED = 500_000  # samples
 class PlanRow:
     """One version of an image. The crop is in pixels of the upright image; sizes are as in "512x768".
 
-    A prompt without an image has no size, scale, crop, rotation and mirroring.
+    A prompt without an image has no size, scale, crop, rotation or mirroring.
     `rejected_image` is the rejected image of a pair, whose chosen image this is: it has the same bucket and crop.
 
     `scale` is how many trained pixels a pixel of the image becomes. `samples_per_epoch` is the mean number

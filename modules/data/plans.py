@@ -79,7 +79,7 @@ class EpochPlans:
         return digest.hexdigest()
 
     def uses_before(self, example: int, epoch: int) -> int:
-        """Return how often an example is used in the epochs before one."""
+        """Return how often an example is used before an epoch."""
         return self._concept_repeats[self._dataset.examples[example].concept].uses_before(example, epoch)
 
     def samples_of(self, example: int, epoch: int) -> list[SampleIndex]:
@@ -146,7 +146,7 @@ class EpochPlans:
     def _shuffle(self, epoch: int) -> dict[Size, Samples]:
         """Return the samples of an epoch by size in their order, as `groups_of_epoch` divides them into batches."""
         draw = order.generator_of_epoch(self._run_seed, epoch)
-        return order.shuffled_by_size(self._sample_indices(epoch), self.sizes, draw)
+        return order.shuffle_by_size(self._sample_indices(epoch), self.sizes, draw)
 
     def _carried_into(self, epoch: int) -> dict[Size, list[SampleIndex]]:
         """Return the samples of each size that are left over from the epochs before, in their order."""

@@ -11,7 +11,7 @@ from modules.data.listing import SkippedEntry, walk
 from modules.data.metadata import (
     CAPTION_COLUMNS,
     MetadataProblem,
-    listed_columns,
+    columns_phrase,
     read_rows,
     texts_of_row,
     usual_columns,
@@ -97,10 +97,10 @@ def _rows(file: Path, columns: Sequence[str], problems: list[MetadataProblem]) -
         known = list(dict.fromkeys(name for row in rows for name in row))
     chosen = columns or usual_columns(known)
     if known and not chosen:
-        reason = f"has no column text, caption or prompt; {listed_columns(known)}"
+        reason = f"has no column text, caption or prompt; {columns_phrase(known)}"
         problems.append(MetadataProblem(reason, "caption_columns"))
     missing = [quote(c) for c in chosen if known and c not in known]
-    problems += [MetadataProblem(f"has no column {c}; {listed_columns(known)}", "caption_columns") for c in missing]
+    problems += [MetadataProblem(f"has no column {c}; {columns_phrase(known)}", "caption_columns") for c in missing]
     for number, row in enumerate(rows, start=1):
         if texts := texts_of_row(row, chosen):
             yield number, texts

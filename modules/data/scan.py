@@ -103,13 +103,15 @@ def scan_folder(
             return Scan(images, tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
         archives = [folder]
     else:
-        found = list_files(folder, include_subfolders=include_subfolders, leave_out=listing.skipping(skipped))
-        listed = [PackedFiles.of(files) for files in found]
+        files_by_folder = list_files(
+            folder, include_subfolders=include_subfolders, leave_out=listing.skipped_recorder(skipped)
+        )
+        listed = [PackedFiles.of(files) for files in files_by_folder]
         fingerprint = _fingerprint((part.unpack() for part in listed), ())
         images_of = [images_among(part.unpack(), listing.SUFFIXES, skipped).images for part in listed]
         if any(images_of):
             for part in listed:
-                skipped += listing.archives_beside(_archives_in(part.unpack()))
+                skipped += listing.skipped_archives(_archives_in(part.unpack()))
             parts = (ImageFiles(part.unpack(), among) for part, among in zip(listed, images_of, strict=True))
             num_images = sum(map(len, images_of))
             return _scan_files(folder, parts, num_images, captions, metadata, index, watch, skipped, fingerprint)
@@ -142,7 +144,7 @@ def _scan_files(
     names_images = captions.source == "metadata" or listing.is_metadata(folder)
     paths: list[Path] = []  # only where a file may name images that are not there
 
-    def captions_beside(path: Path) -> CaptionTexts:
+    def captions_of_image(path: Path) -> CaptionTexts:
         return captions_of(path, captions, metadata) if shared is None else shared
 
     def with_paths() -> Iterator[ImageFiles]:
@@ -151,7 +153,7 @@ def _scan_files(
                 paths.extend(part.files.folder / part.files.names[place] for place in part.images)
             yield part
 
-    scan = FolderScan(captions, folder, captions_beside, index, skipped)
+    scan = FolderScan(captions, folder, captions_of_image, index, skipped)
     images = tuple(scan.images(with_paths(), num_images, watch))
     skipped += metadata.problems(paths)
     return Scan(images, tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
@@ -163,7 +165,7 @@ def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, other_files
     No file is opened, so it takes a small fraction of a scan's time. Raises OSError for an unreadable folder.
     """
     if folder.is_file():
-        return _fingerprint((), [*_files_beside(folder), *other_files])
+        return _fingerprint((), [*_files_next_to(folder), *other_files])
     listed = list_files(folder, include_subfolders=include_subfolders, leave_out=lambda _entry: None)
     return _fingerprint(listed, other_files)
 
@@ -186,7 +188,7 @@ def _fingerprint(listed: Iterable[FolderFiles], other_files: Sequence[Path]) -> 
     return digest.hexdigest()
 
 
-def _files_beside(source: Path) -> Iterator[Path]:
+def _files_next_to(source: Path) -> Iterator[Path]:
     """Yield the files that a scan of a single file may read, also missing ones, and the file itself."""
     yield source
     yield from (source.with_suffix(s) for s in (*_CAPTION_SUFFIXES, ".json"))

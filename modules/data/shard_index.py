@@ -125,9 +125,9 @@ def remember_columns(columns: Mapping[str, NDArray[Any]]) -> None:
     """Set the indexes of tar shards that `columns_of_shards` has returned in another process; nothing is copied."""
     member, byte = 0, 0
     for (archive, size_bytes, mtime_ns), problem, num_members, num_bytes in json.loads(columns["tables"].tobytes()):
-        own = slice(member, member + num_members)
+        of_shard = slice(member, member + num_members)
         names = columns["names"][byte : byte + num_bytes]
-        members = ShardMembers(names, columns["ends_N"][own], columns["places_N2"][own])
+        members = ShardMembers(names, columns["ends_N"][of_shard], columns["places_N2"][of_shard])
         remember_shard(Path(archive), ShardIndex(members, problem), size_bytes=size_bytes, mtime_ns=mtime_ns)
         member, byte = member + num_members, byte + num_bytes
 

@@ -17,7 +17,7 @@ _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
 class SourceImage:
     """An image file, or a clip of several frames; its size is after applying the EXIF orientation.
 
-    Its folder is shared by all images in it, and its path made when it is asked for: a million paths would take 300 MB.
+    All images in a folder share its path, and their own paths are made when needed: a million paths would take 300 MB.
     The path of an image in an archive leads into the archive. `is_transparent`: it may have transparent places.
     `caption_from` is the file of its caption, or the suffix that the image's file has instead of its own there.
     A prompt without an image is one too, with `has_image` unset: its path leads to its line in the file of prompts,

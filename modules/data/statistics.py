@@ -22,7 +22,7 @@ _CAPTION_SUFFIXES = (".txt", ".caption")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The lowest, the mean and the highest of some numbers, and what has the lowest and the highest."""
+    """The lowest, the mean and the highest of some numbers, and the owners of the lowest and the highest."""
 
     lowest: float
     mean: float

@@ -1,10 +1,10 @@
 """Subjects of a LoRA, and how long each is usually trained: a record each.
 
-Counted are image views, an image in a batch once, so that batch size and accumulation do not matter. There is no
-measured law; the figures are those that users and trainers name:
+A view is one image of a batch, so batch size and accumulation do not matter. There is no measured law; users and
+trainers name these figures:
 
 - A hundred views of each image is the usual advice for a few photos of a subject ("number of images x 100" in the
-  notebooks of Dreambooth, 2022), and about 2,000 views for a subject of twenty (reference/families.md, Z-Image).
+  notebooks of Dreambooth, 2022), and about 2,000 views for a subject of twenty images.
 - Faces need more than other subjects: 800 to 1,200 steps with a batch of two, 1,600 to 2,400 views ("Training Stable
   Diffusion with Dreambooth using Diffusers", Hugging Face 2022).
 - ai-toolkit's example configs call 500 to 4,000 steps, of one image each, a good range; authors of styles for FLUX.1
@@ -32,7 +32,7 @@ class SubjectSpec:
     most_views: int
 
     def views(self, num_images: int) -> int:
-        """Return the usual number of views for as many images."""
+        """Return the usual number of views for that many images."""
         return min(self.most_views, max(self.least_views, self.views_per_image * num_images))
 
 
@@ -87,7 +87,7 @@ def is_too_short(num_images: int, views: float) -> bool:
 def is_too_long(num_images: int, views: float) -> bool:
     """Return whether each image is seen so often that a run memorizes the images.
 
-    Small sets have the views of the longest usual run in any case; large ones are seen less often.
+    A small set may always be trained for the views of the longest usual run.
     """
     most_views = max(s.most_views for s in SUBJECTS.values())
     most_of_each = _LONG * max(s.views_per_image for s in SUBJECTS.values())
@@ -107,7 +107,7 @@ class Amount:
     steps_per_epoch: int = 0
 
     def steps(self, epochs: int) -> int:
-        """Return how many steps so many epochs have; about, until that is known."""
+        """Return how many steps that many epochs have; an estimate while `steps_per_epoch` is unknown."""
         return epochs * (self.steps_per_epoch or math.ceil(self.samples_per_epoch / self.images_per_step))
 
 

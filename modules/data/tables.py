@@ -82,7 +82,7 @@ def row_and_column(name: str) -> tuple[int, str]:
 
 def table_facts(file: Path) -> TableFacts:
     """Return the facts about a file; no image is read. Raises OSError."""
-    with opened_table(file) as table:
+    with open_table(file) as table:
         return TableFacts(tuple(table.schema.names), _image_columns(table.schema), sum(table.group_sizes()))
 
 
@@ -107,7 +107,7 @@ def read_row_image(file: Path, row: int, column: str = "") -> bytes:
 
 def read_texts(file: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Return the rows of a file with only some of their columns. Raises OSError."""
-    with opened_table(file) as table:
+    with open_table(file) as table:
         return table.rows(columns)
 
 
@@ -136,14 +136,14 @@ def _image_of(cell: Any) -> bytes:
 @lru_cache(maxsize=256)
 def _group_starts(file: str, size_bytes: int, mtime_ns: int) -> tuple[int, ...]:
     """Return the first row of each group of rows. The arguments after the path identify the version of the file."""
-    with opened_table(Path(file)) as table:
+    with open_table(Path(file)) as table:
         counts = table.group_sizes()
     return tuple(accumulate(counts, initial=0))[:-1]
 
 
 @lru_cache(maxsize=4)
 def _group(file: str, size_bytes: int, mtime_ns: int, group: int, column: str) -> Any:
-    with opened_table(Path(file)) as table:
+    with open_table(Path(file)) as table:
         return table.column(group, column or next(iter(_image_columns(table.schema)), ""))
 
 
@@ -242,7 +242,7 @@ class ArrowTable:
 
 
 @contextmanager
-def opened_table(file: Path) -> Iterator[TableFile]:
+def open_table(file: Path) -> Iterator[TableFile]:
     """Open a Parquet or Arrow file; every error of it becomes an OSError."""
     kind = "an Arrow" if file.suffix.lower() == ARROW_SUFFIX else "a Parquet"
     try:

@@ -3,9 +3,9 @@
 A VAE needs memory in proportion to an image's pixels: one with the channels of Stable Diffusion's and FLUX.1's, in
 float32, 2.7 GB to encode 1024 x 1024 px and 3.2 GB to decode them (the estimate of its traced passes), so that these
 fit a card with 6 GB as a whole. In tiles the results differ a little, since its normalizations see one tile at a time.
-So of all that a run learns from or is measured on as a whole, the size alone decides, never the memory that happens to
-be free: latents are the same on every machine, and the keys of cached ones contain the tiles. Samples are only looked
-at: they are decoded as a whole, or in the largest tiles that fit the memory that is free (`tiles_that_fit`).
+So for images that a run learns from or is measured on, the size alone decides, never the memory that happens to be
+free: latents are the same on every machine, and the keys of cached ones contain the tiles. Samples are only looked at:
+they are decoded as a whole, or in the largest tiles that fit the free memory (`tiles_that_fit`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from modules.data.image_settings import is_random
 from modules.data.order import ConceptRepeats, uses_of_size_before
 from modules.data.samples import SampleIndex
 from modules.data.source_image import SourceImage
-from modules.data.transforms.geometry import fitted_like
+from modules.data.transforms.geometry import fit_like
 from modules.data.transforms.recipe import Recipe, draw_recipe
 from modules.system.seeds import derive_seed
 
@@ -44,7 +44,7 @@ class ImageVersions:
 
     The seed is the concept's, or the run's where it has none. The name is the file's path within the concept's folder,
     so adding an image changes no other. Cached, the uses of an image in a bucket go through its variations in turn;
-    otherwise each use in each epoch is drawn anew.
+    otherwise each use gets a new draw.
     """
 
     dataset: Dataset
@@ -52,7 +52,7 @@ class ImageVersions:
     is_cached: bool
 
     def of(self, sample_index: SampleIndex) -> ImageVersion:
-        """Return the version of an image that a sample is."""
+        """Return the version of its image that a sample uses."""
         if self.is_cached:
             variation = self.variation_of(sample_index)
             return self._cached_version(sample_index.example, sample_index.resolution, variation)
@@ -66,7 +66,7 @@ class ImageVersions:
         )
 
     def variation_of(self, sample_index: SampleIndex) -> int:
-        """Return the cached variation that a sample is.
+        """Return the cached variation of its image that a sample uses.
 
         It is the number of the image's earlier uses in the same bucket, modulo the variations. The epoch's number would
         leave variations unused where resolutions or fractional repeats take turns at the same pace.
@@ -100,12 +100,12 @@ class ImageVersions:
             for variation in range(self._num_variations[example.concept]):
                 yield self._version(number, resolution, variation, 0)
 
-    def are_alike(self, example: Example) -> bool:
+    def share_recipe(self, example: Example) -> bool:
         """Return whether all examples with an example's concept, size and transparency have the same recipes."""
-        return self._are_alike[example.concept] and example.mask_box is None
+        return self._share_recipe[example.concept] and example.mask_box is None
 
     @cached_property
-    def _are_alike(self) -> list[bool]:
+    def _share_recipe(self) -> list[bool]:
         return [not is_random(concept.image) for concept in self.dataset.concepts]
 
     def no_keys(self) -> VersionKeys:
@@ -148,7 +148,7 @@ def num_variations(concept: ConceptFacts) -> int:
 class RejectedVersions:
     """The versions of the rejected images: the draws of the chosen images of `versions`, and their size conditioning.
 
-    A rejected image of another size is fitted to its chosen image (`fitted_like`).
+    A rejected image of another size is fitted to its chosen image (`fit_like`).
     """
 
     versions: ImageVersions
@@ -167,7 +167,7 @@ class RejectedVersions:
         """Return the version of the rejected image that belongs to one of the chosen image."""
         example = self.versions.dataset.examples[version.example]
         chosen, rejected = example.image, rejected_image(example.image)
-        geometry = fitted_like(
+        geometry = fit_like(
             version.recipe.geometry,
             chosen.size,
             rejected.size,
@@ -183,7 +183,7 @@ class RejectedVersions:
         """Yield every version of an example that a cached run can use, by resolution and variation."""
         return map(self.of, self.versions.versions_of(number))
 
-    def are_alike(self, example: Example) -> bool:
+    def share_recipe(self, example: Example) -> bool:
         """Return False: the recipe of a rejected image also depends on its chosen image."""
         return False
 

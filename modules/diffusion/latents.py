@@ -17,7 +17,7 @@ from modules.system.devices import tensor_on
 
 
 def for_samples(values_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a value for each sample with an axis of 1 for each further axis of `like`, by which it is multiplied."""
+    """Return values (B,) as (B, 1, ...), with as many axes as `like`, so that each multiplies its sample."""
     return values_B.view(-1, *[1] * (like.dim() - 1))
 
 

@@ -22,7 +22,7 @@ def generator_for(run_seed: int, purpose: str, *counters: int) -> torch.Generato
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The place of samples in the micro-batch whose random numbers are drawn together: from `first` on, of `total`.
+    """The place of some samples among the `total` of a micro-batch, from `first` on: their numbers are drawn together.
 
     Several processes may share a micro-batch: each draws all its numbers and uses the numbers of its own samples. A
     total of 0 means that the samples are the whole micro-batch.

@@ -106,7 +106,7 @@ class DDPMProcess:
     def noise_errors(self, errors_B: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return the squared errors of the noise that model outputs imply, from the squared errors of the outputs.
 
-        Those of v-prediction are multiplied by abar_t, because `eps = sqrt(abar) v + sqrt(1 - abar) x_t` (Salimans and
+        For v-prediction they are multiplied by abar_t, because `eps = sqrt(abar) v + sqrt(1 - abar) x_t` (Salimans and
         Ho 2022, appendix D). Where abar is 0 (zero terminal SNR), the error is 0.
         """
         if self.prediction_type == "epsilon":

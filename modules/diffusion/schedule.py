@@ -51,7 +51,7 @@ def cosine_cumulative_alphas(*, num_timesteps: int = 1000, scaler: float = 1.0, 
     return abar_T.clamp(0.0001, 0.9999).float()
 
 
-def rescaled_to_zero_snr(abar_T: torch.Tensor) -> torch.Tensor:
+def rescale_to_zero_snr(abar_T: torch.Tensor) -> torch.Tensor:
     """Return cumulative alphas rescaled so that the last timestep contains no signal and the first is unchanged.
 
     Lin et al. 2023, "Common Diffusion Noise Schedules and Sample Steps are Flawed", algorithm 1: `sqrt(abar)` is

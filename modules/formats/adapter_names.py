@@ -1,6 +1,6 @@
 """The names of tensors in adapter files, which are a layer and one factor of its change, and in files of embeddings.
 
-Each program has its own names for the same factor (formats.md 5.1); here they are the names in kohya's files.
+Each program has its own names for the same factor; here they are the names in kohya's files.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ def divide(layer: AdapterLayer, target: AdapterTarget, ranks: Sequence[int] = ()
         factors = {n: _rows(f, rows, target) if has_rows(n, layer.factors) else f for n, f in layer.factors.items()}
         alpha = layer.alpha
         if blocks:
-            own = slice(first_rank, first_rank + blocks[number])
-            first_rank = own.stop
-            factors |= {DOWN: layer.factors[DOWN][own], UP: factors[UP][:, own]}
+            of_piece = slice(first_rank, first_rank + blocks[number])
+            first_rank = of_piece.stop
+            factors |= {DOWN: layer.factors[DOWN][of_piece], UP: factors[UP][:, of_piece]}
             alpha = None if alpha is None else alpha * blocks[number] / sum(blocks)
             if not blocks[number]:
                 continue

@@ -153,9 +153,11 @@ class _Reader:
             )
         return name, shape, kind, offset
 
-    def _tensor(self, begins: int, stored: tuple[int, ...], kind: BlockType, own: tuple[int, ...] | None) -> GgufTensor:
+    def _tensor(
+        self, begins: int, stored: tuple[int, ...], kind: BlockType, original: tuple[int, ...] | None
+    ) -> GgufTensor:
         num_weights = math.prod(stored)
-        if num_weights % kind.block or (own is not None and math.prod(own) != num_weights):
+        if num_weights % kind.block or (original is not None and math.prod(original) != num_weights):
             raise self._damage_error("the shape of a tensor does not fit its data")
         ends = begins + num_weights // kind.block * kind.num_bytes
         if ends > self._size:
@@ -165,7 +167,7 @@ class _Reader:
                 "interrupted download.",
                 advice=_AGAIN,
             )
-        return GgufTensor(kind, stored if own is None else own, begins, ends)
+        return GgufTensor(kind, stored if original is None else original, begins, ends)
 
     def _value(self, kind: int) -> object:
         if kind in _SCALARS:

@@ -241,7 +241,7 @@ NF4_BLOCKS = Nf4Blocks()
 
 
 class GgufBlocks:
-    """The bytes of blocks of one type. Their scales are inside: `Stored.scales` is empty."""
+    """The bytes of blocks of one type. Their scales are inside: `PackedData.scales` is empty."""
 
     def __init__(self, kind: BlockType) -> None:
         self.kind = kind
@@ -305,7 +305,7 @@ class PackedWeight:
 def pack_weight(
     weight: torch.Tensor, form: QuantizedFormat, residual: Residual | None = None, cache: EntryStore | None = None
 ) -> PackedWeight:
-    """Return a weight (out, in) packed in a format. With a `residual`, it is read from the cache or written there."""
+    """Return a weight (out, in) packed in a format; with a `residual`, the cache is read first, or gets a new entry."""
     packing: Packing = load_factory(form.packing)
     if residual is None:
         return PackedWeight(packing, *packing.pack(weight))

@@ -40,7 +40,8 @@ class Residual:
 class LayerCost:
     """The cost of a frozen layer on a GPU in a step, forward and back: its kernels, and the MB moved besides products.
 
-    Of a layer of 1024 tokens and 1280 x 1280 weights in bfloat16, on a GPU that has its products; a test counts both.
+    Measured on 1024 tokens and 1280 x 1280 weights in bfloat16, on a GPU with products in the format; a test counts
+    both.
     """
 
     kernels: int
@@ -53,7 +54,7 @@ class LayerCost:
 
 
 PLAIN_COST = LayerCost(kernels=2, moved_mb=0)
-"""Of a layer that is not quantized: a product forward, and one back."""
+"""The cost of a layer that is not quantized: a product forward, and one back."""
 
 
 @dataclass(frozen=True, slots=True)

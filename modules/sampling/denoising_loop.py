@@ -220,8 +220,8 @@ def _project_changes(change_BCHW: torch.Tensor, onto_BCHW: torch.Tensor, most_no
     """Return changes of at most a norm, without their parts parallel to other values (arXiv 2410.02416, eq. 5)."""
 
     def norms(of_BCHW: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = torch.linalg.vector_norm(of_BCHW, dim=_of_sample(of_BCHW), keepdim=True)
-        return found
+        norms_B111: torch.Tensor = torch.linalg.vector_norm(of_BCHW, dim=_of_sample(of_BCHW), keepdim=True)
+        return norms_B111
 
     dtype = widest_float(onto_BCHW.device)
     bounded_BCHW = (change_BCHW * (most_norm / norms(change_BCHW)).clamp(max=1.0)).to(dtype)

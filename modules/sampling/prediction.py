@@ -116,8 +116,8 @@ def read_reference_image(file: Path, size: Size, fit: ReferenceFit) -> torch.Ten
     """
     with open_image(file) as raw:
         image = flatten(upright(raw))
-    own = Size(*image.size)
-    way = ResizeCrop(size, size, 0, 0) if fit.is_aligned(own, size) else fit.way_of(own, size)
+    file_size = Size(*image.size)
+    way = ResizeCrop(size, size, 0, 0) if fit.is_aligned(file_size, size) else fit.way_of(file_size, size)
     image = image.resize(way.scaled.sides_px, Image.Resampling.LANCZOS)
     left, top = way.crop_left_px, way.crop_top_px
     return _as_tensor(image.crop((left, top, left + way.bucket.width_px, top + way.bucket.height_px)))

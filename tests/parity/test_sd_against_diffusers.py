@@ -17,7 +17,7 @@ from transformers import CLIPTokenizer
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.diffusion.process import DDPMProcess
-from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
+from modules.diffusion.schedule import cumulative_alphas, rescale_to_zero_snr
 from modules.diffusion.weightings import min_snr_weights
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.sd.model import StableDiffusion
@@ -126,7 +126,7 @@ def test_zero_terminal_snr_is_diffusers_rescaling() -> None:
     options = {k: v for k, v in SCHEDULER.items() if k.startswith("beta") or k == "num_train_timesteps"}
     theirs = DDPMScheduler(**options, prediction_type="v_prediction", rescale_betas_zero_snr=True).alphas_cumprod
     plain_T = cumulative_alphas()
-    ours_T = rescaled_to_zero_snr(plain_T)
+    ours_T = rescale_to_zero_snr(plain_T)
     torch.testing.assert_close(ours_T, theirs, rtol=0, atol=1e-6)
     torch.testing.assert_close(ours_T[0], plain_T[0], rtol=1e-6, atol=0)
     assert ours_T[-1] == 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.diffusion.process import DDPMProcess
-from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
+from modules.diffusion.schedule import cumulative_alphas, rescale_to_zero_snr
 from modules.objectives.metrics import METRICS
 from modules.objectives.preference import (
     PairErrors,
@@ -122,7 +122,7 @@ def test_v_errors_times_abar_are_those_of_the_noise() -> None:
 
 
 def test_zero_terminal_snr_contributes_nothing() -> None:
-    process = DDPMProcess(rescaled_to_zero_snr(ABAR), "v_prediction")
+    process = DDPMProcess(rescale_to_zero_snr(ABAR), "v_prediction")
     found = noise_errors(process, torch.ones(2, 4, 2, 2), torch.zeros(2, 4, 2, 2), torch.tensor([999, 500]))
     assert found[0].item() == 0.0
     assert found[1].item() > 0.0

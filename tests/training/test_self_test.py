@@ -21,7 +21,7 @@ from modules.config.schema import Config
 from modules.diffusion.flow import FlowProcess
 from modules.diffusion.noise import fixed_timesteps
 from modules.diffusion.process import DDPMProcess, NoiseProcess
-from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
+from modules.diffusion.schedule import cumulative_alphas, rescale_to_zero_snr
 from modules.families.parts.effnet_model import cosine_process
 from modules.families.registry import files_of
 from modules.settings.edit import replace_value
@@ -270,7 +270,7 @@ def process_named(prediction: str) -> NoiseProcess:
         case "flow":
             return FlowProcess()
         case "zero SNR":
-            return DDPMProcess(rescaled_to_zero_snr(cumulative_alphas()), "v_prediction")
+            return DDPMProcess(rescale_to_zero_snr(cumulative_alphas()), "v_prediction")
         case "cosine":
             return cosine_process(files_of("wuerstchen").models[0].shipped_configs()["scheduler"])
         case _:

@@ -22,7 +22,7 @@ from modules.data.pairs import fingerprint_of_source, scan_pairs
 from modules.data.samples import SampleIndex
 from modules.data.scan import Scan
 from modules.data.transforms.apply import load_pixels
-from modules.data.transforms.geometry import Geometry, fitted_like
+from modules.data.transforms.geometry import Geometry, fit_like
 from modules.data.versions import ImageVersions, RejectedVersions
 from tests.builders.images import draw_image
 
@@ -273,7 +273,7 @@ def test_a_fitted_image_covers_the_same_crop(
 ) -> None:
     size, other = Size(width, height), Size(other_width, other_height)
     fit = ResizeCrop(Size(64, 64), Size(64 + left, 64 + left), left, left // 2)
-    fitted = fitted_like(Geometry(fit, is_flipped=flip), size, other)
+    fitted = fit_like(Geometry(fit, is_flipped=flip), size, other)
     crop = fitted.resize_crop
     assert (crop.bucket, fitted.is_flipped, fitted.degrees) == (fit.bucket, flip, 0.0)
     assert 0 <= crop.crop_left_px <= crop.scaled.width_px - 64

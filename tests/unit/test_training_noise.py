@@ -9,7 +9,7 @@ import torch
 
 from modules.diffusion.noise import gaussian_like, generator_for
 from modules.diffusion.process import DDPMProcess
-from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
+from modules.diffusion.schedule import cumulative_alphas, rescale_to_zero_snr
 from modules.diffusion.training_noise import (
     NoiseSeed,
     NoiseSettings,
@@ -111,7 +111,7 @@ def test_generalized_offset_noise_grows_with_the_noise_level() -> None:
     added = noise_of(offset_weight=0.3, generalized_offset=True, timesteps=mixed).target_BCHW - plain()
     whole = noise_of(offset_weight=0.3, timesteps=mixed).target_BCHW - plain()
     assert torch.allclose(added, whole * factors[300], atol=1e-6)
-    zero_snr = DDPMProcess(rescaled_to_zero_snr(cumulative_alphas()), "v_prediction")
+    zero_snr = DDPMProcess(rescale_to_zero_snr(cumulative_alphas()), "v_prediction")
     assert bool(generalized_offset_factor(zero_snr, timesteps).isfinite().all())
     assert float(generalized_offset_factor(zero_snr, timesteps)[-1]) == 1
 

@@ -144,7 +144,7 @@ class ImageKeys:
 
     def _keys_of(self, number: int, example: Example, digest: str) -> bytes:
         """Return the keys of all versions of an example, one after the other."""
-        if not self.versions.are_alike(example):
+        if not self.versions.share_recipe(example):
             return b"".join(make(digest) for make in self._key_makers(number, example))
         image = example.image
         alike = (example.concept, image.size, example.background is not None)

@@ -131,11 +131,11 @@ def build_images(
 ) -> Generator[EntryResult, None, None]:
     """Encode images and store their latents, yielding after each entry, in batches of one bucket.
 
-    `jobs` are taken as they are needed: what finds them works ahead of the encoder.
-    `encode` takes images (B, 3, P, P) in [-1, 1] and returns latents. Files are decoded `threads` at a time, ahead of
-    the encoder; `stage` prepares each batch for it on another thread. Entries are written on a third: when the build is
-    closed, the batch after the one that was yielded may be stored already. Images whose latents are not finite are
-    encoded again by `encode_in_float32`. An image that cannot be decoded, or still has no finite latents, is reported.
+    `jobs` may be an iterator: it is read only as far as files are decoded ahead of the encoder, `threads` at a time.
+    `encode` takes images (B, 3, P, P) in [-1, 1] and returns latents; `stage` prepares each batch for it on another
+    thread. Entries are written on a third: when the build is closed, the batch after the one that was yielded may be
+    stored already. Images whose latents are not finite are encoded again by `encode_in_float32`. An image that cannot
+    be decoded, or still has no finite latents, is reported.
     """
     with (
         ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as decoders,
@@ -219,7 +219,7 @@ def build_captions(
     batch_size: int = 1,
     threads: int = 1,
 ) -> Generator[EntryResult, None, None]:
-    """Encode captions (by key) that have no entry yet, yielding after each, of which the batch is stored already.
+    """Encode captions (by key) that have no entry yet, yielding after each once its batch is stored.
 
     `threads` load the images that are read with captions ahead.
     """

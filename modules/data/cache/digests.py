@@ -20,7 +20,7 @@ _SAVED_EVERY = 200  # digests
 
 @dataclass(frozen=True, slots=True)
 class DigestedFile:
-    """A file whose digest is part of a key; an empty one where only the file's size and time are known by now."""
+    """A file whose digest is part of a key; the digest is empty while only the file's size and time are known."""
 
     file: StatedFile
     digest: str = ""
@@ -58,7 +58,7 @@ class DigestIndex:
     ) -> Generator[str, None, None]:
         """Yield the digest of each file, in their order. `threads` read ahead.
 
-        New digests are saved every now and then, and when the iterator ends or is closed.
+        New digests are saved after every 200 of them, and when the iterator ends or is closed.
         """
         waiting: deque[Future[str] | str] = deque()
         with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-digest") as pool:

@@ -29,7 +29,7 @@ _MOVE = (
 
 
 class ImageIndex:
-    """A text for each file of folders, by folder; and one for each other image, such as those in archives.
+    """A text for each file in a folder, by folder; and one for each other image, such as the images in archives.
 
     Both are valid while the file's size and date are the same, and stored in one SQLite file when `save` is called.
     Until then new ones are in a temporary database, which SQLite writes to disk if it gets large. Concurrent runs may
@@ -49,7 +49,7 @@ class ImageIndex:
         self._is_usable = file is not None
 
     def rows(self, folder: Path, names: list[str]) -> dict[str, Row]:
-        """Return the known facts about the files of a folder from the first to the last of these names, by name."""
+        """Return the known facts about the files of a folder between the first and the last of these names, by name."""
         stored = list(map(stored_name, names))
         arguments = (stored_name(folder), min(stored), max(stored))
         with self._lock:

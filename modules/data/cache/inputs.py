@@ -224,7 +224,7 @@ class MaskPixels:
 
 @dataclass(frozen=True, slots=True)
 class PixelMask:
-    """The pixels of a mask; of one without a file or a seed all are inpainted."""
+    """The pixels of a mask; without a file and a seed, everything is inpainted."""
 
     path: Path
     recipe: Recipe
@@ -248,7 +248,7 @@ def by_latents(mask_BPP: torch.Tensor, factor: LatentFactor) -> torch.Tensor:
 def inpainting_mask_file(example: Example, version: ImageVersion, latent_factor: LatentFactor) -> MaskFile:
     """Return the inpainting mask of a version of an example: its mask, or without one a random mask from its seed.
 
-    That of a use which ignores its mask is white.
+    A use that ignores its mask gets a white one.
     """
     file = mask_file(example, version.recipe, latent_factor)
     if version.variation == BLANK:

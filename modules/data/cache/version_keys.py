@@ -93,6 +93,6 @@ def numbers_of(keys: Iterable[str]) -> Keys:
 
 
 def distinct(keys_NK: Keys) -> Keys:
-    """Return keys without those that occur again, in an order of their own."""
-    found: Keys = np.unique(np.ascontiguousarray(keys_NK).view(f"V{KEY_BYTES}").reshape(-1)).view(np.uint8)
-    return found.reshape(-1, KEY_BYTES)
+    """Return each key once, sorted."""
+    unique: Keys = np.unique(np.ascontiguousarray(keys_NK).view(f"V{KEY_BYTES}").reshape(-1)).view(np.uint8)
+    return unique.reshape(-1, KEY_BYTES)

@@ -103,10 +103,10 @@ def _draw_dropped(dropout: CaptionDropout, use: CaptionUse, generator: random.Ra
     """Return the indices of the text encoders whose caption is dropped; all where there is one draw for all."""
     is_first = dropout.first > 0 and generator.random() < dropout.first
     dropped = {0} if is_first else set()
-    for index, own in ((1, dropout.second), (2, dropout.third), (3, None)):
+    for index, probability in ((1, dropout.second), (2, dropout.third), (3, None)):
         other = random.Random(
             derive_seed(use.run_seed, f"caption dropout {index + 1}", use.epoch, use.example, use.repeat)
         )
-        if is_first if own is None else own > 0 and other.random() < own:
+        if is_first if probability is None else probability > 0 and other.random() < probability:
             dropped.add(index)
     return frozenset(dropped)

@@ -1,4 +1,4 @@
-"""The rules of a concept's captions from its settings: lists read, patterns and modes checked."""
+"""The rules of a concept's captions, from its settings: reads their lists and checks their patterns and modes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LISTS = (".txt", ".csv")
 
 
 def caption_rules(text: CaptionChanges, *, variations: int = 1, seed: int | None = None) -> CaptionRules:
-    """Return the rules of a concept's caption settings, without the rules of which `faults_of` complains."""
+    """Return the rules of a concept's caption settings, without the ones that `faults_of` reports."""
     return CaptionRules(
         choice=text.choice,
         variations=variations,

@@ -22,7 +22,7 @@ _MAX_NAMED = 8
 _MAX_CHARS = 120
 
 
-def _missing(examined: Examination) -> Iterator[Finding]:
+def _find_missing(examined: Examination) -> Iterator[Finding]:
     for image in examined.images:
         source = image.example.image
         if source.captions and not source.caption_fault:
@@ -37,7 +37,7 @@ def _missing(examined: Examination) -> Iterator[Finding]:
             yield Finding((image.path,), reason, 0, "captions", fix)
 
 
-def _duplicate(examined: Examination) -> Iterator[Finding]:
+def _find_duplicates(examined: Examination) -> Iterator[Finding]:
     for concept, images in examined.by_concept():
         if not concept.has_own_captions:
             continue
@@ -49,7 +49,7 @@ def _duplicate(examined: Examination) -> Iterator[Finding]:
             if len(files) < 2:
                 continue
             if not concept.has_images:
-                yield _duplicate_prompt(captions, files)
+                yield _describe_duplicate_prompt(captions, files)
                 continue
             is_meant = len(files) > MOST * len(images)
             fix = "Nothing, if it is meant for all of them; else describe what differs between the images."
@@ -65,7 +65,7 @@ def _duplicate(examined: Examination) -> Iterator[Finding]:
             )
 
 
-def _duplicate_prompt(captions: tuple[str, ...], files: Sequence[Path]) -> Finding:
+def _describe_duplicate_prompt(captions: tuple[str, ...], files: Sequence[Path]) -> Finding:
     return Finding(
         tuple(files),
         f"Several prompts are the same: {shorten(' / '.join(captions), max_chars=_MAX_CHARS)}",
@@ -114,7 +114,7 @@ def _tags(caption: str, concept: ExaminedConcept) -> tuple[str, ...]:
     return split_tags(caption, delimiter=rules.delimiter, keep_count=0, separator=rules.separator).all
 
 
-def _constant_tags(examined: Examination) -> Iterator[Finding]:
+def _find_constant_tags(examined: Examination) -> Iterator[Finding]:
     for concept, images in examined.by_concept():
         if not concept.has_own_captions or (tagged := _read_tags(concept, images)) is None:
             continue
@@ -134,7 +134,7 @@ def _constant_tags(examined: Examination) -> Iterator[Finding]:
                 )
 
 
-def _rare_tags(examined: Examination) -> Iterator[Finding]:
+def _find_rare_tags(examined: Examination) -> Iterator[Finding]:
     for concept, images in examined.by_concept():
         if not concept.has_own_captions or (tagged := _read_tags(concept, images)) is None:
             continue
@@ -153,7 +153,7 @@ def _rare_tags(examined: Examination) -> Iterator[Finding]:
             )
 
 
-def _long(examined: Examination) -> Iterator[Finding]:
+def _find_long(examined: Examination) -> Iterator[Finding]:
     for caption in examined.long_captions:
         is_too_long = caption.is_truncated or caption.num_tokens > USUAL_LIMIT_CHUNKS * caption.chunk_tokens
         chunks = "It is encoded in chunks; programs limited to one do not see"
@@ -181,15 +181,17 @@ MISSING_CAPTION = CheckSpec(
     "missing_caption",
     "Captions that are missing or not UTF-8",
     "Images without a caption, or with one that is not valid UTF-8.",
-    _missing,
+    _find_missing,
 )
 DUPLICATE_CAPTION = CheckSpec(
-    "duplicate_caption", "Duplicate captions", "Images of a concept with the same caption.", _duplicate
+    "duplicate_caption", "Duplicate captions", "Images of a concept with the same caption.", _find_duplicates
 )
 CONSTANT_TAG = CheckSpec(
-    "constant_tag", "Tags in nearly all captions", "Tags that do not distinguish the images.", _constant_tags
+    "constant_tag", "Tags in nearly all captions", "Tags that do not distinguish the images.", _find_constant_tags
 )
-RARE_TAG = CheckSpec("rare_tag", "Tags of a single image", "Tags that appear only once; often misspelled.", _rare_tags)
+RARE_TAG = CheckSpec(
+    "rare_tag", "Tags of a single image", "Tags that appear only once; often misspelled.", _find_rare_tags
+)
 LONG_CAPTION = CheckSpec(
-    "long_caption", "Long captions", "Captions of more tokens than the text encoder reads at once.", _long
+    "long_caption", "Long captions", "Captions of more tokens than the text encoder reads at once.", _find_long
 )

@@ -32,7 +32,7 @@ _PARTIAL: dict[str, tuple[str, Severity]] = {
 }
 
 
-def _tiny(examined: Examination) -> Iterator[Finding]:
+def _find_tiny(examined: Examination) -> Iterator[Finding]:
     for image in _with_images(examined):
         size = _size(image)
         fits = examined.fits_of(image)
@@ -49,7 +49,7 @@ def _tiny(examined: Examination) -> Iterator[Finding]:
             )
 
 
-def _extreme_aspect(examined: Examination) -> Iterator[Finding]:
+def _find_extreme_aspects(examined: Examination) -> Iterator[Finding]:
     for image in _with_images(examined):
         size = _size(image)
         aspect = max(size.aspect, 1 / size.aspect)
@@ -80,7 +80,7 @@ def _find_cropped(examined: Examination) -> Iterator[Finding]:
             )
 
 
-def _small_buckets(examined: Examination) -> Iterator[Finding]:
+def _find_small_buckets(examined: Examination) -> Iterator[Finding]:
     for size, samples in sorted(examined.bucket_samples.items()):
         if not 0 < samples < examined.batch_size:
             continue
@@ -118,8 +118,10 @@ def _buckets(image: ExaminedImage) -> set[Size]:
     return {f.bucket for f in image.example.resize_crops}
 
 
-TINY = CheckSpec("tiny", "Images that are too small", "Images that are upscaled for training.", _tiny)
-EXTREME_ASPECT = CheckSpec("extreme_aspect", "Extreme aspect ratios", "Very long or high images.", _extreme_aspect)
+TINY = CheckSpec("tiny", "Images that are too small", "Images that are upscaled for training.", _find_tiny)
+EXTREME_ASPECT = CheckSpec(
+    "extreme_aspect", "Extreme aspect ratios", "Very long or high images.", _find_extreme_aspects
+)
 BUCKET_WASTE = CheckSpec(
     "bucket_waste", "Images that lose much to cropping", "Images that fit no bucket.", _find_cropped
 )
@@ -127,7 +129,7 @@ SMALL_BUCKET = CheckSpec(
     "small_bucket",
     "Buckets with less than a batch",
     "Sizes with too few samples for one batch.",
-    _small_buckets,
+    _find_small_buckets,
     compares_concepts=True,
 )
 
@@ -140,16 +142,18 @@ MIN_CORRELATION = 0.95  # of the reduced images: simple drawings have similar ha
 _ROWS = 512  # compared with all others at once: 20,000 images then need 10 M comparisons, 80 MB
 
 
-def _near_duplicates(examined: Examination) -> Iterator[Finding]:
+def _find_near_duplicates(examined: Examination) -> Iterator[Finding]:
     # Images of one colour have no structure to compare.
     comparable = [(i, m) for i, m in examined.measurements() if m.spread >= MIN_SPREAD]
     for group, distance in similar_groups([m for _, m in comparable]):
-        finding = _duplicates(examined, [comparable[i] for i in group], distance)
+        finding = _describe_duplicates(examined, [comparable[i] for i in group], distance)
         if finding is not None:
             yield finding
 
 
-def _duplicates(examined: Examination, group: list[tuple[ExaminedImage, Measurement]], distance: int) -> Finding | None:
+def _describe_duplicates(
+    examined: Examination, group: list[tuple[ExaminedImage, Measurement]], distance: int
+) -> Finding | None:
     are_validation = {examined.is_validation(image) for image, _ in group}
     files = tuple(dict.fromkeys(image.path for image, _ in group))
     is_leak = len(are_validation) > 1
@@ -165,7 +169,7 @@ def _duplicates(examined: Examination, group: list[tuple[ExaminedImage, Measurem
     return Finding(files, reason, distance, "of 64 bits differ", fix)
 
 
-def _imbalance(examined: Examination) -> Iterator[Finding]:
+def _find_imbalance(examined: Examination) -> Iterator[Finding]:
     """Compare the training concepts. Regularization concepts are balanced by the program."""
     samples = {
         index: sum(i.concept == index for i in examined.images) * concept.samples_per_image
@@ -200,13 +204,13 @@ NEAR_DUPLICATE = CheckSpec(
     "near_duplicate",
     "Near-duplicates",
     "Images that look the same, also across training and validation.",
-    _near_duplicates,
+    _find_near_duplicates,
 )
 CONCEPT_IMBALANCE = CheckSpec(
     "concept_imbalance",
     "Concept imbalance",
     "Training concepts with far fewer samples per epoch (images times repeats) than another.",
-    _imbalance,
+    _find_imbalance,
     compares_concepts=True,
 )
 

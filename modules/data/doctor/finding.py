@@ -1,7 +1,7 @@
 """The input of the doctor's checks, and their findings.
 
-The input of all checks are the scanned images with their measurements and the facts of their concepts; a finding is one
-value for the table, the page, JSON and the window.
+Every check gets the scanned images with their measurements, and the facts about their concepts. The table, the page,
+JSON and the window show the same findings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixes of what the doctor finds that lose nothing: each is a list of steps, shown before and undone after.
+"""Fixes for the doctor's findings that lose nothing: each is a list of steps, which is shown first and can be undone.
 
 A fix only moves files, or rewrites one whose original it keeps. Broken files and originals are kept in a hidden folder
 next to them, which no scan enters.
@@ -109,7 +109,7 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _renames(findings: Sequence[Finding], _images: Sequence[SourceImage]) -> Iterator[Step]:
+def _plan_renames(findings: Sequence[Finding], _images: Sequence[SourceImage]) -> Iterator[Step]:
     """Yield a step for each file of a wrong suffix whose right name is free."""
     taken: set[Path] = set()
     for finding in findings:
@@ -122,7 +122,7 @@ def _renames(findings: Sequence[Finding], _images: Sequence[SourceImage]) -> Ite
             yield Step(path, target)
 
 
-def _set_aside(findings: Sequence[Finding], _images: Sequence[SourceImage]) -> Iterator[Step]:
+def _plan_set_aside(findings: Sequence[Finding], _images: Sequence[SourceImage]) -> Iterator[Step]:
     """Yield a step for each image file that is damaged."""
     for finding in findings:
         path = finding.files[0]
@@ -131,7 +131,7 @@ def _set_aside(findings: Sequence[Finding], _images: Sequence[SourceImage]) -> I
             yield Step(path, _free_place(path))
 
 
-def _utf_8(_findings: Sequence[Finding], images: Sequence[SourceImage]) -> Iterator[Step]:
+def _plan_utf_8(_findings: Sequence[Finding], images: Sequence[SourceImage]) -> Iterator[Step]:
     """Yield a step for each caption file that is not UTF-8."""
     files = {i.caption_file: None for i in images if i.caption_fault in ENCODINGS and i.caption_file is not None}
     for file in files:
@@ -163,20 +163,20 @@ FIXES: Mapping[str, FixSpec] = {
             "set_aside",
             "Set aside broken files",
             f"Moves image files that cannot be read into the hidden folder {KEPT_FOLDER} next to them.",
-            _set_aside,
+            _plan_set_aside,
         ),
         FixSpec(
             "rename",
             "Correct suffixes",
             f"Renames images whose suffix does not belong to their format ({', '.join(SUFFIXES_OF)}). Captions and "
             "masks belong to the name without the suffix, so they stay with their image.",
-            _renames,
+            _plan_renames,
         ),
         FixSpec(
             "utf_8",
             "Convert captions to UTF-8",
             f"Rewrites captions in older encodings as UTF-8; the originals are kept in {KEPT_FOLDER}.",
-            _utf_8,
+            _plan_utf_8,
         ),
     )
 }

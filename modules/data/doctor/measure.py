@@ -89,7 +89,7 @@ def measure(path: Path, background: Rgb | None = None) -> Measurement:
         raw.draft(None, (math.ceil(raw.width * scale), math.ceil(raw.height * scale)))
         is_converted = changes_colours(raw)
         whole = upright(raw)
-        transparent = _transparent(whole)
+        transparent = _transparent_share(whole)
         image = _reduce(flatten(whole, background or WHITE))
     pixels_HWC = np.asarray(image, dtype=np.uint8)
     luma_HW = np.asarray(image.convert("L"), dtype=np.float32)
@@ -167,7 +167,7 @@ def _reduce(image: Image.Image) -> Image.Image:
     return image.resize(size, Image.Resampling.BOX, reducing_gap=2.0)
 
 
-def _transparent(image: Image.Image) -> float:
+def _transparent_share(image: Image.Image) -> float:
     if not image.has_transparency_data:
         return 0.0
     opacity = np.asarray(image.convert("RGBA").getchannel("A"))
@@ -199,7 +199,7 @@ def find_bars(pixels_HWC: NDArray[np.uint8]) -> Bars:
 
 
 def _thickness(lines_LPC: NDArray[np.uint8]) -> int:
-    """Return how many lines, from the first one on, form a bar. It cannot be half of the image or more."""
+    """Return how many lines from the first one on form a bar, which cannot be half of the image or more."""
     colour = np.median(lines_LPC[0], axis=0).astype(np.int16)
     count = 0
     for line in lines_LPC[: len(lines_LPC) // 2]:

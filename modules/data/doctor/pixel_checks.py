@@ -42,28 +42,28 @@ MIN_BARS = 0.03  # of the image: thinner ones are the antialiasing of an edge
 MIN_TRANSPARENT = 0.01  # of the image
 
 
-def _unreadable(examined: Examination) -> Iterator[Finding]:
+def _find_unreadable(examined: Examination) -> Iterator[Finding]:
     for image in examined.images:
         if image.broken:
-            yield _unreadable_image(image.path, f"The image is damaged: {image.broken}.")
+            yield _describe_unreadable(image.path, f"The image is damaged: {image.broken}.")
         if image.broken_rejected and image.example.image.rejected is not None:
             path = image.example.image.rejected.path
-            yield _unreadable_image(path, f"The rejected image of a pair is damaged: {image.broken_rejected}.")
-    yield from map(_report_skipped, examined.skipped)
+            yield _describe_unreadable(path, f"The rejected image of a pair is damaged: {image.broken_rejected}.")
+    yield from map(_describe_skipped, examined.skipped)
 
 
-def _unreadable_image(path: Path, reason: str) -> Finding:
+def _describe_unreadable(path: Path, reason: str) -> Finding:
     fix = "Repair the file, copy it again, or remove it."
     return Finding((path,), reason, 0, "images read", fix, "error")
 
 
-def _report_skipped(file: SkippedFile) -> Finding:
+def _describe_skipped(file: SkippedFile) -> Finding:
     reason = f"The file is not used: {file.reason}."
     if file.path.name.startswith("."):
         fix = "Nothing, if it is not meant to be trained; else rename it."
         return Finding((file.path,), reason, 0, "images read", fix, "info")
     if file.path.suffix.lower() in SUFFIXES and not file.is_image:
-        return _unreadable_image(file.path, reason)
+        return _describe_unreadable(file.path, reason)
     return Finding((file.path,), reason, 0, "images read", "Correct the cause, or remove the file.")
 
 
@@ -83,7 +83,7 @@ def _find_blurred(examined: Examination) -> Iterator[Finding]:
             )
 
 
-def _noisy(examined: Examination) -> Iterator[Finding]:
+def _find_noise(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         if measurements.noise is not None and measurements.noise > MAX_NOISE and not _is_plain(measurements):
             yield Finding(
@@ -95,7 +95,7 @@ def _noisy(examined: Examination) -> Iterator[Finding]:
             )
 
 
-def _dark(examined: Examination) -> Iterator[Finding]:
+def _find_dark(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         if measurements.brightest < MAX_DARK and not _is_plain(measurements):
             yield Finding(
@@ -107,7 +107,7 @@ def _dark(examined: Examination) -> Iterator[Finding]:
             )
 
 
-def _bright(examined: Examination) -> Iterator[Finding]:
+def _find_bright(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         if measurements.darkest > MIN_BRIGHT and not _is_plain(measurements):
             yield Finding(
@@ -120,7 +120,7 @@ def _bright(examined: Examination) -> Iterator[Finding]:
             )
 
 
-def _low_variance(examined: Examination) -> Iterator[Finding]:
+def _find_plain(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         if _is_plain(measurements):
             yield Finding(
@@ -132,7 +132,7 @@ def _low_variance(examined: Examination) -> Iterator[Finding]:
             )
 
 
-def _letterbox(examined: Examination) -> Iterator[Finding]:
+def _find_letterbox(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         bars = measurements.bars
         if bars.area < MIN_BARS or _is_plain(measurements):
@@ -149,7 +149,7 @@ def _letterbox(examined: Examination) -> Iterator[Finding]:
         )
 
 
-def _surprises(examined: Examination) -> Iterator[Finding]:
+def _find_surprises(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         is_mask = image.example.mask is not None and image.example.mask.is_alpha
         if measurements.transparent > MIN_TRANSPARENT and not is_mask:
@@ -182,7 +182,7 @@ def _surprises(examined: Examination) -> Iterator[Finding]:
             )
 
 
-def _wrong_suffixes(examined: Examination) -> Iterator[Finding]:
+def _find_wrong_suffixes(examined: Examination) -> Iterator[Finding]:
     for image, measurements in examined.measurements():
         suffix = right_suffix(image.path, measurements.format)
         if suffix:
@@ -202,22 +202,26 @@ def _is_plain(measurements: Measurement) -> bool:
 
 
 UNREADABLE = CheckSpec(
-    "unreadable", "Unreadable or skipped files", "Files that are damaged or left out of the run.", _unreadable
+    "unreadable", "Unreadable or skipped files", "Files that are damaged or left out of the run.", _find_unreadable
 )
 BLURRED = CheckSpec("blurred", "Blurred images", "Images without any sharp place.", _find_blurred)
-NOISE = CheckSpec("only_noise", "Images of noise", "Images whose pixels are unrelated to their neighbours.", _noisy)
-DARK = CheckSpec("dark", "Dark images", "Images without any bright place.", _dark)
-BLOWN_OUT = CheckSpec("blown_out", "Blown out images", "Images without any dark place.", _bright)
+NOISE = CheckSpec(
+    "only_noise", "Images of noise", "Images whose pixels are unrelated to their neighbours.", _find_noise
+)
+DARK = CheckSpec("dark", "Dark images", "Images without any bright place.", _find_dark)
+BLOWN_OUT = CheckSpec("blown_out", "Blown out images", "Images without any dark place.", _find_bright)
 LOW_VARIANCE = CheckSpec(
-    "low_variance", "Images of nearly one colour", "Images that show next to nothing.", _low_variance
+    "low_variance", "Images of nearly one colour", "Images that show next to nothing.", _find_plain
 )
 WRONG_SUFFIX = CheckSpec(
-    "wrong_suffix", "Wrong file suffixes", "Images whose suffix belongs to another format.", _wrong_suffixes
+    "wrong_suffix", "Wrong file suffixes", "Images whose suffix belongs to another format.", _find_wrong_suffixes
 )
-LETTERBOX = CheckSpec("letterbox", "Letterbox bars", "Images with bars of one colour at opposite edges.", _letterbox)
+LETTERBOX = CheckSpec(
+    "letterbox", "Letterbox bars", "Images with bars of one colour at opposite edges.", _find_letterbox
+)
 SURPRISING_FORMAT = CheckSpec(
     "surprising_format",
     "Transparency, colour profiles, animations",
     "Images that are trained differently from what some programs show.",
-    _surprises,
+    _find_surprises,
 )

@@ -105,8 +105,8 @@ class Geometry:
     def crop_corner(self, size: Size) -> tuple[int, int]:
         """Return the left and top of the crop within the whole resized image, in trained pixels, both at least 0.
 
-        A mirrored image is mirrored before it is cropped in this respect, as in SDXL's size conditioning (kohya's and
-        diffusers' scripts do the same): left is counted from what is the left edge in training.
+        Left is counted from the left edge in training: a mirrored image counts as mirrored before the crop, as in the
+        size conditioning of SDXL (kohya's and diffusers' scripts do the same).
         """
         source, fit = size if self.cut is None else self.cut.size, self.resize_crop
         left_px, top_px = fit.crop_left_px, fit.crop_top_px
@@ -150,7 +150,7 @@ def jitter(fit: ResizeCrop, degrees: float, draw: random.Random) -> ResizeCrop:
     )
 
 
-def fitted_like(geometry: Geometry, size: Size, other: Size) -> Geometry:
+def fit_like(geometry: Geometry, size: Size, other: Size) -> Geometry:
     """Return the geometry of an image of the size `other` that is trained with one of `size`, which has `geometry`.
 
     An image of the same size gets the same geometry. Another one is resized to cover the resized image, is centered on

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.diffusion.process import DDPMProcess
-from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
+from modules.diffusion.schedule import cumulative_alphas, rescale_to_zero_snr
 from modules.system.errors import DarkroomError
 
 
@@ -48,4 +48,4 @@ def process_of(scheduler: Mapping[str, Any], *, name: str) -> DDPMProcess:
         beta_end=float(scheduler.get("beta_end", 0.012)),
         beta_schedule=scheduler.get("beta_schedule", "scaled_linear"),
     )
-    return DDPMProcess(rescaled_to_zero_snr(abar_T) if is_zero_snr else abar_T, prediction)
+    return DDPMProcess(rescale_to_zero_snr(abar_T) if is_zero_snr else abar_T, prediction)

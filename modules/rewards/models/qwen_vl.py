@@ -47,9 +47,9 @@ def num_image_tokens(grid: tuple[int, int]) -> int:
 
 def caption_text(prompt: str) -> str:
     """Return a caption without the names of special tokens: it cannot end the message, or add an image to it."""
-    found = 1
-    while found:  # what is left and right of a name may be another one
-        prompt, found = _SPECIAL_TOKEN.subn("", prompt)
+    num_removed = 1
+    while num_removed:  # what is left and right of a name may be another one
+        prompt, num_removed = _SPECIAL_TOKEN.subn("", prompt)
     return prompt
 
 
