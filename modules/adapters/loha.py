@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from modules.adapters.ranks import ALL_ALIKE
+from modules.adapters.ranks import UNIFORM_RANKS
 from modules.adapters.settings import network_args
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import RankedSettings
@@ -71,7 +71,7 @@ def trainable(factors: Collection[str]) -> frozenset[str]:
 def settings_as(settings: Loha, shapes: Mapping[str, Shape]) -> Loha:
     """Return the settings that give a layer the factors that it has in a file, from their shapes."""
     form = {"rank": shapes["hada_w1_b"][0], "use_tucker": "hada_t1" in shapes}
-    return settings.model_copy(update={**ALL_ALIKE, **form})
+    return settings.model_copy(update={**UNIFORM_RANKS, **form})
 
 
 def lacking(names: frozenset[str]) -> Iterator[str]:

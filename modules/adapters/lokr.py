@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
-from modules.adapters.ranks import ALL_ALIKE, factorization
+from modules.adapters.ranks import UNIFORM_RANKS, factorization
 from modules.adapters.settings import network_args
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import RankedSettings
@@ -137,7 +137,7 @@ def settings_as(settings: Lokr, shapes: Mapping[str, Shape]) -> Lokr:
         "full_matrix": "lokr_w2" in shapes and "lokr_w1" in shapes,
         "use_tucker": "lokr_t2" in shapes,
     }
-    return settings.model_copy(update={**ALL_ALIKE, "rank": rank, "factor": max(first), **forms})
+    return settings.model_copy(update={**UNIFORM_RANKS, "rank": rank, "factor": max(first), **forms})
 
 
 def lacking(names: frozenset[str]) -> Iterator[str]:

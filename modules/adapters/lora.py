@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
-from modules.adapters.ranks import ALL_ALIKE
+from modules.adapters.ranks import UNIFORM_RANKS
 from modules.adapters.settings import network_args
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import RankedSettings
@@ -109,7 +109,7 @@ def trainable(names: Collection[str]) -> frozenset[str]:
 
 def settings_as(settings: Lora, shapes: Mapping[str, Shape]) -> Lora:
     """Return the settings with the rank that a layer has in a file, from the shapes of its factors."""
-    return settings.model_copy(update={**ALL_ALIKE, "rank": shapes[DOWN][0], "init": "zero"})
+    return settings.model_copy(update={**UNIFORM_RANKS, "rank": shapes[DOWN][0], "init": "zero"})
 
 
 def lacking(names: frozenset[str]) -> Iterator[str]:

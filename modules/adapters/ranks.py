@@ -31,15 +31,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class NamedRank:
-    """The rank, and perhaps the alpha, of the layers with a part of their name; `is_regex` makes it an expression."""
+    """The rank, and perhaps the alpha, of the layers whose name contains `name`, or matches it with `is_regex`."""
 
     name: str
     rank: int
     alpha: float | None = None
     is_regex: bool = False
 
-    def takes(self, part: str, path: str) -> bool:
-        """Return whether it is the rank of a layer, which may be named with its model part or without."""
+    def matches(self, part: str, path: str) -> bool:
+        """Return whether a layer matches, by its path with or without the model part."""
         whole = f"{part}.{path}"
         if self.is_regex:
             return any(compiled_pattern(self.name).is_in(text) for text in (path, whole))
@@ -52,7 +52,7 @@ class NamedRank:
 
 @dataclass(frozen=True, slots=True)
 class LayerRanks:
-    """Which rank and alpha each layer of a run has. The first of `named` that takes a layer decides."""
+    """The rank and the alpha of each layer of a run. The first of `named` that matches a layer decides."""
 
     rank: int
     alpha: float
@@ -63,28 +63,28 @@ class LayerRanks:
 
     def of(self, part: str, path: str, *, is_convolution: bool) -> tuple[int, float]:
         """Return the rank and the alpha of a layer as files hold it: alpha by rank is the layer's strength."""
-        rank, _ = self._set_for(part, path, is_convolution)
+        rank, _ = self._values_for(part, path, is_convolution)
         return rank, self.alpha_at(part, path, rank, is_convolution=is_convolution)
 
     def alpha_at(self, part: str, path: str, rank: int, *, is_convolution: bool) -> float:
         """Return the alpha, as files hold it, of a layer with another rank than set here, such as a file's rank."""
-        set_rank, set_alpha = self._set_for(part, path, is_convolution)
+        rank_here, alpha_here = self._values_for(part, path, is_convolution)
         if self.is_stabilized:
-            return set_alpha * math.sqrt(rank)
-        return set_alpha if rank == set_rank else set_alpha / set_rank * rank
+            return alpha_here * math.sqrt(rank)
+        return alpha_here if rank == rank_here else alpha_here / rank_here * rank
 
     def leaves_out(self, part: str, path: str) -> bool:
         """Return whether a layer gets no adapter, because its rank is set to 0."""
-        return (named := self._first_taking(part, path)) is not None and not named.rank
+        return (named := self._first_match(part, path)) is not None and not named.rank
 
-    def _first_taking(self, part: str, path: str) -> NamedRank | None:
+    def _first_match(self, part: str, path: str) -> NamedRank | None:
         path = path.removeprefix(_TEXT_MODEL)
-        return next((named for named in self.named if named.takes(part, path)), None)
+        return next((named for named in self.named if named.matches(part, path)), None)
 
-    def _set_for(self, part: str, path: str, is_convolution: bool) -> tuple[int, float]:
+    def _values_for(self, part: str, path: str, is_convolution: bool) -> tuple[int, float]:
         """Return the rank and the alpha that are set for a layer."""
         rank, alpha = self.rank, None
-        if named := self._first_taking(part, path):
+        if named := self._first_match(part, path):
             rank, alpha = named.rank, named.alpha
         elif is_convolution:
             rank, alpha = self.conv_rank or rank, self.conv_alpha
@@ -95,16 +95,16 @@ class LayerRanks:
     def unused_lines(self, layers: Iterable[tuple[str, str]]) -> list[str]:
         """Return the lines that match none of the layers, which are given by part and path."""
         places = [(part, path.removeprefix(_TEXT_MODEL)) for part, path in layers]
-        return [str(named) for named in self.named if not any(named.takes(*place) for place in places)]
+        return [str(named) for named in self.named if not any(named.matches(*place) for place in places)]
 
 
 Settings = TypeVar("Settings", bound=Any)
-# The settings with which all layers have the rank and the alpha that are set, and a strength of alpha by rank.
-ALL_ALIKE = {"conv_rank": None, "conv_alpha": None, "layer_ranks": "", "rank_stabilized": False}
+# The settings with which every layer has the same rank and alpha, and a strength of alpha by rank.
+UNIFORM_RANKS = {"conv_rank": None, "conv_alpha": None, "layer_ranks": "", "rank_stabilized": False}
 
 
 def ranks_of(settings: RankedSettings) -> LayerRanks:
-    """Return which rank and alpha the layers have. Raises DarkroomError for an invalid line."""
+    """Return the ranks and alphas of the layers. Raises DarkroomError for an invalid line."""
     return LayerRanks(
         settings.rank,
         settings.alpha,
@@ -121,7 +121,7 @@ def at_layer(settings: Settings, part: str, path: str, weight: Shape) -> Setting
     The strength is alpha by rank then. Other settings stay what they are.
     """
     rank, alpha = ranks_of(settings).of(part, path, is_convolution=is_convolution(weight))
-    return cast(Settings, settings.model_copy(update={**ALL_ALIKE, "rank": rank, "alpha": alpha}))
+    return cast(Settings, settings.model_copy(update={**UNIFORM_RANKS, "rank": rank, "alpha": alpha}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class SettingsAt:
 
 def settings_by_layer(settings: Any, part: str) -> SettingsAt | None:
     """Return the settings on each layer of a part; None if all layers have the same, or if a line is invalid."""
-    if all(getattr(settings, name, value) == value for name, value in ALL_ALIKE.items()):
+    if all(getattr(settings, name, value) == value for name, value in UNIFORM_RANKS.items()):
         return None
     try:
         ranks_of(settings)

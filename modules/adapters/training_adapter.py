@@ -101,7 +101,7 @@ def read_training_adapter(path: Path, targets: AdapterTargets, denoiser: str) ->
 
 
 def _strength(use: Use, *, is_merged: bool) -> float:
-    """Return how often the change is added to the outputs of a layer: -1 takes the merged one away."""
+    """Return the factor with which the change is added to the outputs of a layer: -1 takes the merged one away."""
     if use == "other weights":
         return 0.0
     return (0.0 if is_merged else 1.0) - (1.0 if use == "sampling" else 0.0)

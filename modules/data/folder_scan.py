@@ -53,7 +53,7 @@ class _Read:
 
 
 class _UnreadImage(NamedTuple):
-    """An image and its caption of which a file is to be read: their places; a caption that is known has -1."""
+    """The places of an image and its caption, of which at least one must be read; -1 for a known caption."""
 
     image: int
     is_new: bool

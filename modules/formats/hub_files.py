@@ -33,7 +33,7 @@ def local_file(wanted: FileRequest, downloads: Downloads, *, needed_by: str) -> 
         return present
     if downloads.offline:
         raise DarkroomError(
-            f"{needed_by} needs {wanted.words}, which is not on this computer, and offline mode is on.",
+            f"{needed_by} needs {wanted.description}, which is not on this computer, and offline mode is on.",
             advice="Switch off offline mode, or download it yourself and enter its path in the settings.",
         )
     return _fetch(wanted, downloads, needed_by)
@@ -56,7 +56,7 @@ def _fetch(wanted: FileRequest, downloads: Downloads, needed_by: str) -> Path:
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         raise DarkroomError(
-            f"{needed_by} needs {wanted.words}, which could not be downloaded: {plain_reason(error)}.",
+            f"{needed_by} needs {wanted.description}, which could not be downloaded: {plain_reason(error)}.",
             advice="Check the connection, or download it yourself and enter its path in the settings.",
         ) from error
     if missing := wanted.published.missing_in(folder):

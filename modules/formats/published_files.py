@@ -38,7 +38,7 @@ class PublishedFile:
         return (self.name,) if self.name else ("config.json", *self.further, _WEIGHTS)
 
     @property
-    def names_words(self) -> str:
+    def names_text(self) -> str:
         """The names as part of a sentence."""
         return join_words(self.names)
 
@@ -66,7 +66,7 @@ class PublishedFile:
         return missing[0] if missing else ""
 
     @property
-    def size_words(self) -> str:
+    def size_text(self) -> str:
         """The size of the download as text."""
         return format_size(self.size_bytes)
 
@@ -79,9 +79,9 @@ class FileRequest:
     user_path: Path | None
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Its names and its repository, as part of a sentence."""
-        return f"{self.published.names_words} of {self.published.repo} at Hugging Face"
+        return f"{self.published.names_text} of {self.published.repo} at Hugging Face"
 
     @property
     def loaded_bytes(self) -> int:
@@ -123,7 +123,7 @@ def find_file(wanted: FileRequest, *, hub_cache_dir: str) -> Path | None:
     if not published.repo:
         raise DarkroomError(
             "No weights are named.",
-            advice=f"Enter a folder, or a repository at Hugging Face, with {published.names_words}.",
+            advice=f"Enter a folder, or a repository at Hugging Face, with {published.names_text}.",
         )
     for revision in dict.fromkeys((published.revision, "")):  # also what was downloaded before
         path = find_cached_file(published.repo, published.names[0], revision, hub_cache_dir=hub_cache_dir)
@@ -161,7 +161,7 @@ def problem_of_file(
             return None
     except DarkroomError as error:
         return Problem(where, f"{needed_by}: {error.message}", advice=error.advice)
-    needs = f"{needed_by} needs {wanted.words} (about {wanted.published.size_words})"
+    needs = f"{needed_by} needs {wanted.description} (about {wanted.published.size_text})"
     if offline:
         return Problem(
             where,

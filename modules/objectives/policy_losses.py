@@ -74,7 +74,7 @@ def clip_fraction(log_ratios_B: torch.Tensor, *, clip_range: float) -> torch.Ten
 def is_outside(log_ratios_B: torch.Tensor, *, clip_range: float) -> torch.Tensor:
     """Return which samples have a ratio outside of the clip range (B).
 
-    Those that are past it in the direction of their advantage have no gradient; the others are drawn back.
+    Samples that are past it in the direction of their advantage have no gradient; the others are drawn back.
     """
     return (log_ratios_B.detach().float().exp() - 1).abs() > clip_range
 

@@ -1,7 +1,7 @@
 """A sentence about the rewards of a run: whether it learns what it should, or games its reward.
 
 A model that is trained on a reward for too long finds what the reward model overlooks: the reward rises, but a held-out
-reward falls, the images of a prompt become alike, or their colours glaring (Gao et al. 2022, arXiv 2210.10760; Black
+reward falls, the images of a prompt become the same, or their colours glaring (Gao et al. 2022, arXiv 2210.10760; Black
 et al. 2023, arXiv 2305.13301). Each measurement has the same prompts and seeds, so values are compared directly; how
 much they vary from one to the next shows which differences are chance.
 """

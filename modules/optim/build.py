@@ -17,15 +17,13 @@ from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.file_errors import plain_reason
 
-# Steps of optimizers that read memory in order: bitsandbytes' kernels, and the factored state of adv-optm.
-#
-# They pair a weight with its gradient and its state by their places in memory. A convolution's weight may have its
-# channels innermost, and its state would then belong to other weights, or the step would fail.
-
 
 def step_in_order(optimizer: torch.optim.Optimizer) -> None:
-    """Make weights and gradients contiguous during each step of an optimizer; afterwards weights have their layout
-    again. State that the step creates is contiguous. No second copy of a weight stays.
+    """Make weights and gradients contiguous during each step of an optimizer; weights get their layout back after it.
+
+    For steps that pair a weight with its gradient and its state by their places in memory: bitsandbytes' kernels, and
+    the factored state of adv-optm. A convolution's weight may have its channels innermost; its state would then belong
+    to other weights, or the step would fail. No second copy of a weight stays.
     """
     layouts: list[tuple[nn.Parameter, torch.Tensor]] = []
 

@@ -58,8 +58,7 @@ class TrainGroup:
 
 
 class OptionsOf(Protocol):
-    """Returns the options of the optimizer group that a weight belongs to, if not the options of the whole optimizer
-    (Muon).
+    """Returns the options of a weight's optimizer group that differ from the options of the whole optimizer (Muon).
 
     All values must be hashable. The key "rate" is not passed on: it is the group's learning rate, which follows the
     schedule, in place of the unit's.
@@ -185,7 +184,7 @@ def exact_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
 def fixed_tensors(groups: Iterable[TrainGroup]) -> dict[str, torch.Tensor]:
     """Return the tensors that are trained along with the parameters of all groups, as they are now, by full name.
 
-    A part's tensors are other ones once it has been moved.
+    Moving a part to another device replaces its tensors.
     """
     return {name: tensor for g in groups for name, tensor in g.fixed().items()}
 
@@ -214,11 +213,11 @@ def restore_optimizer_state(
     tensors: Mapping[str, torch.Tensor],
     values: Mapping[str, Any],
 ) -> None:
-    """Load the state that `optimizer_state` returned of the parameters of units, each tensor as its parameter's step
-    needs it: on its device, and in its memory layout.
+    """Load the state that `optimizer_state` returned, each tensor on the device and in the memory layout that the step
+    of its parameter needs.
 
-    Some steps pair a weight and its state by their places in memory, torch's fused ones for example; a file knows
-    places by index only. The state of an optimizer group that is no longer trained is skipped. Raises KeyError where
+    Some steps, such as torch's fused ones, pair a weight and its state by their places in memory, which a file does not
+    contain. The state of an optimizer group that is no longer trained is skipped. Raises KeyError where
     the state names a parameter that does not exist.
     """
     groups = list(groups)
@@ -262,9 +261,6 @@ def _owner(group: Mapping[str, Any]) -> str:
     """Return the first half of a group's keys; the first group of a unit has the name of the unit alone."""
     number = group.get("number", 0)
     return f"{_GROUP}{group['unit']}{f' {number}' if number else ''}"
-
-
-# The learning rates that adaptive optimizers arrive at, as opposed to the ones that are set.
 
 
 def effective_rates(

@@ -45,7 +45,7 @@ class StatusError(DarkroomError):
 
 @dataclass(frozen=True, slots=True)
 class RewardServer:
-    """A server and how patiently it is asked; `headers` may contain a key."""
+    """A server, its time limits and how to wait for it; `headers` may contain a key."""
 
     address: Address
     timeout_seconds: float

@@ -2,8 +2,8 @@
 
 Shen et al. 2025, "Directly Aligning the Full Diffusion Trajectory with Fine-Grained Human Preference" (SRPO, arXiv
 2509.06942), section 3.1. A clean image x_0 is noised with known noise eps, and the model takes one step of the
-denoising loop. What noise is left there is known, so the image follows exactly, and only the change by the step, which
-has a gradient, is the model's: even at much noise the image is clean enough for a reward.
+denoising loop. The noise that is left there is known, so the image follows exactly, and only the change by the step,
+which has a gradient, is the model's: even at much noise the image is clean enough for a reward.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class FlowStep:
     def log_prob(self, next_BCHW: torch.Tensor, mean_BCHW: torch.Tensor) -> torch.Tensor:
         """Return the log-density of next latents under a mean, float32 of shape (B,); 0 without noise.
 
-        Published for "cps" is the squared distance alone, a multiple of it whose ratio does not belong to a density.
+        The paper of "cps" uses the squared distance alone, a multiple of it whose ratio does not belong to a density.
         """
         return log_density(next_BCHW, mean_BCHW, self.sigma)
 

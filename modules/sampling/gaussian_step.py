@@ -57,7 +57,7 @@ class GaussianStep(Protocol):
         ...
 
     def clean_before(self, next_BCHW: torch.Tensor, noise_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the clean latents that next latents are the noised ones of, with a known noise, float32."""
+        """Return the clean latents from which a known noise makes these next latents, float32."""
         ...
 
 

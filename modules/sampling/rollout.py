@@ -52,13 +52,13 @@ class RolloutSettings:
 class Rollout:
     """The result of a denoising loop; AlignProp trains on the images' graph, other methods on the stored states.
 
-    `images_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0; there are none if the loop
-    did not decode. `states_BCHW` are the
-    latents that were to be stored, on the offload device: state 0 is the noise, state i the latents after i steps, so
-    that step i leads from state i to state i + 1. They are detached and float32, since rounding would change the
-    policies' ratio by more than its clip range. `means_BCHW` are the means of the steps that were to be stored, by the
-    number of the step, in the same way. `log_probs_BN` are the log-probabilities of each step under the policy that
-    sampled, on the offload device; 0 for a deterministic step. They are empty (N = 0) for a sampler without densities.
+    `images_B3PP` are in [0, 1], float32, with their graph if `gradient_steps` is above 0; there are none if the loop
+    did not decode. `states_BCHW` are the latents that were to be stored, on the offload device: state 0 is the noise,
+    state i the latents after i steps, so that step i leads from state i to state i + 1. They are detached and float32,
+    since rounding would change the policies' ratio by more than its clip range. `means_BCHW` are the means of the steps
+    that were to be stored, by the number of the step, in the same way. `log_probs_BN` are the log-probabilities of each
+    step under the policy that sampled, on the offload device; 0 for a deterministic step. They are empty (N = 0) for a
+    sampler without densities.
     """
 
     seeds: tuple[int, ...]

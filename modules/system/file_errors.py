@@ -73,7 +73,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def is_failure_of_machine(error: BaseException | None) -> bool:
-    """Return whether an error is one of the disk, the memory or the network: another path would not help."""
+    """Return whether the disk, the memory or the network caused an error: another path would not help."""
     return isinstance(error, UnconfirmedError | ConnectionError | TimeoutError) or (
         isinstance(error, OSError) and error.errno in _OF_MACHINE
     )

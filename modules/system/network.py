@@ -50,8 +50,8 @@ def network_of_machines(rank: Rank, store: KeyValueStore, host: str) -> Iterator
 def gloo_interface(host: str) -> Iterator[None]:
     """Let gloo talk through the interface that leads to a host, unless the environment names another one.
 
-    By default it takes the one of the machine's own name, which Debian and Ubuntu resolve to an address that no other
-    machine reaches (127.0.1.1).
+    By default gloo uses the interface of the machine's own name, which Debian and Ubuntu resolve to an address that no
+    other machine reaches (127.0.1.1).
     """
     name = os.environ.get(_SET_BY_USER) or interface_to(host)
     if not name or _SET_BY_USER in os.environ:

@@ -36,7 +36,7 @@ def hide_library_warnings() -> None:
 
 
 def use_no_pydantic_plugins() -> None:
-    """Let pydantic not search the metadata of every installed package for plugins: none is wanted, at each start."""
+    """Keep pydantic from searching the metadata of every installed package for plugins at each start: none is used."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 

@@ -33,7 +33,7 @@ PACKAGES = (
     "adv-optm",
     "pytorch-optimizer",
 )
-"""Read models and images, compute, or step: with another version of one of them a run may round otherwise."""
+"""Packages that read models and images, compute, or step: with another version of one, a run may round otherwise."""
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _MOST_BYTES = 10_000_000  # of a file of git
 

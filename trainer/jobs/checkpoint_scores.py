@@ -108,7 +108,7 @@ def similarity_folders(
             notes.append(f"{spec.label} is not measured: {error}")
             continue
         if folder is None:
-            needs = f"{requests[-1].words}, about {requests[-1].published.size_words}"
+            needs = f"{requests[-1].description}, about {requests[-1].published.size_text}"
             notes.append(f"The similarity to the {spec.label[:1].lower()}{spec.label[1:]} needs {needs}.")
         else:
             folders[spec] = folder

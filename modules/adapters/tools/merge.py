@@ -50,7 +50,7 @@ def merge_into_model(model: Source, files: Sequence[WeightedFile], *, dtype: tor
         content = read_for_model(file.path, targets)
         for layer in content.layers:
             _add(changes, model, layer, file)
-        sentences.append(f"{file.words}: {count(len(content.layers), 'layer')} merged.")
+        sentences.append(f"{file.name_and_strength}: {count(len(content.layers), 'layer')} merged.")
         sentences += left_over_notes(file.path.name, content)
     states = {
         part: {name: _with_changes(tensor, changes.get((part, name), ()), dtype) for name, tensor in state.items()}

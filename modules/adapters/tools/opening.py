@@ -34,7 +34,7 @@ class WeightedFile:
     strength: float = 1.0
 
     @property
-    def words(self) -> str:
+    def name_and_strength(self) -> str:
         """The name and the strength."""
         return f"{self.path.name} ({self.strength:g})"
 
@@ -127,4 +127,4 @@ def _label(layer: AdapterLayer) -> str:
 
 def names_of(files: Sequence[WeightedFile]) -> str:
     """Return the names and strengths of files, in one line."""
-    return ", ".join(file.words for file in files)
+    return ", ".join(file.name_and_strength for file in files)

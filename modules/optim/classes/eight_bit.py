@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
-# AdaGrad that creates its sums at the first step: a master weight may be empty between steps.
-
 
 class LazyAdagrad(torch.optim.Adagrad):
-    """torch's AdaGrad with the sums of squared gradients created at the first step instead of in the constructor."""
+    """torch's AdaGrad, whose sums of squared gradients are created at the first step instead of in the constructor.
+
+    A master weight may be empty between steps.
+    """
 
     def __init__(self, groups: list[dict[str, Any]], *, initial_accumulator_value: float, **options: Any) -> None:
         """`options` are the options of `torch.optim.Adagrad`."""

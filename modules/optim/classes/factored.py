@@ -129,11 +129,11 @@ def _keep_average(average: torch.Tensor, state: dict[str, Any], group: dict[str,
     state["exp_avg_codes"], state["exp_avg_scales"] = codes, scales.absmax
 
 
-# Adafactor of transformers, which also notes the learning rate that it chooses itself, for reports.
-
-
 class RelativeAdafactor(Adafactor):  # type: ignore[misc]  # transformers has no types
-    """Adafactor (Shazeer and Stern 2018). With `relative_step`, "chosen_rate" in a group is its current step size."""
+    """Adafactor of transformers (Shazeer and Stern 2018), which also reports the learning rate that it chooses itself.
+
+    With `relative_step`, "chosen_rate" in a group is its current step size.
+    """
 
     @staticmethod
     def _get_lr(param_group: dict[str, Any], param_state: dict[str, Any]) -> Any:

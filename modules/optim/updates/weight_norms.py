@@ -1,8 +1,8 @@
 """Changes of the norm of weights after a step: a limit for LoRA layers, and constant norms for embeddings.
 
-The limit is max-norm regularization (Srebro and Shraibman 2005),
-sd-scripts' `scale_weight_norms`: where the norm of a layer's change of the model, `alpha / rank * B A`, exceeds the
-limit, A and B are both multiplied by the root of the ratio. The state of the optimizer stays as it is.
+The limit is max-norm regularization (Srebro and Shraibman 2005), `scale_weight_norms` of sd-scripts: where the norm of
+a layer's change of the model, `alpha / rank * B A`, exceeds the limit, A and B are both multiplied by the root of the
+ratio. The state of the optimizer stays as it is.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class NormLimit:
     def apply(self) -> dict[str, float]:
         """Scale the layers with a larger norm down to the limit, and return the metrics.
 
-        Those are the number of scaled layers, and the mean norm of all layers afterwards. Layers of frozen units stay
-        as they are. Synchronizes with the device once.
+        The metrics are the number of scaled layers, and the mean norm of all layers afterwards. Layers of frozen units
+        stay as they are. Synchronizes with the device once.
         """
         layers = [layer for layer in self._layers if layer.group.is_training]
         if not layers:

@@ -26,7 +26,7 @@ def dino_input(images_B3PP: torch.Tensor) -> torch.Tensor:
 
 
 class DinoImageEncoder:
-    """DINOv2 in float32 on the training device, for scores alone."""
+    """DINOv2 in float32 on the training device, for scores without a gradient."""
 
     def __init__(self, model: Dinov2Model, context: RewardContext) -> None:
         """Wrap and freeze a model."""

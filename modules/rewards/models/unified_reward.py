@@ -1,4 +1,4 @@
-"""UnifiedReward (Wang et al. 2025, arXiv 2503.05236): Qwen2.5-VL writes what it sees of a caption, and a score."""
+"""UnifiedReward (Wang et al. 2025, arXiv 2503.05236): Qwen2.5-VL compares image and caption in words, then scores."""
 
 from __future__ import annotations
 

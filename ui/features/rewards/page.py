@@ -43,7 +43,7 @@ def needs_of(scorer: Scorer) -> str:
     needs = []
     for file in spec.files:
         user_file = getattr(scorer, file.slot)
-        needs.append(user_file or (f"{file.repo} ({file.size_words})" if file.repo else "a folder of weights"))
+        needs.append(user_file or (f"{file.repo} ({file.size_text})" if file.repo else "a folder of weights"))
     needs += [f"the package {package.name}" for package in spec.packages]
     return ", ".join(needs) or "no files"
 
