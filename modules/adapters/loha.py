@@ -15,7 +15,7 @@ from modules.adapters.ranks import UNIFORM_RANKS
 from modules.adapters.settings import network_args
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
 from modules.adapters.training_settings import RankedSettings
-from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, lacking_factor, product_size
+from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, missing_factor, product_size
 from modules.formats.program_table import UNKNOWN, none, plain_lora_only
 from modules.settings.field import advanced_setting
 
@@ -65,7 +65,7 @@ def network(settings: Loha) -> NetworkMetadata:
 def trainable(factors: Collection[str]) -> frozenset[str]:
     """Return the factors of a layer in a file that are trained: a LoHa's, unless the layer has DoRA's magnitudes."""
     held = frozenset(factors) & FACTORS
-    return held if held and not lacking_factor(held) and DORA_SCALE not in factors else frozenset()
+    return held if held and not missing_factor(held) and DORA_SCALE not in factors else frozenset()
 
 
 def settings_as(settings: Loha, shapes: Mapping[str, Shape]) -> Loha:
@@ -74,7 +74,7 @@ def settings_as(settings: Loha, shapes: Mapping[str, Shape]) -> Loha:
     return settings.model_copy(update={**UNIFORM_RANKS, **form})
 
 
-def lacking(names: frozenset[str]) -> Iterator[str]:
+def missing_factors(names: frozenset[str]) -> Iterator[str]:
     """Yield the factors that a layer in a file lacks."""
     cores = ("hada_t1", "hada_t2") if names & {"hada_t1", "hada_t2"} else ()
     needed = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", *cores)
@@ -97,7 +97,7 @@ def _rows(shapes: Shapes, alpha: float | None) -> Iterator[str]:
 _FILES = AdapterType(
     "LoHa",
     FACTORS,
-    lacking=lacking,
+    missing_factors=missing_factors,
     products=tuple(Product(f"hada_w{n}_a", f"hada_w{n}_b", core=f"hada_t{n}", core_axis=0) for n in (1, 2)),
     size=_size,
     acts=lambda shapes: shapes.keys() <= FACTORS,

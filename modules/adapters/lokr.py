@@ -140,7 +140,7 @@ def settings_as(settings: Lokr, shapes: Mapping[str, Shape]) -> Lokr:
     return settings.model_copy(update={**UNIFORM_RANKS, "rank": rank, "factor": max(first), **forms})
 
 
-def lacking(names: frozenset[str]) -> Iterator[str]:
+def missing_factors(names: frozenset[str]) -> Iterator[str]:
     """Yield the factors that a layer in a file lacks: of each matrix the whole, or both halves."""
     for side in ("lokr_w1", "lokr_w2"):
         halves = [f"{side}_a", f"{side}_b"]
@@ -165,7 +165,7 @@ _FAILS_ON_TUCKER = refuses("raises an error for Tucker factors of LoKr")
 _FILES = AdapterType(
     "LoKr",
     FACTORS | {"lokr_t1"},
-    lacking=lacking,
+    missing_factors=missing_factors,
     products=(
         Product("lokr_w1_a", "lokr_w1_b"),
         Product("lokr_w2_a", "lokr_w2_b", core="lokr_t2", core_axis=0),

@@ -112,7 +112,7 @@ def settings_as(settings: Lora, shapes: Mapping[str, Shape]) -> Lora:
     return settings.model_copy(update={**UNIFORM_RANKS, "rank": shapes[DOWN][0], "init": "zero"})
 
 
-def lacking(names: frozenset[str]) -> Iterator[str]:
+def missing_factors(names: frozenset[str]) -> Iterator[str]:
     """Yield which of the two matrices a layer in a file lacks."""
     yield from (name for name in (DOWN, UP) if name not in names)
 
@@ -126,7 +126,7 @@ def _size(shapes: Shapes) -> tuple[int, int] | None:
 _FILES = AdapterType(
     "LoRA",
     frozenset({DOWN, UP, MID}),
-    lacking=lacking,
+    missing_factors=missing_factors,
     products=(Product(UP, DOWN, core=MID),),
     size=_size,
     acts=lambda shapes: shapes.keys() <= {DOWN, UP, MID},

@@ -120,8 +120,8 @@ def problems(settings: Oft, weights: Collection[Shape]) -> Iterator[Problem]:
             f"rotate: {named}.",
             "info",
         )
-    if lacking := [size for size, side in sides.items() if side == 1]:
-        named = ", ".join(count(size, "output") for size in lacking)
+    if unrotated := [size for size, side in sides.items() if side == 1]:
+        named = ", ".join(count(size, "output") for size in unrotated)
         yield Problem(
             "adapter.layers",
             f"OFT cannot rotate the outputs of layers with {named}: no block size divides them.",
@@ -196,7 +196,7 @@ def side_of_vectors(num_values: int) -> int:
     return (1 + math.isqrt(1 + 8 * num_values)) // 2
 
 
-def lacking(names: frozenset[str]) -> Iterator[str]:
+def missing_factors(names: frozenset[str]) -> Iterator[str]:
     """Yield the factor that a layer in a file lacks: scales alone rotate nothing."""
     if names == {RESCALE}:
         yield OFT_BLOCKS
@@ -254,7 +254,7 @@ _FILES = AdapterType(
     "OFT",
     frozenset({OFT_BLOCKS, "oft_diag", OFT_VECTORS, RESCALE}),
     markers=frozenset({OFT_SCALED}),
-    lacking=lacking,
+    missing_factors=missing_factors,
     size=_size,
     acts=_acts,
     change="modules.adapters.oft_layers:oft_change",

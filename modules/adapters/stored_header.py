@@ -14,7 +14,7 @@ from modules.adapters.spec import Shape
 from modules.formats.adapter_damage import damage_in, mismatch_in
 from modules.formats.adapter_names import second_copies, tensors_by_layer
 from modules.formats.adapter_targets import AdapterTargets
-from modules.formats.adapter_types import lacking_factor, no_factors
+from modules.formats.adapter_types import missing_factor, no_factors
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.fused_layers import divided_shapes, ranks_in, why_undivided
 from modules.system.problem import count
@@ -155,8 +155,8 @@ def reason_if_broken(where: str, layers: Mapping[Place, Mapping[str, Shape]]) ->
     for (part, path), shapes in layers.items():
         if damage := damage_in(shapes) or mismatch_in(shapes):
             return f"{where} is damaged at {part}.{path}: {damage}.", "Download it again."
-        if lacking := lacking_factor(shapes):
-            return f"{where} is incomplete: {part}.{path} has no {lacking}.", "Download it again."
+        if missing := missing_factor(shapes):
+            return f"{where} is incomplete: {part}.{path} has no {missing}.", "Download it again."
     return "", ""
 
 

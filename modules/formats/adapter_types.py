@@ -47,9 +47,9 @@ class AdapterType:
     """A type of change, as files hold it.
 
     `factors` are the names of a layer's tensors as in kohya's and LyCORIS' files, without alpha and DoRA's scale;
-    `markers` are other tensors that a file may have. `lacking(names)` yields the factors that an incomplete layer
-    lacks. `products` are the pairs of factors that are multiplied. `size(shapes)` returns how many rows and columns the
-    change has, 0 for an unknown number, or None if these are not its factors.
+    `markers` are other tensors that a file may have. `missing_factors(names)` yields the factors that an incomplete
+    layer lacks. `products` are the pairs of factors that are multiplied. `size(shapes)` returns how many rows and
+    columns the change has, 0 for an unknown number, or None if these are not its factors.
 
     `acts(shapes)`: the change by such factors can be computed here, by the function that `change` names
     ("module:function"), with `change(factors, alpha, weight)`. `depends_on_weight`: it is not the same for every
@@ -68,7 +68,7 @@ class AdapterType:
     label: str
     factors: frozenset[str]
     markers: frozenset[str] = frozenset()
-    lacking: Callable[[frozenset[str]], Iterator[str]] = _lacks_nothing
+    missing_factors: Callable[[frozenset[str]], Iterator[str]] = _lacks_nothing
     products: tuple[Product, ...] = ()
     size: Callable[[Shapes], tuple[int, int] | None] = lambda shapes: None
     acts: Callable[[Shapes], bool] = lambda shapes: False
@@ -172,15 +172,15 @@ def type_of(factors: Iterable[str]) -> str:
     return _default_type().label if DORA_SCALE in names else ""
 
 
-def lacking_factor(factors: Iterable[str]) -> str:
+def missing_factor(factors: Iterable[str]) -> str:
     """Return the name of a factor that a layer with these factors lacks; empty if its change is complete.
 
     Unknown types count as complete.
     """
     names = frozenset(factors) - {ALPHA}
     if names == {DORA_SCALE}:
-        return next(_default_type().lacking(names))
-    return next((name for t in adapter_types() if names & t.factors for name in t.lacking(names)), "")
+        return next(_default_type().missing_factors(names))
+    return next((name for t in adapter_types() if names & t.factors for name in t.missing_factors(names)), "")
 
 
 def depends_on_weight(factors: Iterable[str]) -> bool:
@@ -196,6 +196,6 @@ def can_act(shapes: Shapes) -> bool:
     if not names:
         return bool(shapes)
     known = adapter_type(names)
-    if known is None or lacking_factor(names) or (DORA_SCALE in names and not known.takes_dora):
+    if known is None or missing_factor(names) or (DORA_SCALE in names and not known.takes_dora):
         return False
     return known.acts({name: shape for name, shape in shapes.items() if name not in BIASES and name != DORA_SCALE})

@@ -18,7 +18,7 @@ import torch
 
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, LORA_FACTORS, MID, UP
-from modules.formats.adapter_types import ALPHA, DORA_SCALE, lacking_factor
+from modules.formats.adapter_types import ALPHA, DORA_SCALE, missing_factor
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.peft_settings import PEFT_SETTINGS
 
@@ -136,9 +136,9 @@ def fits_peft(layer: AdapterLayer) -> bool:
 
 
 def is_incomplete(layer: AdapterLayer) -> bool:
-    """Return whether a layer lacks a factor (`lacking_factor`), or is a LoRA with matrices of different ranks."""
+    """Return whether a layer lacks a factor (`missing_factor`), or is a LoRA with matrices of different ranks."""
     factors = layer.factors
-    if lacking_factor(factors):
+    if missing_factor(factors):
         return True
     if DOWN not in factors:
         return False

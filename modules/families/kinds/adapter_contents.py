@@ -20,7 +20,7 @@ from modules.formats.adapter_types import (
     Shape,
     adapter_type,
     all_factors,
-    lacking_factor,
+    missing_factor,
 )
 from modules.formats.checkpoint_header import CheckpointHeader, read_scalars
 from modules.formats.peft_settings import PEFT_SETTINGS, PeftAlphas
@@ -158,7 +158,7 @@ def _changes(layer: _Layer, *, is_peft: bool) -> Iterator[str]:
         yield "damaged"
     if "" in factors or not factors & all_factors():
         yield "unknown"
-    elif lacking_factor(factors):
+    elif missing_factor(factors):
         yield "incomplete"
     elif known := adapter_type(factors):
         yield from known.rows(shapes, layer.alpha)
