@@ -8,17 +8,20 @@ from annotated_types import Ge, Gt, Interval, Le
 from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, averages
 from modules.optim.terms import fields, removed
 from modules.optim.terms.arguments import by_name
-from modules.optim.terms.pytorch_optimizer import pytorch_optimizer_spec
 from modules.optim.terms.removed import RemovedSetting
-from modules.optim.terms.state_bits import EightBitAdam, bits_state, bitsandbytes_spec, in_8_bits, packages_of_bits
+from modules.optim.terms.shared_records import (
+    AdamFields,
+    EightBitAdam,
+    bits_state,
+    bitsandbytes_spec,
+    in_8_bits,
+    packages_of_bits,
+    pytorch_optimizer_spec,
+)
 from modules.settings.field import When, advanced_setting
 
 
-class _TorchAdam(OptimizerSettings):
-    beta1: fields.Beta1 = 0.9
-    beta2: fields.Beta2 = 0.999
-    eps: fields.Epsilon = 1e-8
-    weight_decay: fields.WeightDecay = 0.01
+class _TorchAdam(AdamFields):
     amsgrad: fields.AmsGrad = False
     foreach: Annotated[bool, replace(fields.FOREACH, applies_when=When("fused", (False,)))] = False
     maximize: fields.Maximize = False
@@ -32,13 +35,13 @@ class AdamW(_TorchAdam):
     """AdamW (Loshchilov and Hutter 2019): the usual choice."""
 
     name: Literal["adamw"] = "adamw"
+    weight_decay: fields.WeightDecay = 0.01
 
 
 class Adam(_TorchAdam):
     """Adam (Kingma and Ba 2015): weight decay is added to the gradients (L2)."""
 
     name: Literal["adam"] = "adam"
-    weight_decay: fields.WeightDecay = 0.0
 
 
 class AdamW8bit(EightBitAdam):
@@ -80,9 +83,9 @@ _NOT_IN_8_BITS = {
     **removed.OF_BITSANDBYTES,
 }
 
-ADAMW_8BIT = bitsandbytes_spec(AdamW8bit, "AdamW 8-bit", "AdamW8bit", bits_state(2), removed=_NOT_IN_8_BITS)
+ADAMW_8BIT = bitsandbytes_spec(AdamW8bit, "AdamW 8-bit", "AdamW8bit", 2, removed=_NOT_IN_8_BITS)
 
-ADAM_8BIT = bitsandbytes_spec(Adam8bit, "Adam 8-bit", "Adam8bit", bits_state(2), removed=_NOT_IN_8_BITS)
+ADAM_8BIT = bitsandbytes_spec(Adam8bit, "Adam 8-bit", "Adam8bit", 2, removed=_NOT_IN_8_BITS)
 
 
 # Optimizers derived from Adam, of the packages pytorch-optimizer and bitsandbytes.
@@ -122,14 +125,11 @@ class AdEMAMix8bit(_AdEMAMixFields):
     fused_back_pass: fields.FusedBackPass = False
 
 
-class AdaBelief(OptimizerSettings):
+class AdaBelief(AdamFields):
     """AdaBelief (Zhuang et al. 2020): Adam with larger steps where gradients match their running average."""
 
     name: Literal["adabelief"] = "adabelief"
-    beta1: fields.Beta1 = 0.9
-    beta2: fields.Beta2 = 0.999
     eps: fields.Epsilon = 1e-16
-    weight_decay: fields.WeightDecay = 0.0
     amsgrad: fields.AmsGrad = False
     decoupled_decay: fields.DecoupledDecay = True
     fixed_decay: fields.FixedDecay = False
@@ -235,7 +235,7 @@ ADEMAMIX = pytorch_optimizer_spec(
 )
 
 ADEMAMIX_8BIT = bitsandbytes_spec(
-    AdEMAMix8bit, "AdEMAMix 8-bit", "AdEMAMix8bit", bits_state(3), removed={"is_paged": removed.PAGED}
+    AdEMAMix8bit, "AdEMAMix 8-bit", "AdEMAMix8bit", 3, removed={"is_paged": removed.PAGED}
 )
 
 ADABELIEF = pytorch_optimizer_spec(AdaBelief, "AdaBelief", arguments=by_name({"amsgrad": "ams_bound"}))

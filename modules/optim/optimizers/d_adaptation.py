@@ -18,18 +18,15 @@ from modules.optim.spec import (
 )
 from modules.optim.terms import fields, removed
 from modules.optim.terms.removed import RemovedSetting
+from modules.optim.terms.shared_records import AdamFields
 from modules.settings.field import advanced_setting
 from modules.system.factories import Package
 
 
-class DAdaptAdam(OptimizerSettings):
+class DAdaptAdam(AdamFields):
     """Adam that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_adam"] = "dadapt_adam"
-    beta1: fields.Beta1 = 0.9
-    beta2: fields.Beta2 = 0.999
-    eps: fields.Epsilon = 1e-8
-    weight_decay: fields.WeightDecay = 0.0
     decouple: fields.DecoupledDecay = False
     use_bias_correction: fields.BiasCorrection = False
     d0: fields.FirstDistance = 1e-6

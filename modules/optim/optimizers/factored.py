@@ -9,7 +9,7 @@ from annotated_types import Ge, Interval, Lt
 from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms import fields
 from modules.optim.terms.arguments import by_name
-from modules.optim.terms.state_bits import BITSANDBYTES
+from modules.optim.terms.shared_records import BITSANDBYTES
 from modules.settings.field import When, advanced_setting
 from modules.system.problem import Problem
 

@@ -2,21 +2,17 @@
 
 from typing import Any, Literal
 
-from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, OptimizerSpec, always
+from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, always
 from modules.optim.terms import fields, removed
 from modules.optim.terms.arguments import by_name
 from modules.optim.terms.removed import RemovedSetting
-from modules.optim.terms.state_bits import EightBitAdam, bits_state, bitsandbytes_spec
+from modules.optim.terms.shared_records import AdamFields, EightBitAdam, bitsandbytes_spec
 
 
-class Lamb(OptimizerSettings):
+class Lamb(AdamFields):
     """LAMB (You et al. 2020): Adam for very large batches, with updates limited by the norm of each weight tensor."""
 
     name: Literal["lamb"] = "lamb"
-    beta1: fields.Beta1 = 0.9
-    beta2: fields.Beta2 = 0.999
-    eps: fields.Epsilon = 1e-8
-    weight_decay: fields.WeightDecay = 0.0
     optim_bits: fields.StateBits = "32"
     min_8bit_size: fields.Smallest8BitOf32 = 4096
     max_unorm: fields.LargestUpdate = 1.0
@@ -68,18 +64,16 @@ def _limits(settings: Any) -> bool:
     return bool(settings.max_unorm > 0)
 
 
-def _spec(settings: type[Any], label: str, name: str, num_arrays: int, **facts: Any) -> OptimizerSpec[Any]:
-    """Return the record of one of them, whose state has the norm of the update, too."""
-    return bitsandbytes_spec(settings, label, name, bits_state(num_arrays, has_norm=True), **facts)
+LAMB = bitsandbytes_spec(
+    Lamb, "LAMB", "LAMB", 2, has_norm=True, rates=LARGER_RATES, leaves_zeros=_limits, removed=_LAMB_REMOVED
+)
 
-
-LAMB = _spec(Lamb, "LAMB", "LAMB", 2, rates=LARGER_RATES, leaves_zeros=_limits, removed=_LAMB_REMOVED)
-
-LAMB_8BIT = _spec(
+LAMB_8BIT = bitsandbytes_spec(
     Lamb8bit,
     "LAMB 8-bit",
     "LAMB8bit",
     2,
+    has_norm=True,
     rates=LARGER_RATES,
     leaves_zeros=always,
     removed=_LAMB_REMOVED
@@ -87,12 +81,13 @@ LAMB_8BIT = _spec(
 )
 
 _OF_LARS: dict[str, Any] = {
+    "has_norm": True,
     "arguments": by_name(more=lambda _: {"lr": 1.0}),  # each group has its own
     "rates": PLAIN_RATES,
     "leaves_zeros": _limits,
     "removed": _LARS_REMOVED,
 }
 
-LARS = _spec(Lars, "LARS", "LARS", 1, **_OF_LARS)
+LARS = bitsandbytes_spec(Lars, "LARS", "LARS", 1, **_OF_LARS)
 
-LARS_8BIT = _spec(Lars8bit, "LARS 8-bit", "LARS8bit", 1, **_OF_LARS)
+LARS_8BIT = bitsandbytes_spec(Lars8bit, "LARS 8-bit", "LARS8bit", 1, **_OF_LARS)

@@ -5,9 +5,8 @@ from typing import Literal
 from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, averages
 from modules.optim.terms import fields, removed
 from modules.optim.terms.arguments import by_name
-from modules.optim.terms.pytorch_optimizer import pytorch_optimizer_spec
 from modules.optim.terms.removed import RemovedSetting
-from modules.optim.terms.state_bits import bits_state, bitsandbytes_spec
+from modules.optim.terms.shared_records import bitsandbytes_spec, pytorch_optimizer_spec
 from modules.system.factories import Package
 
 
@@ -58,7 +57,7 @@ LION_8BIT = bitsandbytes_spec(
     Lion8bit,
     "Lion 8-bit",
     "Lion8bit",
-    bits_state(1),
+    1,
     rates=SIGN_RATES,
     removed=removed.OF_BITSANDBYTES | {"is_paged": removed.PAGED},
 )

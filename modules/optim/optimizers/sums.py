@@ -11,7 +11,7 @@ from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, Opt
 from modules.optim.terms import fields, removed
 from modules.optim.terms.fields import IN_32_BITS
 from modules.optim.terms.removed import RemovedSetting
-from modules.optim.terms.state_bits import BITSANDBYTES, bits_state, bitsandbytes_spec, in_8_bits, packages_of_bits
+from modules.optim.terms.shared_records import BITSANDBYTES, bits_state, bitsandbytes_spec, in_8_bits, packages_of_bits
 from modules.settings.field import advanced_setting
 from modules.system.problem import Problem
 
@@ -186,7 +186,7 @@ RMSPROP_8BIT = bitsandbytes_spec(
     RmsProp8bit,
     "RMSprop 8-bit",
     "RMSprop8bit",
-    bits_state(1),
+    1,
     removed=removed.OF_BITSANDBYTES | removed.not_in_bitsandbytes(momentum=0, centered=False),
 )
 
@@ -196,7 +196,7 @@ ADAGRAD_8BIT = bitsandbytes_spec(
     Adagrad8bit,
     "AdaGrad 8-bit",
     "Adagrad8bit",
-    bits_state(1),
+    1,
     rates=LARGER_RATES,
     removed={
         "lr_decay": RemovedSetting((0,), "bitsandbytes does not support it. Use a schedule."),

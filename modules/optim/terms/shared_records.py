@@ -1,4 +1,4 @@
-"""State in 8 bits, of bitsandbytes: its size, and the parts of the records of the optimizers that have it."""
+"""Settings and records that several optimizers share: Adam's fields, 8-bit state, and the records of two packages."""
 
 import math
 from collections.abc import Callable
@@ -12,13 +12,18 @@ BITSANDBYTES = Package("bitsandbytes")
 _BLOCK = 256  # weights that share a scale
 
 
-class EightBitAdam(OptimizerSettings):
-    """The settings of Adam with 8-bit state, and of optimizers with the same ones."""
+class AdamFields(OptimizerSettings):
+    """The settings that Adam and optimizers like it have first."""
 
     beta1: fields.Beta1 = 0.9
     beta2: fields.Beta2 = 0.999
     eps: fields.Epsilon = 1e-8
     weight_decay: fields.WeightDecay = 0.0
+
+
+class EightBitAdam(AdamFields):
+    """The settings of Adam with 8-bit state, and of optimizers with the same ones."""
+
     min_8bit_size: fields.Smallest8Bit = 4096
     fused_back_pass: fields.FusedBackPass = False
 
@@ -52,16 +57,30 @@ def bits_state(num_arrays: int, *, has_norm: bool = False) -> Callable[[Any, Sha
 
 
 def bitsandbytes_spec(
-    settings: type[Any], label: str, name: str, state_bytes: Callable[[Any, Shape], float], **facts: Any
+    settings: type[Any], label: str, name: str, num_arrays: int, *, has_norm: bool = False, **facts: Any
 ) -> OptimizerSpec[Any]:
-    """Return the record of a class of bitsandbytes, whose steps all wait at each weight and read it in order."""
+    """Return the record of a class of bitsandbytes, whose steps all wait at each weight and read it in order.
+
+    `num_arrays` and `has_norm` describe its state, as in `bits_state`.
+    """
     return OptimizerSpec(
         settings=settings,
         label=label,
         factory=f"bitsandbytes:optim.{name}",
-        state_bytes=state_bytes,
+        state_bytes=bits_state(num_arrays, has_norm=has_norm),
         waits_per_weight=always,
         reads_memory_in_order=always,
         packages=(BITSANDBYTES,),
+        **facts,
+    )
+
+
+def pytorch_optimizer_spec(settings: type[Any], label: str, **facts: Any) -> OptimizerSpec[Any]:
+    """Return the record of an optimizer of the package pytorch-optimizer; its factory has the name in files."""
+    return OptimizerSpec(
+        settings=settings,
+        label=label,
+        factory=f"modules.optim.classes.counting_by_weight:{settings.model_fields['name'].default}",
+        packages=(Package("pytorch_optimizer", distribution="pytorch-optimizer"),),
         **facts,
     )
