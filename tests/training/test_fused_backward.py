@@ -117,14 +117,14 @@ def test_no_two_gradients_exist_at_once(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     living: list[int] = []
-    plain_move = SlicedStep.move
+    plain_step = SlicedStep.step
 
-    def move(sliced_step: SlicedStep, *arguments: Any, **options: Any) -> Any:
+    def step(sliced_step: SlicedStep, *arguments: Any, **options: Any) -> Any:
         holders = [p for g in sliced_step._groups.values() for p in gradient_holders(g)]
         living.append(sum(p.grad is not None for p in holders))
-        return plain_move(sliced_step, *arguments, **options)
+        return plain_step(sliced_step, *arguments, **options)
 
-    monkeypatch.setattr(SlicedStep, "move", move)
+    monkeypatch.setattr(SlicedStep, "step", step)
     most = []
     for fused in (False, True):
         living.clear()
@@ -357,7 +357,7 @@ def test_an_error_during_the_pass_leaves_a_step_half_done(monkeypatch: pytest.Mo
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(SlicedStep, "move", fails)
+    monkeypatch.setattr(SlicedStep, "step", fails)
     with pytest.raises(RuntimeError, match="no memory"):
         toy.step(0)
     assert toy.stepper.is_moving
