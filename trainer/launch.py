@@ -26,7 +26,7 @@ from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.system import hardware
 from modules.system.process_setup import SWITCH_INTERVAL_SECONDS, collection_off
-from trainer.commands import Command, CommandDesk
+from trainer.commands import Command, CommandDesk, Stop
 from trainer.events import Event, PhaseChanged
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ class LaunchedRun(Protocol):
         """Send a command to the run; never blocks."""
         ...
 
+    def leave(self) -> None:
+        """Prepare the run for the end of this process: it stops with a backup, or continues in a process of its own."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RunHandle:
@@ -94,6 +98,14 @@ class RunHandle:
     def is_alive(self) -> bool:
         """Whether the thread is still running. Events may remain in the queue after it ended."""
         return self.thread.is_alive()
+
+    def leave(self) -> None:
+        """Stop the run and wait until it has ended, with its backup.
+
+        Python unwinds the threads that still run when it ends, and torch's C++ code aborts the process then.
+        """
+        self.desk.put(Stop())
+        self.thread.join()
 
 
 def launch(request: RunRequest) -> RunHandle:

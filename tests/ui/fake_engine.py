@@ -6,8 +6,17 @@ import queue
 import threading
 from typing import Any
 
+from trainer.commands import Stop
 from trainer.events import Event, RunStarted, StepFinished
 from trainer.launch import RunHandle, RunRequest
+
+
+class FakeHandle(RunHandle):
+    """The handle of a run of which a test decides when it ends, also when the window leaves it."""
+
+    def leave(self) -> None:
+        """Stop it without waiting for its end."""
+        self.send(Stop())
 
 
 class FakeRun:
@@ -17,7 +26,7 @@ class FakeRun:
         self.request = request
         self.over = threading.Event()
         thread = threading.Thread(target=self.over.wait, name="fake-training", daemon=True)
-        self.handle = RunHandle(thread, queue.SimpleQueue())
+        self.handle = FakeHandle(thread, queue.SimpleQueue())
         thread.start()
 
     @property

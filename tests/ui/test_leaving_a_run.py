@@ -7,10 +7,13 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tkinter as tk
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,10 +34,10 @@ from tests.ui.test_offers import Desk, desk  # noqa: F401 - a fixture
 from tests.ui.test_run_window import press_start
 from tests.unit.test_run_records import write_run
 from trainer.child.run import launch_child
-from trainer.commands import CommandDesk, Pause, Stop
+from trainer.commands import CommandDesk, Pause, Stop, StopRequested
 from trainer.event_lines import to_line
 from trainer.events import PhaseChanged, RunFailed, RunFinished, StepFinished
-from trainer.launch import RunRequest
+from trainer.launch import RunHandle, RunRequest
 from trainer.run_folder import attached, inbox
 from trainer.run_folder.attached import AttachedRun, DetachedProcess
 from trainer.run_folder.backup import list_backups, write_backup
@@ -113,8 +116,49 @@ def test_a_run_is_stopped_and_continued_by_a_process_of_its_own(
     assert (left.run_dir, left.pid) == (str(run_dir), os.getpid())
 
 
+@pytest.mark.parametrize("by", ["close", "quit"])
+def test_a_window_that_ends_waits_for_the_backup_of_its_run(
+    ready: Window, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Python unwound the thread that still trained, which aborted the process in torch's code, without a backup."""
+    commands, written = CommandDesk(), list[str]()
+
+    class Training(threading.Thread):
+        def __init__(self) -> None:
+            super().__init__(daemon=True)
+            self.is_awaited = threading.Event()
+
+        def run(self) -> None:
+            with suppress(StopRequested):
+                commands.check()  # waits
+            self.is_awaited.wait(20)
+            written.append("backup")
+
+        def join(self, timeout: float | None = None) -> None:
+            self.is_awaited.set()
+            super().join(timeout)
+
+    commands.put(Pause())
+    handle = RunHandle(Training(), SimpleQueue(), commands)
+    handle.thread.start()
+    monkeypatch.setattr(ready.app.context.session, "_launch", lambda _request: handle)
+    ready.app.starter.start()
+    ready.wait_until(lambda: ready.app.context.session.is_active, "the run")
+    assert not written
+    ready.app.root.after(0, ready.app.close if by == "close" else ready.app.root.quit)
+    if by == "close":
+        ready.app.root.after(0, ready.app.root.quit)  # as its end does where the window owns it
+    ready.app.run()
+    assert written
+    assert not handle.is_alive
+
+
+@pytest.mark.parametrize("is_fault", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_run_and_closes_the_window(ready: Window, tmp_path: Path, number: int) -> None:
+def test_a_signal_stops_the_run_and_closes_the_window(
+    ready: Window, tmp_path: Path, number: int, *, is_fault: bool
+) -> None:
+    """Also where the run fails when it is stopped: there may be no one to read it."""
     run, root = begin(ready, write_run(tmp_path, NAME, [])), ready.app.root
 
     def follow() -> None:
@@ -122,7 +166,7 @@ def test_a_signal_stops_the_run_and_closes_the_window(ready: Window, tmp_path: P
             root.quit()
             return
         if run.desk.is_stop_requested:
-            run.end(RunFinished("stopped", 2, "Stopped."))
+            run.end(RunFailed("The disk is full.") if is_fault else RunFinished("stopped", 2, "Stopped."))
         root.after(5, follow)
 
     root.after(0, os.kill, os.getpid(), number)
@@ -147,6 +191,19 @@ def test_a_run_that_finishes_meanwhile_is_not_continued(ready: Window, detached:
     run.end(RunFinished("finished", 400, "All done."))
     ready.wait_until(lambda: ready.app._is_closed)
     assert detached.requests == []
+
+
+def test_the_window_stays_where_no_backup_could_be_written(ready: Window) -> None:
+    """It closed, and the failure was never shown."""
+    run = press_start(ready)
+    ready.asked.answers["choose"] = "stop"
+    ready.app.closing.ask()
+    run.end(RunFailed("The disk is full."))
+    ready.wait_until(lambda: ready.asked.asked("show_failure"), "the failure")
+    ready.settle()
+    assert not ready.app._is_closed
+    ready.app.closing.ask()
+    assert ready.app._is_closed
 
 
 def test_the_window_stays_where_the_run_fails_or_the_process_cannot_start(ready: Window, detached: Starts) -> None:

@@ -139,6 +139,10 @@ class ChildProcess(Generic[_EventT]):
         """Ask the child to stop."""
         self.send(Stop())
 
+    def leave(self) -> None:
+        """Let it end by itself when this process has ended: a run stops with a backup."""
+        self.close()
+
     def close(self) -> None:
         """Close its input: it stops what it does, and ends."""
         with self._writing, contextlib.suppress(OSError, ValueError):

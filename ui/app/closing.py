@@ -76,6 +76,7 @@ class Closing:
         """Whether the window closes as soon as the run has ended."""
         self.hands_over = False
         """Whether the run that is being stopped continues in another process."""
+        self._must_close = False  # the system has requested it
         self._is_over = False  # the run; the session may change again until the window is closed
         self._followed = ""  # the run of the queue of another process that was followed last
         queue.changed.subscribe(self._follow_queue)
@@ -100,14 +101,16 @@ class Closing:
         if session.attached is None:
             message += " The window closes when the backup is written."
         answer = self._context.interaction.choose("Training is running", message, answers, "warning")
-        if answer == "leave" and session.attached is not None:
-            self._close()  # it has a process of its own
+        has_ended = answer == "stop" and not session.is_active  # while the question was open
+        if has_ended or (answer == "leave" and session.attached is not None):  # or it has a process of its own
+            self._close()
         elif answer in ("stop", "leave"):
             self._stop_and_close(hands_over=answer == "leave")
 
     def end(self) -> None:
         """Close without a question, at a signal to end; a run of this process is stopped, with its backup."""
         session = self._context.session
+        self._must_close = True
         if not session.is_active or session.attached is not None:
             self._close()
         elif not self.is_closing:
@@ -188,21 +191,23 @@ class Closing:
         self._context.preferences.change(left_run=left)
 
     def _close_when_over(self) -> None:
-        """Close once the run has ended; stay open where it was to continue and cannot, which is shown."""
+        """Close once the run has ended; stay open where it failed, or was to continue and cannot, which is shown."""
         session = self._context.session
         if session.is_active or not self.is_closing or self._is_over:
             return
         self._is_over = True
-        if self.hands_over and not self._hand_over():
+        if not (self._is_left_in_order() or self._must_close):
             self.is_closing = self._is_over = False
             self._queue.stay()
             return
         call_later(self._context.root, 0, self._close)  # not `after_idle`: what is being built might run that
 
-    def _hand_over(self) -> bool:
-        """Continue the run or the queue in a process of its own; return whether the window can close."""
+    def _is_left_in_order(self) -> bool:
+        """Hand the run over if it is to continue; return whether the window can close."""
         end = self._context.session.state.finished
-        if end is None:  # it has failed, which is shown
+        if not self.hands_over:  # the queue shows that its run has failed
+            return end is not None or self._queue.owns_run
+        if end is None:
             return False
         if self._queue.owns_run:
             return self._hand_queue_over()

@@ -145,8 +145,15 @@ class App:
         """Run the window until it is closed. Ctrl-C and the system's request to end close it in order."""
         from trainer.cli.signals import at_signal
 
-        with at_signal(partial(call_later, self.root, 0, self.closing.end)):
-            self.root.mainloop()
+        try:
+            with at_signal(self._end_soon):
+                self.root.mainloop()
+        finally:
+            self.context.session.leave()  # whatever has ended the loop
+
+    def _end_soon(self) -> None:
+        if not self._is_closed:  # else it waits for the run already, which a second signal of the kind cuts short
+            call_later(self.root, 0, self.closing.end)
 
     def save_session(self) -> None:
         """Save the config and the window's settings."""
@@ -174,7 +181,6 @@ class App:
         if self._is_closed:
             return
         self._is_closed = True
-        self.context.session.leave()
         for window in [w for w in self.root.winfo_children() if isinstance(w, Window)]:
             window.destroy()  # before the pages, to which they report their last changes
         self.save_session()
@@ -192,6 +198,7 @@ class App:
             forget_window(self.root)
         else:
             self.shell.destroy()
+        self.context.session.leave()  # the last, for it waits for the backup of a run of this process
 
     # -- building
 

@@ -202,9 +202,9 @@ class RunSession:
         self._enter("paused" if state.phase == "paused" else "running")
 
     def leave(self) -> None:
-        """Follow the run of another process no longer; it continues."""
-        if self.attached is not None:
-            self.attached.leave()
+        """Leave the run as the window ends: one of this process stops with its backup, which this waits for."""
+        if self._handle is not None:
+            self._handle.leave()
 
     def show_past(self, state: RunState, config: Config | None = None) -> None:
         """Show the state of an earlier run and its config, while none is active."""
