@@ -15,6 +15,7 @@ from ui.forms.values import to_text
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.files.dialog import FileDialog
+from ui.widgets.panel import Text
 from ui.widgets.textarea import TextArea
 from ui.widgets.theme import COLOURS
 
@@ -31,6 +32,17 @@ def walk(widget: tk.Misc) -> Iterator[tk.Misc]:
     yield widget
     for child in widget.winfo_children():
         yield from walk(child)
+
+
+def texts_in(widget: tk.Misc) -> list[str]:
+    """Return the texts of a widget; those that are empty show nothing."""
+    return [text for w in walk(widget) if isinstance(w, Text) and (text := str(w.cget("text")))]
+
+
+def tip_of(root: tk.Tk) -> str:
+    """Return the text of the tip that can be seen, or an empty text."""
+    tips = [w for w in root.winfo_children() if isinstance(w, tk.Toplevel) and w.overrideredirect()]
+    return "".join(str(inside(tip, tk.Label).cget("text")) for tip in tips if tip.winfo_viewable())
 
 
 def main_buttons(window: tk.Misc) -> list[str]:

@@ -14,7 +14,7 @@ from PIL import Image, ImageTk
 
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
-from tests.ui.driving import walk
+from tests.ui.driving import tip_of, walk
 from trainer.events import SampleReady
 from trainer.log_lines import LogLine
 from trainer.preflight import Preview
@@ -193,10 +193,10 @@ def test_a_tip_appears_after_a_while_and_leaves_with_the_pointer(screen: tk.Tk, 
     screen.after(700, lambda: waited.set(True))
     screen.wait_variable(waited)
     screen.update()
-    assert tips.shown_text == "What it does"
+    assert tip_of(screen) == "What it does"
     button._canvas.event_generate("<Leave>")
     screen.update()
-    assert tips.shown_text == ""
+    assert tip_of(screen) == ""
 
     def waits_after(*events: tuple[tk.Misc, str]) -> bool:
         for widget, event in events:
@@ -211,10 +211,10 @@ def test_a_tip_appears_after_a_while_and_leaves_with_the_pointer(screen: tk.Tk, 
     assert waits_after((beside, "<Enter>"), (button._canvas, "<Enter>"))
     tips.show("Of a window that closes", 20, 20)
     screen.update()
-    assert tips.shown_text
+    assert tip_of(screen)
     button.destroy()
     screen.update()
-    assert tips.shown_text == ""
+    assert tip_of(screen) == ""
     assert not tips._waiting
     tips.show("At the edge " * 20, screen.winfo_screenwidth() - 5, screen.winfo_screenheight() - 5)
     screen.update()
@@ -243,10 +243,10 @@ def test_a_tip_does_not_stay_and_does_not_cover_its_widget(screen: tk.Tk, theme:
     for sequence in ("<Button-4>", "<MouseWheel>", "<Unmap>"):
         tips.show("What it does", 20, 20)
         screen.update()
-        assert tips.shown_text
+        assert tip_of(screen)
         screen.event_generate(sequence)
         screen.update()
-        assert not tips.shown_text, sequence
+        assert not tip_of(screen), sequence
     tips.show("What it does", 20, 20, edges=(10, 60))
     screen.update()
     assert tips._window is not None
@@ -539,6 +539,11 @@ def test_a_grid_and_a_canvas_must_state_how_they_are_drawn(screen: tk.Tk, base: 
         type("Undrawn", (base,), {})(screen)
 
 
+def num_images(grid: ImageGrid) -> int:
+    """Return how many images are drawn; the others are plates until they are loaded."""
+    return sum(grid.canvas.type(item) == "image" for item in grid.canvas.find_all())
+
+
 def test_the_grid_loads_only_visible_images(window: Window, tmp_path: Path) -> None:
     for n in range(60):
         Image.new("RGB", (16, 16), (4 * n, 0, 0)).save(tmp_path / f"{n:02}.png")
@@ -549,7 +554,7 @@ def test_the_grid_loads_only_visible_images(window: Window, tmp_path: Path) -> N
     grid.pack(fill="both", expand=True)
     window.settle()
     grid.show([Tile(tmp_path / f"{n:02}.png", f"number {n} with a caption that is far too long") for n in range(60)])
-    window.wait_until(lambda: grid.photos.loaded and not grid.photos.is_loading, "images")
+    window.wait_until(lambda: num_images(grid) == len(grid.visible(grid.layout())), "images")
     window.settle()
     assert 0 < len(grid.photos.loaded) < 20
     grid.canvas.event_generate("<Button-1>", x=10, y=10)
@@ -557,7 +562,7 @@ def test_the_grid_loads_only_visible_images(window: Window, tmp_path: Path) -> N
     for _ in range(5):
         grid.canvas.event_generate("<Button-5>")
     grid._scroll_by_bar("moveto", "0.5")
-    window.wait_until(lambda: not grid.photos.is_loading)
+    window.wait_until(lambda: num_images(grid) == len(grid.visible(grid.layout())), "images")
     assert grid.top > 0
     grid.canvas.event_generate("<Button-1>", x=10, y=10)
     assert opened[1] > 10

@@ -241,16 +241,6 @@ class NavEntry(Panel):
         widget.bindtags((str(self), *widget.bindtags()))
         return widget
 
-    @property
-    def shown_shortcut(self) -> str:
-        """The shortcut next to the title; empty while the pointer is elsewhere."""
-        return str(self._key.cget("text")) if self._key is not None else ""
-
-    @property
-    def shown_mark(self) -> str:
-        """The mark next to the title; empty for none."""
-        return str(self._mark.cget("text")) if self._mark is not None else ""
-
     def set_open(self, is_open: bool) -> None:
         """Mark the entry of the open page."""
         self._is_open = is_open

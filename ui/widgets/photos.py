@@ -52,11 +52,6 @@ class Photos:
         """The photos; None for an image that is unreadable."""
         return self._photos
 
-    @property
-    def is_loading(self) -> bool:
-        """Whether an image is still being loaded."""
-        return bool(self._jobs)
-
     def get(self, key: Key) -> ImageTk.PhotoImage | None:
         """Return the photo of an image; None if it is not loaded yet, or unreadable."""
         if key in self._photos:

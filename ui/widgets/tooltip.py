@@ -87,13 +87,6 @@ class Tooltips:
         self._window = self._label = None
         self._clicked = ""
 
-    @property
-    def shown_text(self) -> str:
-        """The text of the visible tip, or an empty text."""
-        if self._window is None or self._label is None or not self._window.winfo_viewable():
-            return ""
-        return str(self._label.cget("text"))
-
     def point_at(self, event: tk.Event[Any], text: Callable[[], str], edges: tuple[int, int] | None = None) -> None:
         """Show `text()` in place of another tip if the pointer stays, as for one of several things on a canvas.
 
