@@ -21,7 +21,7 @@ from modules.sampling.registry import SAMPLERS
 from modules.system.paths import from_root
 from modules.system.problem import Problem, Severity, count, shorten
 from modules.system.regular_files import read_json_object
-from trainer.preflight.model import downloaded_folder, kind_of
+from trainer.preflight.model_files import downloaded_folder, kind_of
 from trainer.preflight.passes import MALFORMED_CONFIG
 
 _MAX_CONFIG_BYTES = 1_000_000

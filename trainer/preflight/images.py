@@ -26,7 +26,7 @@ from modules.families.spec import VARIANT_LABELS
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, shorten
-from trainer.preflight.model import kind_of
+from trainer.preflight.model_files import kind_of
 from trainer.preflight.places import real
 
 _MAX_NAMED = 5  # skipped files in one message

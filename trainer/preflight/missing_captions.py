@@ -16,7 +16,7 @@ from modules.data.tables import ROW_SUFFIX
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, quote, shorten
 from trainer.preflight.images import label_of
-from trainer.preflight.model import kind_of
+from trainer.preflight.model_files import kind_of
 
 _MAX_CHARS = 200
 _ADVICE = {

@@ -15,7 +15,7 @@ from modules.system.file_errors import is_disk_full
 from modules.system.leftovers import temporary_path
 from modules.system.paths import from_root
 from modules.system.problem import Problem
-from trainer.preflight.model import kind_of
+from trainer.preflight.model_files import kind_of
 from trainer.run_folder.destination import TakenDestination, chosen_destination, is_taken, taken_by
 
 _MAX_NAME_BYTES = 230  # most systems allow 255, and a file has a longer name while it is written

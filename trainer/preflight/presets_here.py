@@ -17,7 +17,7 @@ from modules.memory.part_plan import PartPlan
 from modules.system.paths import from_root
 from trainer.preflight.fit import Fit, fit_budget
 from trainer.preflight.machine import Machine
-from trainer.preflight.model import downloaded_folder
+from trainer.preflight.model_files import downloaded_folder
 from trainer.preflight.report import Progress, no_progress
 from trainer.preflight.run_budget import TIGHT, Budget, known_budget, on_a_gpu
 from trainer.preflight.search import StepTimes

@@ -12,7 +12,7 @@ from modules.config.usage import method_of
 from modules.data.cache.digests import DigestIndex
 from modules.system.paths import from_root
 from trainer.data.datasets import cache_folder
-from trainer.preflight.model import downloaded_folder, kind_of, parts_with_files
+from trainer.preflight.model_files import downloaded_folder, kind_of, parts_with_files
 from trainer.preflight.places import inputs_of_config
 from trainer.run_folder.recipe import ReadFile
 

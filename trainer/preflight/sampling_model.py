@@ -23,7 +23,7 @@ from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem, format_size, shorten
-from trainer.preflight.model import downloaded_folder, is_repository, kind_of, why_incomplete
+from trainer.preflight.model_files import downloaded_folder, is_repository, kind_of, why_incomplete
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 from trainer.preflight.run_budget import TIGHT, Budget
 

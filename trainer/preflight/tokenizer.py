@@ -11,7 +11,7 @@ from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
-from trainer.preflight.model import downloaded_folder, kind_of
+from trainer.preflight.model_files import downloaded_folder, kind_of
 
 
 def read_tokenizer(config: Config) -> Any:

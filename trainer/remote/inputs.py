@@ -12,7 +12,7 @@ from modules.config.schema import Config
 from modules.config.usage import method_of
 from modules.data.scan import READ_SUFFIXES
 from modules.system.paths import PROGRAM_ROOT, from_root
-from trainer.preflight.model import kind_of
+from trainer.preflight.model_files import kind_of
 from trainer.preflight.places import inputs_of_config
 from trainer.preflight.read_files import files_read_by
 from trainer.remote.record import Remote

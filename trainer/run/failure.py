@@ -18,7 +18,7 @@ from modules.system.redaction import redact
 from trainer.events import RunFailed
 from trainer.preflight.budget import memory_problems
 from trainer.preflight.estimates import sizes_of
-from trainer.preflight.model import successor_of
+from trainer.preflight.model_files import successor_of
 from trainer.preflight.run_budget import Counts, known_budget
 from trainer.ranks import LostProcessError
 from trainer.run.setup import RunSetup

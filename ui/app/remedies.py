@@ -63,7 +63,7 @@ def add_remedy_actions(context: Context) -> None:
 
 def _use_replacement(context: Context) -> None:
     name = context.form.config.model.base_model
-    successor = load_factory("trainer.preflight.model:successor_of")(name)
+    successor = load_factory("trainer.preflight.model_files:successor_of")(name)
     if successor:
         context.form.edit("model.base_model", successor)
         context.notify(f"The base model is now {successor}.")

@@ -216,7 +216,7 @@ class SamplePage:
 
     def _use_replacement(self) -> None:
         form, path = self.session.form, "model.base_model"
-        form.edit(path, load_factory("trainer.preflight.model:successor_of")(form.value(path)))
+        form.edit(path, load_factory("trainer.preflight.model_files:successor_of")(form.value(path)))
 
     def _open_folder(self) -> None:
         folder = from_root(self.session.form.config.general.workspace_dir) / "samples"
