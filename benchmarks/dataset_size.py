@@ -97,7 +97,7 @@ class Stage:
 
 
 def write_images(folder: Path, num_images: int) -> None:
-    """Write PNG files of many sizes, of which only the header is real, with captions, 2,000 to a folder."""
+    """Write PNG files of many sizes that consist of a real header only, with captions, 2,000 to a folder."""
     for number, (name, content, text) in enumerate(_simulated_images(num_images)):
         here = folder / f"{number // _IN_A_FOLDER:04d}"
         if number % _IN_A_FOLDER == 0:

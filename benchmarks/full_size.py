@@ -205,7 +205,7 @@ def matrix_flops_per_second(
 
 
 def _of_steps(config: Config, device: Device, seconds: float) -> dict[str, Any]:
-    """Return what is measured of the steps of one run: the fields of `FullSize` that need no other."""
+    """Return the measurements of the steps of one run: the fields of `FullSize` that do not depend on others."""
     gc.collect()  # frees the model of the previous case before this one is loaded
     run = prepare(run_setup(config))
     try:

@@ -152,7 +152,7 @@ def uses_pairs(case: Case) -> bool:
 
 @contextmanager
 def count_calls(family: ModelFamily) -> Iterator[Calls]:
-    """Count the calls of the family's denoiser in this context, those of checkpointing included."""
+    """Count the calls of the family's denoiser in this context, including those by checkpointing."""
     counted = Calls()
 
     def count(module: torch.nn.Module, given: Any, output: Any) -> None:

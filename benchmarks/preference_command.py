@@ -31,7 +31,7 @@ _SUMMARY = "Train a demo model with methods that learn from rewards or preferenc
 def reported_rows(
     demo: Demo, folder: Path, device: Device, *, num_threads: int, wanted: Collection[str] = METHODS, seed: int = 42
 ) -> Iterator[Row]:
-    """Train the cases of a demo model, and yield what is measured with held-out prompts and seeds."""
+    """Train the cases of a demo model, and yield the measurements with held-out prompts and seeds."""
     cases = [case for case in demo.cases if case.name in wanted]
     start = _start(demo, cases, folder, device, reported_split(seed), num_threads=num_threads)
     yield start_row(demo, start)

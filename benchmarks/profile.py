@@ -43,7 +43,7 @@ class StepProfile:
 
 
 def profile_config(name: str, config: Config, folder: Path, *, num_steps: int, num_threads: int) -> StepProfile:
-    """Train two epochs of a config, profile the next steps into a folder, and count what the host waits for.
+    """Train two epochs of a config, profile the next steps into a folder, and count the host's waits.
 
     The config must have enough epochs. An older profile in the folder is replaced.
     """

@@ -108,7 +108,7 @@ def _family(config: Config) -> ModelFamily:
 
 @torch.no_grad()
 def _output(family: ModelFamily) -> torch.Tensor:
-    """Return what the denoiser predicts for a fixed input at several timesteps."""
+    """Return the predictions of the denoiser for a fixed input at several timesteps."""
     spec = family.spec
     side = 32
     noisy = torch.randn(4, spec.latents.channels, side, side, generator=torch.Generator().manual_seed(0))

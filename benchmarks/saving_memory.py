@@ -49,7 +49,7 @@ class Saving:
 
 
 def ways_against_none(config: Config, *, rounds: int, num_threads: int) -> Iterator[Saving]:
-    """Yield the measurement of each way; a round is an epoch of the config, the peak is that of a later epoch."""
+    """Yield the measurement of each way; a round is an epoch of the config, the peak is measured in a later epoch."""
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         plain_peak = peak_of(config)
         for way, settings in WAYS.items():

@@ -27,7 +27,7 @@ class StartTime:
     """The seconds of a run apart from its steps.
 
     `phases` are those until the first step is finished, by the names of the phases. `ending` is the time from the last
-    step to the end of the process, `bare` that of a script without this program until its first step is finished.
+    step to the end of the process, `bare` the time of a script without this program until its first step is finished.
     `cpu` and `bare_cpu` are the CPU time of the two processes until then, which other programs change less.
     """
 

@@ -15,7 +15,7 @@ _WIDTH, _POOLED, _SIZE_WIDTH = 32, 32, 8
 
 
 def write_toy_sdxl(folder: Path, *, like: Path) -> Path:
-    """Write the model as a diffusers folder and return it; VAE and scheduler are those of the model `like`."""
+    """Write the model as a diffusers folder and return it, with the VAE and the scheduler of the model `like`."""
     torch.manual_seed(0)
     for part in ("vae", "scheduler"):
         shutil.copytree(like / part, folder / part)

@@ -153,7 +153,7 @@ def _enter(env: Environment, arguments: Sequence[str], environ: Mapping[str, str
 
 
 def _program_environ(env: Environment, environ: Mapping[str, str]) -> dict[str, str]:
-    """The program's environment variables: those of an activated environment, without the user's site-packages."""
+    """The program's environment variables: as in an activated environment, without the user's site-packages."""
     given = {name: value for name, value in environ.items() if name != _ENTERED}
     given["PYTHONNOUSERSITE"] = "1"
     if env.kind == "project":

@@ -84,7 +84,7 @@ def check_active(env: Environment, interpreter: Interpreter | None) -> None:
 
 
 def why_unusable(env: Environment) -> str | None:
-    """Return what is wrong with the project's own environment; None if it can be used.
+    """Return why the project's own environment cannot be used; None if it can.
 
     "" if it does not exist yet.
     """

@@ -1,4 +1,4 @@
-"""All failure messages: what is wrong, and the command that fixes it."""
+"""All failure messages, each with the problem and the command that fixes it."""
 
 import re
 from enum import Enum

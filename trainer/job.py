@@ -30,7 +30,7 @@ class Job:
         self._last = float("-inf")
 
     def note(self, notes: Iterable[str]) -> None:
-        """Report what a result will not have, before it is written. Raises StopRequested once the job is to stop."""
+        """Report notes about the result before it is written. Raises StopRequested once the job is to stop."""
         self.desk.check()
         if texts := tuple(notes):
             self.emit(JobNotes(texts))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The progress of a job: `done` of `total` units of what it is doing. `seconds_left` is None at first.
+    """The progress of a job: `done` of `total` units of the work `what`. `seconds_left` is None at first.
 
     `share` is how much of the whole job is done, where that is not `done` of `total`.
     """

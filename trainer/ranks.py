@@ -296,7 +296,7 @@ class SeveralProcesses:
 
 
 def lost_process_error(ranks: Ranks) -> LostProcessError:
-    """Return the error of a run of which another process has failed, with its message."""
+    """Return the error of a run after another of its processes has failed, with that process's message."""
     return LostProcessError(
         ranks.messages_of_others() or "Another process of this run has ended, and the run with it.",
         advice="Resume the run from its newest backup; the number of processes may differ.",

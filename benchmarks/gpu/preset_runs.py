@@ -24,7 +24,7 @@ from modules.system.atomic import remove_folder
 NUM_IMAGES = 2
 _NUM_STEPS, _SAMPLE_STEPS, _TINY_PX = 5, 4, 64
 _CAPTION = "an image of noise"
-_MASK_CHANNELS = 5  # what the UNet of an inpainting model gets besides the noisy latents
+_MASK_CHANNELS = 5  # inputs of an inpainting model's UNet besides the noisy latents
 
 Tree = dict[str, Any]
 

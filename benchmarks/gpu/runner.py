@@ -33,7 +33,7 @@ Spawn = Callable[[Any], "subprocess.Popen[str]"]
 
 @dataclass
 class Call:
-    """A call of the command: when it ends by its clock, and what is written after each case."""
+    """A call of the command: its report, which `write` stores after each case, and the seconds left by its clock."""
 
     report: Report
     folder: Path

@@ -57,7 +57,7 @@ class Guards:
         return True
 
     def after_step(self, view: StepView) -> None:
-        """Add what the method reported of a step."""
+        """Add the metrics that the method reported of a step."""
         metrics, count = view.outcome.metrics, self._settings.guard_steps
         if not math.isnan(kl := metrics.get("kl", math.nan)):
             self._kl.add(kl, count)

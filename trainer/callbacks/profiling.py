@@ -68,7 +68,7 @@ class Profiling:
             self._start(now.step)
 
     def close(self) -> None:
-        """End a profile that the end of the run interrupts; what was measured so far is discarded."""
+        """End a profile that the end of the run interrupts, and discard it."""
         if self._functions is not None:
             self._functions.disable()
         if self._operators is not None:

@@ -97,6 +97,6 @@ def ending_of(last: Event | None, code: int, log: Path) -> RunFailed | None:
 
 
 def crash(log: Path | None, *, reason: str = "") -> RunFailed:
-    """Return the failure of a process that ended by itself or was killed; its log has what it printed last."""
+    """Return the failure of a process that ended by itself or was killed; its log contains its last output."""
     advice = f"{reason} Resume the run if it has a backup; otherwise start it again.".strip()
     return RunFailed(CRASH_MESSAGE, advice, str(log or ""), is_crash=True)

@@ -64,7 +64,7 @@ def verb_group(summary: str, actions: Mapping[str, Verb]) -> Verb:
 
 
 def exit_code_of(error: DarkroomError | OSError) -> int:
-    """Return FAILED for an error of the machine, such as a full disk, WRONG for what the user has to change."""
+    """Return FAILED for an error of the machine, such as a full disk, WRONG for an error that the user has to fix."""
     is_full = isinstance(error, DarkroomError) and error.remedy == "space"
     return FAILED if is_full or any(map(is_failure_of_machine, (error, error.__cause__))) else WRONG
 
@@ -130,7 +130,7 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
 
 
 def silence(stream: TextIO) -> None:
-    """Send a stream that cannot be written any more to nowhere: what is in its buffer would fail again at exit.
+    """Redirect a stream that cannot be written any more to nowhere: its buffer would fail again at exit.
 
     Python then ends with the exit code 120. Raises OSError for a stream without a file.
     """

@@ -1,4 +1,4 @@
-"""train --recipe: repeats a run from its recipe, and reports the differences before it and those of its result."""
+"""train --recipe: repeats a run from its recipe, and lists the differences before it and in its result."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _PORT = 7866
 
 
 class WebSettings(Section):
-    """Where the page is served, and what it shows."""
+    """The address of the page, and the workspaces that it shows."""
 
     workspaces: Annotated[
         tuple[str, ...],

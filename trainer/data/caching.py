@@ -202,7 +202,7 @@ class Caches:
             )
 
     def build_text(self, captions: set[ReadCaption], *, threads: int) -> None:
-        """Encode the missing captions; `threads` load what is read with them ahead. Equal captions share one entry."""
+        """Encode the missing captions; `threads` load their reference images ahead. Equal captions share one entry."""
         store, ordered = self.stores.text, sorted(captions, key=order_of)
         keys = b"".join(caption_keys(ordered, encoder=self.identities.captions))
         keys_NK = np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)

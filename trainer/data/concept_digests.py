@@ -15,7 +15,7 @@ from modules.data.example import Example
 from trainer.run_folder.recipe import MOST_LISTED, ConceptImages
 
 _AT_ONCE = 5000  # images
-_MOST_READ_BYTES = 2_000_000_000  # of files whose digest no cache has asked for
+_MOST_READ_BYTES = 2_000_000_000  # of files whose digest no cache needed
 _CONTENT_CHARS, _CAPTION_CHARS = 16, 8
 
 

@@ -1,4 +1,4 @@
-"""The datasets of a run of several processes: one of them scans the images, and the others map what it has found.
+"""The datasets of a run of several processes: one of them scans the images, and the others map its results.
 
 The main process writes its examples to a file, and sends it to the first process of each other machine. All processes
 of a machine map their file into memory, so only one copy of it is in memory, and then it is removed.
@@ -115,7 +115,7 @@ def _file_of_machine(rank: Rank, config: Config) -> Iterator[Path | None]:
 
 
 def _scan_and_write(ranks: Ranks, scan: Callable[[], Datasets], file: Path) -> _ScanResult:
-    """Scan and write the file in the main process. The others, which wait for the outline, learn why there is none."""
+    """Scan and write the file in the main process. If that fails, the others, which wait for the outline, learn why."""
     try:
         datasets = scan()
         write_examples(file, {"training": datasets.training.examples, "validation": datasets.validation.examples})

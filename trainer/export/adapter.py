@@ -33,7 +33,7 @@ from trainer.export.metadata import dataset_facts, training_settings
 
 @dataclass(frozen=True, eq=False)
 class AdapterExporter:
-    """Exports the run's adapters with metadata, and what the run keeps of the file it started from (`start`).
+    """Exports the run's adapters with metadata, and the layers that it keeps of the file it started from (`start`).
 
     `thumbnail()` returns an image as a data URL, or an empty string; `started` is when the run started, and
     `total_steps` its length (0: unknown). `bundled` are the embeddings that are written into the file, with the names

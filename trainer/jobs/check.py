@@ -31,7 +31,7 @@ _MAX_SKIPPED = 1000
 
 
 class CheckSettings(ConfigSettings):
-    """The config, and what is listed of its run."""
+    """The config, and the lists to print about its run."""
 
     code: CodeSettings = CodeSettings()
     card: FitSettings = FitSettings()

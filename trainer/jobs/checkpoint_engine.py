@@ -50,7 +50,7 @@ _OF_MODEL = ("model", "parts", "quantization")
 
 @dataclass(frozen=True, slots=True)
 class _ImageToSample:
-    """An image of a comparison: its cell, and what it is sampled with."""
+    """An image of a comparison: its cell, checkpoint and prompt."""
 
     cell: Cell
     checkpoint: Checkpoint
@@ -111,7 +111,7 @@ def _prompts(config: Config, settings: CheckpointSettings) -> list[SamplePrompt]
 
 
 def _with_files(checkpoints: Sequence[Checkpoint], job: Job) -> tuple[tuple[Checkpoint, ...], tuple[str, ...]]:
-    """Return checkpoints of which backups of adapters are files, and notes about damaged backups, which are left out.
+    """Return checkpoints with a file for each adapter in a backup, and notes about damaged backups, which are left out.
 
     Files that are not there yet are written.
     """
@@ -146,7 +146,7 @@ def _left_out(checkpoint: Checkpoint, error: Exception) -> str:
 def _sample(
     comparisons: Sequence[Comparison], configs: Sequence[Config], prompts: Sequence[SamplePrompt], job: Job
 ) -> list[Comparison]:
-    """Return comparisons with all of their images, of which the missing ones are sampled.
+    """Return comparisons with all of their images; missing ones are sampled.
 
     A checkpoint that cannot be read has none, but a note. Raises DarkroomError if that leaves no image at all.
     """

@@ -54,7 +54,7 @@ class CheckpointSettings(Section):
         Setting("Strengths", "The strengths of an adapter, as in 0.6, 0.8, 1; a whole model has none."),
         Argument(metavar="VALUES"),
     ] = "1"
-    backups: Annotated[bool, Setting("Backups", "Sample the backups, too, of whose steps there is no save.")] = True
+    backups: Annotated[bool, Setting("Backups", "Also sample the backups of steps without a save.")] = True
     scores: Annotated[
         bool,
         Setting(

@@ -83,7 +83,7 @@ def diff(settings: DiffSettings, _job: Job) -> JobFinished:
 
 
 def _diff_runs(run_dir: Path, settings: DiffSettings) -> JobFinished:
-    """Return how a run differs from another one. Raises DarkroomError if there is none."""
+    """Return how a run differs from another one. Raises DarkroomError if there is no run to compare with."""
     other = from_caller(settings.other) if settings.other else None
     since = compare_with(read_record(other), run_dir) if other is not None else since_last_good(run_dir)
     if since is None:

@@ -1,4 +1,4 @@
-"""The job that finds what is probably wrong with the images and captions of a config, before a run learns it."""
+"""The job that finds probable mistakes in the images and captions of a config, before a run learns them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _FORMS = {
     "comfyui": "LoRA: ComfyUI",
     "peft": "LoRA: PEFT (diffusers)",
 }
-# By what the presets of strengths do; `modules/adapters/tools/blocks.py` has their numbers.
+# The presets of strengths by their effects; `modules/adapters/tools/blocks.py` has their numbers.
 _BLOCK_PRESETS = (
     "only the UNet",
     "only text encoders",

@@ -65,7 +65,7 @@ def install_packages(settings: InstallSettings, job: Job) -> JobFinished:
         try:
             install.ensure(task, progress)
         except StopRequested:
-            install.ensure(task._replace(wanted=[]), Progress())  # removes what is there in part
+            install.ensure(task._replace(wanted=[]), Progress())  # removes packages that were installed in part
             raise
         finally:
             progress.follow_log()
@@ -95,7 +95,7 @@ class _JobProgress(Progress):
         self._read_bytes = 0
 
     def show(self, text: str, share: float = 0.0) -> None:
-        """Report what is done, and what pip has printed since."""
+        """Report the progress, and the lines that pip has printed since the last report."""
         self.follow_log()
         self._job.progress(text[:1].lower() + text[1:], 0, 1, share=share)
 

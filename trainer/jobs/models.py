@@ -24,7 +24,7 @@ def _families() -> Mapping[str, str]:
 
 
 class ModelSettings(Section):
-    """Which models are listed, and where else they are searched for."""
+    """The models to list, and further folders to search."""
 
     family: Annotated[str, Setting("Model family", "List the models of one family alone."), *one_of(_families)] = ""
     folders: Annotated[

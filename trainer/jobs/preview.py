@@ -1,4 +1,4 @@
-"""The job that draws a contact sheet of what the trainer sees: each augmentation of an image alone, and its uses."""
+"""The job that draws a contact sheet of images as they are trained: each augmentation alone, and the uses of each."""
 
 from __future__ import annotations
 

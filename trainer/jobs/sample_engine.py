@@ -61,7 +61,7 @@ _FIELDS = ("model", "parts", "quantization", "embeddings", "general", "training"
 
 @dataclass(frozen=True, eq=False)
 class _LoadedModel:
-    """A loaded model, and what it was loaded from."""
+    """A loaded model, with a key of the config that it was loaded from."""
 
     key: str
     family: ModelFamily
@@ -77,7 +77,7 @@ class SamplingEngine:
         self.num_loads = 0
 
     def sample(self, request: SampleRequest, job: Job) -> JobFinished:
-        """Sample the images of a request, write and report each, and return what was written.
+        """Sample the images of a request, write and report each, and return the list of files.
 
         Raises DarkroomError for a request that cannot be sampled, and StopRequested between denoising steps.
         """

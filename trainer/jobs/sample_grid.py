@@ -1,4 +1,4 @@
-"""The axes of grids, one record each: how its values are read and what they change; and all images of a request."""
+"""The axes of grids, one record each, with the reader of its values and their effects; and all images of a request."""
 
 from __future__ import annotations
 

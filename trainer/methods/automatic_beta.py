@@ -40,7 +40,7 @@ class AutomaticBeta:
 
     def add(self, margins_B: torch.Tensor, *, step: int, is_last: bool, counts: bool, context: StepContext) -> None:
         """Add the margins of a micro-batch at the current beta; the last one of a step leads to the next beta."""
-        if step != self._step:  # what an unfinished step has left is forgotten
+        if step != self._step:  # drop the values of an unfinished step
             self._step, self._gaps, self._num_pairs = step, [], 0
         if counts:
             self._gaps.append(mean_gap(margins_B, beta=self.value) * len(margins_B))

@@ -30,7 +30,7 @@ class HeldReference:
     refresh_every: int = 0
     decay: Callable[[int], float] = lambda step: 0.0
     _copy: FrozenCopy | None = field(default=None, init=False)
-    _step: int = field(default=0, init=False)  # of which the copy is
+    _step: int = field(default=0, init=False)  # the step that the copy is from
     _restored: list[torch.Tensor] = field(default_factory=list, init=False)
 
     def prepare(self, context: StepContext) -> None:

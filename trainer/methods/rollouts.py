@@ -168,7 +168,7 @@ def prompts_of(batch: Batch, size: Size | None) -> PromptBatch:
 def fingerprint_of(group: Sequence[Batch], size: Size | None) -> str:
     """Return a fingerprint of the prompts of an accumulation group, their order and the sizes of their images.
 
-    Images or captions may change before a run is resumed; what was sampled for others must not be trained then.
+    Images or captions may change before a run is resumed; samples for other prompts must not be trained then.
     """
     prompts = [(p.captions, str(p.size)) for p in (prompts_of(batch, size) for batch in group)]
     return hashlib.blake2b(repr(prompts).encode(), digest_size=12).hexdigest()

@@ -198,7 +198,7 @@ def _too_much(budget: Budget, estimate: MemoryEstimate, gpu: GpuMemory) -> Itera
 
 
 def _describe(worth: Worth) -> str:
-    """Return a change with what it saves, and what it costs where a step takes longer with it."""
+    """Return a change with its saving, and with its cost if a step takes longer with it."""
     slower = f" (a step takes {worth.time_factor:.2g} times as long)" if worth.time_factor > _LONGER else ""
     saves = (
         f"saves about {format_size(worth.saved_bytes)}" if worth.saved_bytes > 0 else "saves memory after the others"

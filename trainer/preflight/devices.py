@@ -63,7 +63,7 @@ def _device(path: str, name: str) -> Iterator[Problem]:
 
 
 def _unknown_gpus(name: str) -> Iterator[Problem]:
-    """Yield a warning if a run would use a GPU of which nothing is known, although there should be one."""
+    """Yield a warning if a run would use a GPU that no tool can describe, although there should be one."""
     why = hardware.here().why_unknown
     if why and name.strip().lower().partition(":")[0] in ("", "auto", "cuda"):
         yield Problem(
@@ -75,7 +75,7 @@ def _unknown_gpus(name: str) -> Iterator[Problem]:
 
 
 def _problems_of_quantized(config: Config, kind: str) -> Iterator[Problem]:
-    """Yield an error for a part in a quantized format that the training device lacks, and what the denoiser's costs."""
+    """Yield an error for each quantized format that the training device lacks, and notes on the denoiser's cost."""
     for name, chosen in quantized_parts(config).formats.items():
         if kind and kind not in chosen.format.devices:
             others = [f.label for f in FORMATS.values() if kind in f.devices]

@@ -1,4 +1,4 @@
-"""Fit to my card: the fastest settings of a run whose memory fits, among choices that keep what it learns."""
+"""Fit to my card: the fastest settings of a run whose memory fits, among those that do not change what it learns."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def describe_fit(fit: Fit) -> str:
     """Return the outcome in a few sentences."""
     card = f"{format_size(fit.card_bytes)} ({format_size(fit.limit_bytes)} with a reserve)"
     more = "; ".join(f"{w.move.words} saves about {format_size(w.saved_bytes)}" for w in fit.further)
-    further = f" What would help, too, but changes what is learned: {more}." if more else ""
+    further = f" These would help as well, but change what the run learns: {more}." if more else ""
     if fit.fits and not fit.changes:
         return f"The run needs about {format_size(fit.after_bytes)} and fits {card} as it is, as fast as it can be."
     if fit.fits:
@@ -98,7 +98,7 @@ def describe_fit(fit: Fit) -> str:
     if not fit.changes:
         nearest = f"The run needs about {format_size(fit.after_bytes)}, and none of the choices lowers that."
     last = further or " Use smaller images, or train less of the model."
-    return f"Nothing that keeps what the run learns fits {card}. {nearest}{last}"
+    return f"No settings with which the run learns the same fit {card}. {nearest}{last}"
 
 
 def time_words(fit: Fit) -> str:

@@ -71,7 +71,7 @@ def _wrong_metadata(config: Config, indices: Sequence[int], dataset: Dataset) ->
             yield Problem(f"concepts.{index}.{setting}", message, "warning", _ADVICE[setting])
         elif config.concepts[index].caption_source == "metadata" or not config.concepts[index].has_images:
             yield Problem(f"concepts.{index}.{setting}", message, advice=_ADVICE[setting])
-        else:  # columns next to the images of a Parquet file, which are used without being asked for
+        else:  # columns next to the images of a Parquet file, which are used although no setting names them
             advice = "To use one of its columns, set where captions are from to the metadata file and choose it."
             yield Problem(f"concepts.{index}.caption_source", message, "warning", advice)
 

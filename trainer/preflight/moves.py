@@ -71,7 +71,7 @@ class Choice:
 
 
 def choices(budget: Budget) -> tuple[Choice, ...]:
-    """Return the choices of a run that keep what it learns; the last one is what is kept of activations and layers."""
+    """Return the choices that do not change what a run learns; the last one is about kept activations and layers."""
     return (
         Choice(leaner=tuple(_narrower_weights(budget))),
         Choice(leaner=tuple(_narrower_vae(budget))),
@@ -180,7 +180,7 @@ def _micro_batches(budget: Budget) -> Choice:
     """Return the micro-batches that divide the effective batch; larger ones where every size has enough images."""
     training = budget.config.training
     if training.learning_rate_scaler not in ("none", "both", "global_both") or method_of(budget.config).splits_batches:
-        return Choice()  # the learning rate, or what a rollout has, depends on the batch itself
+        return Choice()  # the learning rate, or the size of a rollout, depends on the batch itself
     whole, largest = training.batch_size * training.accumulation_steps, min(budget.sizes.values(), default=0)
     sizes = [n for n in range(whole, 0, -1) if whole % n == 0]
     larger = [n for n in sizes if training.batch_size < n <= largest][:_NEAR_BATCHES]

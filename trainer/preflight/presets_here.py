@@ -49,7 +49,7 @@ class RunEstimate:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A preset that a machine can train: the label of its family, and what it needs."""
+    """A preset that a machine can train: the label of its family, and its needs."""
 
     preset: Preset
     family: str

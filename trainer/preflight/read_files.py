@@ -101,7 +101,7 @@ def _found_file(setting: str, name: str, path: Path) -> Iterator[FoundFile]:
 
 
 def _in_folder(folder: Path, without: frozenset[str]) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a model's folder by their path in it: configs at its top, and what is in folders of parts."""
+    """Yield the files of a model's folder by their path in it: configs at its top, and all in folders of parts."""
     num_files = 0
     for entry in _entries(folder):
         if entry.is_dir() and entry.name not in without:

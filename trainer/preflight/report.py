@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trainer.preflight.trained_layers import TrainedPart
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and all of it; may raise to stop."""
+"""Called with the name of the work, the number of finished units, and their total; may raise to stop."""
 
 
 def no_progress(_name: str, _done: int, _total: int) -> None:

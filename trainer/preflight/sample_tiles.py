@@ -30,7 +30,7 @@ class SampleTiles:
     free_now: Callable[[], int | None]
 
     def of(self, width_px: int, height_px: int) -> Tiling:
-        """Return the tiles of an image, to be asked when the VAE is on the device."""
+        """Return the tiles of an image, by the memory that is free now: call it when the VAE is on the device."""
         if sample_tiles(self.config) != LEAST_TILES or not LEAST_TILES.applies(width_px, height_px):
             return VAE_TILES
         free_bytes, bytes_in = self.free_now(), _decoding_bytes(self.config, Size(width_px, height_px))

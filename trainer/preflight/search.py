@@ -33,7 +33,7 @@ from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.moves import Move, choices, is_possible, reached_encoders, sacrifices, slowest_part
 from trainer.preflight.run_budget import Budget
 
-SLOW = 2.0  # times as long: then changes of what is learned are listed, too
+SLOW = 2.0  # times as long: then changes of the result are listed, too
 _WORTH_IT = 0.03  # of the peak; less is not worth mentioning
 _VAE_WORK = 36.0  # a VAE encodes and decodes 1024 px with 84 million weights and 7 TFLOP
 _TYPICAL = (1024, 1024)  # the shape of a weight
@@ -284,7 +284,7 @@ def _without_slower(budget: Budget, moves: Sequence[Move]) -> list[Move]:
 
 
 def _necessary(budget: Budget, ways: Sequence[Sequence[Move]], moves: Sequence[Move], limit_bytes: int) -> list[Move]:
-    """Return the changes without what the limit does not need of them: left out, or a milder option of the same choice.
+    """Return the changes that the limit requires; others are left out, or become a milder option of their choice.
 
     Slow ones are the first to become milder, then sacrifices.
     """

@@ -1,4 +1,4 @@
-"""Checks of the adapter file that a run starts from: what it is, what the run trains of it and keeps."""
+"""Checks of the adapter file that a run starts from: its kind, and the layers that the run trains and keeps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _PATH = "adapter.start_from"
 
 @dataclass(frozen=True, slots=True)
 class StartHeader:
-    """The header of a run's start file, and what the run keeps of it.
+    """The header of a run's start file, divided into the layers that the run trains and the rest.
 
     `trained` are the layers that the run continues to train, `kept` those it keeps as they are.
     """

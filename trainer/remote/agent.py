@@ -96,7 +96,7 @@ class Agent:
         return None, b""
 
     def part(self, body: bytes, digest: str, offset: int) -> tuple[Any, bytes]:
-        """Store a part of a large content; what is behind it is cut off."""
+        """Store a part of a large content; the file ends after it."""
         with self._part(digest).open("ab") as file:
             file.truncate(offset)
             file.write(body)
@@ -225,7 +225,7 @@ class Agent:
             return None, file.read(size)
 
     def output(self, _body: bytes, job: str) -> tuple[Any, bytes]:
-        """Return the end of what a job has printed besides its events."""
+        """Return the end of a job's output besides its events."""
         with (self._jobs / job / OUTPUT).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
             return None, file.read()

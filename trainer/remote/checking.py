@@ -14,7 +14,7 @@ _LITTLE_BYTES = 20e9
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A line of the check: what was looked at, what was found, and whether a run can be trained like that."""
+    """A line of the check: its subject, the result as text, and whether a run can be trained with it."""
 
     name: str
     text: str

@@ -47,7 +47,7 @@ class RunFiles:
         self._have: dict[str, tuple[int, int]] = {}
 
     def sync(self, *, with_large: Collection[str] = ()) -> None:
-        """Fetch what is new or changed. Backups and saved models only `with_large`.
+        """Fetch new and changed files; of backups and saved models only the folders in `with_large`.
 
         Raises DarkroomError, ConnectionLostError, OSError.
         """
@@ -78,7 +78,7 @@ class RunFiles:
                 remove_folder(backup)
 
     def fetch_result(self, there: str, destination: Path) -> Path | None:
-        """Fetch the result, and put it in its place; return where it is then, None if there is none yet.
+        """Fetch the result, and put it in its place; return where it is then, or None if it does not exist yet.
 
         Only the files of a model with the name of `destination` are put anywhere, whatever else is there. A place that
         is taken by another file meanwhile, or cannot be written, is left as it is: then the result stays in the run's

@@ -147,7 +147,7 @@ class Follower:
     def _after(self, connection: Connection, last: Event) -> None:
         """After the end of a run, whose files are here, end the machine if that is wanted, once."""
         if _is_ending(last) and _is_then_ended(connection):
-            self._has_ended_machine = True  # the machine may be gone, and is asked nothing more
+            self._has_ended_machine = True  # the machine may be gone: it gets no further request
             warning = end_machine(connection, self._elsewhere.job, last)
             if warning is not None:
                 self._line.emit(warning)

@@ -32,7 +32,7 @@ from trainer.run_folder.run_lock import RunLock
 
 
 def train_there(remote: Remote, request: RunRequest, line: Line, *, connect: Connect = Connection) -> None:
-    """Send what a run needs to another machine, start it there, and follow it until it ends or the user leaves.
+    """Send the files of a run to another machine, start it there, and follow it until it ends or the user leaves.
 
     Its last event reports the end. A run that the machine refuses leaves no folder here, as on this machine. Raises
     DarkroomError, StopRequested before it has begun, OSError.

@@ -82,7 +82,7 @@ def paths_there(inputs: Sequence[Input], places: Sequence[str]) -> Mapping[str, 
 
 
 def _is_unused(config: Config, setting: str) -> bool:
-    """Return whether a run does not read what a setting names."""
+    """Return whether a run does not read the file or folder that a setting names."""
     if setting.startswith(_CONCEPTS):
         return not config.concepts[int(setting.split(".")[1])].enabled
     return setting.startswith(_REWARDS) and not method_of(config).needs_reward_models

@@ -67,7 +67,7 @@ class Remote:
 
 
 def problem_of(remote: Remote) -> str:
-    """Return a sentence about what is wrong with a record; empty if nothing is."""
+    """Return a sentence about the problem of a record; empty for a valid record."""
     if not _NAME.fullmatch(remote.name):
         return "A machine's name has at most 40 letters, digits, dots and hyphens."
     if (

@@ -140,7 +140,7 @@ def rent(settings: RentSettings, file: RemotesFile, *, report: Report, wait: Wai
     if provider.find(request.name) is not None:
         advice = f"Delete it on {label}'s page if it is not needed, because it costs money. Or choose another name."
         raise DarkroomError(f"There is a machine {request.name} at {label} already.", advice=advice)
-    report(f"{label} is asked for {request.num_cards} x {request.card}.")
+    report(f"Requesting {request.num_cards} x {request.card} from {label}.")
     try:
         pod = provider.create(request)
     except RefusedError:

@@ -1,4 +1,4 @@
-"""Preparing another machine for a run, sending what it needs, and starting it there."""
+"""Preparing another machine for a run, sending the files that it reads, and starting it there."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _offline(connection: Connection, emit: Callable[[Event], None], check: Calla
 
 
 def _run(connection: Connection, arguments: list[str], folder: str) -> None:
-    """Run a program there to its end. Raises DarkroomError if it fails, with what it has printed last."""
+    """Run a program there to its end. Raises DarkroomError with its last lines if it fails."""
     code, printed = connection.call("command", arguments=arguments, cwd=folder, seconds=_INSTALL_SECONDS)
     if code:
         lines = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
@@ -104,7 +104,7 @@ def send_inputs(
     """Send a config and what its run reads, as a new job. Raises DarkroomError, ConnectionLostError, OSError."""
     remote, folder = connection.remote, connection.facts["folder"]
     inputs = inputs_of(config)
-    emit(PhaseChanged("sending", f"what the run reads, to {remote.name}"))
+    emit(PhaseChanged("sending", f"the run's files to {remote.name}"))
     trees = [one.tree for one in inputs]
     places = send_trees(connection, trees, cache_dir=cache_folder(config), progress=emit, check=check)
     name = uuid4().hex[:12]

@@ -1,4 +1,4 @@
-"""Files that are sent to a machine by their content: only what is not there yet, in parts that can be resumed.
+"""Files that are sent to a machine by their content: only those that it lacks, in parts that can be resumed.
 
 A tree is a set of files with their names. Its key is made of their digests, so a tree that is there never changes, and
 the same files are sent once, whatever they are called.
@@ -75,7 +75,7 @@ def send_trees(
     progress: Callable[[DownloadProgress], None],
     check: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """Send what is missing of trees, and return the folder of each on the machine.
+    """Send the missing files of trees, and return the folder of each tree on the machine.
 
     The digests of files are kept in `cache_dir`, so that no file is read twice. `check` may raise to stop. Raises
     DarkroomError, ConnectionLostError, OSError.
@@ -119,7 +119,7 @@ def _digests(files: Sequence[SentFile], cache_dir: Path | None, check: Callable[
 
 
 def _refuse_full(connection: Connection, needed_bytes: int, free_bytes: int) -> None:
-    """Raise DarkroomError if the disk there has too little room for what is sent."""
+    """Raise DarkroomError if the disk there has too little room for the files."""
     if needed_bytes > free_bytes:
         name, folder = connection.remote.name, connection.facts["folder"]
         raise DarkroomError(
@@ -158,7 +158,7 @@ def _batches(files: dict[str, SentFile]) -> Iterable[list[tuple[str, SentFile]]]
 
 
 class _Meter:
-    """Reports what is sent, with the time that is left at the speed so far."""
+    """Reports the bytes sent, with the time that is left at the speed so far."""
 
     def __init__(self, total_bytes: int, progress: Callable[[DownloadProgress], None]) -> None:
         self._total, self._done, self._skipped = total_bytes, 0, 0

@@ -83,7 +83,7 @@ def download_wheels(
     run: Callable[..., int] = run_pip,
     page: Callable[[str], str | None] | None = None,
 ) -> WheelDownload:
-    """Download the wheels of all packages of a run on a machine, and return what is in the folder then.
+    """Download the wheels of all packages of a run on a machine, and return a summary of the folder.
 
     What is there already is not downloaded again. A package without a wheel is built here. Extras that cannot be had
     are left out. `run` is pip, and `page` downloads a page. Raises DarkroomError, ConnectionLostError, OSError.

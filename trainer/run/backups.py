@@ -64,13 +64,13 @@ class Backups:
 
         backup = self._write(counters, write_files)
         remove_older(setup.run_dir, keep=setup.config.backup.keep)
-        setup.log.flush()  # what is reported next has its history, whatever happens
+        setup.log.flush()  # the reported backup has its history even after a power failure
         setup.log.emit(BackupSaved(counters.step, str(backup.path)))
         self._newest = counters, self._contents(counters), backup
         return backup
 
     def _contents(self, counters: Counters) -> frozenset[str]:
-        """Return the names of what the method keeps in a backup of a step."""
+        """Return the names of the entries that the method keeps in a backup of a step."""
         return frozenset(self.method.state_dict(counters.step))
 
     def try_out(self, state: DryRunState) -> None:
@@ -117,7 +117,7 @@ class Backups:
         self.meeting.offer(_STEP, lambda _: None if self.stepper.is_moving else training.counters.step)
 
     def __post_init__(self) -> None:
-        """Let the other processes write what they have of a backup."""
+        """Let the other processes write their parts of a backup."""
         self.meeting.offer(
             _SHARDED_STATE,
             lambda folder: write_shards_of(

@@ -304,7 +304,7 @@ def exporter_of(config: Config, run_dir: Path, model: LoadedModel, dataset: Data
 def compilation_callbacks(
     setup: RunSetup, compilation: Compilation | None, loader: Loader, counters: Counters
 ) -> tuple[Callback, ...]:
-    """Return the callbacks of compiled blocks: of an automatic choice, and of what was compiled."""
+    """Return the callbacks of compiled blocks: the automatic choice, and the report."""
     if compilation is None:
         return ()
     emit, config = setup.log.emit, setup.config

@@ -95,7 +95,7 @@ def _how_to_continue(run_dir: Path | None, backups: Sequence[BackupInfo]) -> str
 
 
 def not_enough_memory(error: Exception, setup: RunSetup) -> NotEnoughMemoryError:
-    """Return the error with what the run was estimated to need, and with what to lower by how much."""
+    """Return the error with the estimated memory of the run, and with settings that would lower it, and by how much."""
     message, advice = explain(error)
     try:
         sizes = sizes_of(setup.datasets.training, setup.datasets.validation)

@@ -166,7 +166,7 @@ def _why_stopped_early(callbacks: RunCallbacks) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _BestModel:
-    """The best model of a run that becomes its result: what it is the best by, its step, and its figure as text."""
+    """The best model of a run that becomes its result: its measure ("validation" or "reward"), its step, its figure."""
 
     by: BestBy
     step: int
@@ -223,7 +223,7 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, be
 
 @contextmanager
 def _wait_for_other_runs(destination: Path, log: EventLog) -> Iterator[None]:
-    """Wait while another run of this user writes its result to a place, so that each finds what the one before wrote.
+    """Wait while another run of this user writes its result to a place, so that each finds the files of the one before.
 
     Without that, the model of a run that ends at the same time would be replaced. Not being able to lock changes
     nothing else.

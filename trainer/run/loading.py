@@ -1,4 +1,4 @@
-"""Loading what a run needs: its model, its images with their caches, and the models of its rewards or its loss."""
+"""Loading the inputs of a run: its model, its images with their caches, and the models of its rewards or its loss."""
 
 from __future__ import annotations
 

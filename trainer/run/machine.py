@@ -20,7 +20,7 @@ from trainer.ranks import ALONE, Ranks
 from trainer.step.precision import Precision
 
 _SPILLS = sys.platform == "win32"
-"""Whether NVIDIA's driver moves what does not fit the GPU into the computer's memory instead of reporting an error."""
+"""Whether NVIDIA's driver uses the computer's memory when the GPU's is full, instead of reporting an error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Machine:
 
     @property
     def free_device_bytes(self) -> int | None:
-        """The free memory of a GPU, or what is assumed of it; None for any other device."""
+        """The free memory of a GPU in bytes, or the assumed one; None for any other device."""
         free_bytes = free_device_bytes(self.train_device)
         return free_bytes if free_bytes is None or self.assumed_free_bytes is None else self.assumed_free_bytes
 

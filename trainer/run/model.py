@@ -220,7 +220,7 @@ def prepare_for_training(
 
 
 def _train(config: Config, family: ModelFamily, start: Start | None) -> tuple[list[Adapter], list[TrainGroup]]:
-    """Prepare what a run trains besides embeddings; return its adapters and the groups of its parameters."""
+    """Prepare the weights that a run trains, apart from embeddings; return its adapters and its parameter groups."""
     adapters: list[Adapter] = []
     parameters: Mapping[str, dict[str, torch.nn.Parameter]] = {}
     trained = {p.name for p in trained_parts(config)}

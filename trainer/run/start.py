@@ -1,4 +1,4 @@
-"""The start of a run with a loaded model: the weights it continues from, its original model, what is reported.
+"""The start of a run with a loaded model: the weights that it starts from, its original model, its first events.
 
 The original model, which a reference and a prior predict with, is what the run starts from. It is decided here, once
 all weights that the run starts from are in the model.

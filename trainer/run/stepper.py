@@ -128,7 +128,7 @@ def _rounding_generators(run_seed: int, step: int, name: str, device: torch.devi
     return torch.Generator(device).manual_seed(derive_seed(run_seed, f"rounding {name}", step))
 
 
-# The CUDA graphs of a run, if it records its steps, and what it reports about them.
+# The CUDA graphs of a run, if it records its steps, and its messages about them.
 
 
 def step_graphs(

@@ -330,7 +330,7 @@ def _training(
 
 
 def _share_weights(ranks: Ranks, model: LoadedModel) -> None:
-    """Copy the weights of the main process to all others, except of sharded parts, of which each has some rows."""
+    """Copy the weights of the main process to all others, except those of sharded parts: each process has some rows."""
     whole = [g for g in model.groups if not g.is_sharded]
     ranks.copy_from_main([*exact_parameters(whole).values(), *fixed_tensors(whole).values()])
     for master_weight in (m for g in whole for m in g.master_weights.values() if not ranks.rank.is_alone):

@@ -1,4 +1,4 @@
-"""The debug bundle: what a bug report needs, without secrets, as one zip file.
+"""The debug bundle: everything that a bug report needs, without secrets, as one zip file.
 
 Texts are redacted, the home folder is written as "~", and images, captions and weights are never part of it.
 """

@@ -51,7 +51,7 @@ class TakenDestination:
 
     @property
     def reason(self) -> str:
-        """The sentence about what is there."""
+        """The sentence about the files that are there."""
         if self.run:
             return f"{self.name} is the result of the run {self.run}."
         if self.is_ours:
@@ -60,7 +60,7 @@ class TakenDestination:
 
     @property
     def message(self) -> str:
-        """The sentences about what is there and where the new result goes."""
+        """The sentences about the files that are there, and where the new result goes."""
         return f"{self.reason} It is kept; the result of this run will be {self.free}."
 
 
@@ -122,7 +122,7 @@ def chosen_destination(config: Config, run_dir: Path) -> Config:
     return replace_value(config, PATH, note.chosen) if config.output.destination in note.asked else config
 
 
-def asked_destination(config: Config, run_dir: Path) -> Config:
+def requested_destination(config: Config, run_dir: Path) -> Config:
     """Return the config of a run with the destination that the settings named, not the one with a number."""
     note = _read_note(run_dir)
     is_chosen = bool(note.asked) and config.output.destination == note.chosen

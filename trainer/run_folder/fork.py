@@ -38,7 +38,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ForkSource:
-    """The start of a fork: a backup of a run, or a model that the run has saved, of which only the weights count.
+    """The start of a fork: a backup of a run, or only the weights of a model that the run has saved.
 
     `run` is the name of the run in sentences; `step` is -1 if it is not known.
     """
@@ -68,7 +68,7 @@ def weights_do_not_fit(of_run: Config, wanted: Config) -> list[str]:
 
 
 def fork_into(run_dir: Path, backup: BackupInfo) -> BackupInfo:
-    """Copy a backup and what it needs into the folder of a new run, with the curves up to it; return the copy.
+    """Copy a backup into the folder of a new run, with the files it needs and the curves up to it; return the copy.
 
     The backup comes last and appears at once: a folder that has it has everything. Raises OSError, for example on a
     full disk; the new folder is then removed.
@@ -111,7 +111,7 @@ def origin_of(run_dir: Path) -> Origin | None:
 
 
 def _copy_start(run_dir: Path, backup: BackupInfo) -> None:
-    """Copy what the other run started from, which the new run needs, too: adapter file, embeddings, memory layout."""
+    """Copy the files that the other run started from: adapter file, embeddings, memory layout."""
     start = start_copy_in(backup.run_dir)
     if start.is_file():
         copy_file(start, start_copy_in(run_dir))
@@ -122,7 +122,7 @@ def _copy_start(run_dir: Path, backup: BackupInfo) -> None:
 
 
 def _copy_history(run_dir: Path, backup: BackupInfo) -> None:
-    """Copy the curves up to the backup, without what was lost when the run was resumed from an earlier step.
+    """Copy the curves up to the backup, without steps that were lost when the run was resumed from an earlier one.
 
     A history that cannot be read does not prevent the fork.
     """

@@ -47,7 +47,7 @@ class QueueRun:
         return taken[0] if taken else None
 
     def note(self, item: Item, event: Event) -> RunQueue | None:
-        """Record what an event of an item's run means for the queue; None for events that mean nothing."""
+        """Record the effect of an event of an item's run on the queue; None for events without an effect."""
         match event:
             case RunStarted():
                 return self._file.change(lambda queue: queue.with_run_dir(item.number, event.run_dir))

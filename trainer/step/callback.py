@@ -51,7 +51,7 @@ class Reporter(Protocol):
 
 
 class Callback(Protocol):
-    """Work done between steps. It never changes what the next step does."""
+    """Work done between steps. It never changes the next step."""
 
     def is_due(self, before: Counters, now: Counters) -> bool:
         """Return whether there is work after a step with these counters before and after it."""

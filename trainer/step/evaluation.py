@@ -38,7 +38,7 @@ class Evaluation:
             yield
 
     def variants(self, *, also_without_ema: bool) -> list[Evaluation]:
-        """Return the evaluations to show samples of: this one and, if asked for and different, the plain weights."""
+        """Return the evaluations to sample with: this one and, if wanted and different, the plain weights."""
         return [self, replace(self, ema=None)] if also_without_ema and self.ema is not None else [self]
 
     @contextlib.contextmanager

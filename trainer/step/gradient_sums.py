@@ -100,7 +100,7 @@ class GradientSums:
         self.discard()
 
     def discard(self) -> None:
-        """Forget what was summed, after waiting for it. Sums that a lost process has left open do not matter here."""
+        """Wait for the sums and forget them. Sums that a lost process has left open do not matter here."""
         for bucket in self._buckets[: self._num_started]:
             with suppress(LostProcessError):
                 bucket.wait()  # also of one that is in the gradients already: it returns at once

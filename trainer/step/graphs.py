@@ -49,7 +49,7 @@ class Recorder(Protocol):
 class CudaRecorder:
     """Records with CUDA graphs. All graphs share their memory, which is possible because they never run at once.
 
-    Nothing may be read from that memory after the next replay but what was copied out of it.
+    Results must be copied out of that memory before the next replay.
     """
 
     def __init__(self, device: Device) -> None:

@@ -33,7 +33,7 @@ LoopOutcome = Literal["finished", "nothing_left", "stopped_early"]
 
 @dataclass(frozen=True, slots=True)
 class _UnreadStep:
-    """A step whose outcome is not read yet, with what is known of it (see `StepView`)."""
+    """A step whose outcome is not read yet, with the facts known so far (see `StepView`)."""
 
     before: Counters
     outcome: PendingOutcome

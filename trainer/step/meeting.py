@@ -102,7 +102,7 @@ class Meeting:
             self._take_part()
 
     def serve(self) -> None:
-        """Take part in what the main process calls, until it calls `release`; does nothing in the main process."""
+        """Take part in the tasks of the main process, until it calls `release`; does nothing in the main process."""
         while not self.rank.is_main and self._meet().calls:
             self._take_part()
 

@@ -27,7 +27,7 @@ _MAX_RUNS = 40
 
 
 class Runs:
-    """The newest runs of some workspaces. Only what has changed is read again."""
+    """The newest runs of some workspaces. Only changed runs are read again."""
 
     def __init__(self, workspaces: Callable[[], Iterable[Path]]) -> None:
         self._workspaces = workspaces
@@ -111,7 +111,7 @@ def _is_real_run(folder: Path) -> bool:
 
 
 def real_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without links and what they lead to."""
+    """Yield the files below a folder; links are not followed."""
     if folder.is_symlink():
         return
     for place, _, names in os.walk(folder):

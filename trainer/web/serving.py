@@ -130,7 +130,7 @@ class PageServer:
 
 class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Do not log what is cut off: an open page and a download always are."""
+        """Shut down without logging the connections that are cut off: an open page and a download always are."""
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the next server sets its own level
         await super().shutdown(sockets)
 

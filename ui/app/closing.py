@@ -259,12 +259,12 @@ class _RunSoFar:
 
 
 def _read_so_far(run_dir: Path, detached: DetachedProcess | None = None) -> _RunSoFar:
-    from trainer.run_folder.destination import asked_destination
+    from trainer.run_folder.destination import requested_destination
     from trainer.run_folder.records import config_of
     from ui.loop.past_runs import read_state_so_far
 
     config = config_of(run_dir)
-    asked = asked_destination(config, run_dir) if config is not None else None
+    asked = requested_destination(config, run_dir) if config is not None else None
     return _RunSoFar(run_dir, *read_state_so_far(run_dir), asked, detached)
 
 
