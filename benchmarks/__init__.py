@@ -1,1 +1,1 @@
-"""Benchmarks of the program on this machine: ratios to a bare loop in the same process. No test asserts their times."""
+"""Benchmarks of the program, mostly ratios to bare code in the same process. No test asserts their times."""

@@ -1,1 +1,1 @@
-"""The callbacks of a run, one per file: metrics, dropped images, validation, sampling, saving, backups and rewards."""
+"""The callbacks of a run, by subject: reports, pace, profiling, validation, sampling, saving, rewards and guards."""

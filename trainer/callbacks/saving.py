@@ -1,4 +1,4 @@
-"""Intermediate saves: model files during training that other programs can use, to compare and choose from."""
+"""Saves during training: model files that other programs can use, to compare and choose from, and backups."""
 
 from __future__ import annotations
 

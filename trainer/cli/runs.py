@@ -1,4 +1,4 @@
-"""train, resume, fork, cache: the verbs that start the engine."""
+"""train, resume, fork, report, cache: the verbs that start the engine."""
 
 from __future__ import annotations
 

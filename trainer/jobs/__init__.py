@@ -1,1 +1,1 @@
-"""Jobs besides training, one record each: its settings are one Section, from which all forms of it are generated."""
+"""Jobs besides training, one record each with a Section of settings, from which command line and form are generated."""

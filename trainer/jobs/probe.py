@@ -1,4 +1,4 @@
-"""The job that measures the largest micro-batch that fits, and a learning rate, on a few real steps."""
+"""The jobs that measure the largest micro-batch and a learning rate on a few steps, and that test a model on an image."""
 
 from __future__ import annotations
 

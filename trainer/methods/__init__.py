@@ -1,1 +1,1 @@
-"""The training methods, one file each: they turn a batch into a loss."""
+"""The training methods, which turn a batch into a loss, and the parts that several of them share."""

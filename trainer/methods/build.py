@@ -1,4 +1,4 @@
-"""Building the training method of a config by the factory that its record names, and what a VAE's needs."""
+"""Builds the training method of a config by the factory that its record names, and loads a VAE's perceptual distance."""
 
 from __future__ import annotations
 

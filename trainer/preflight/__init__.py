@@ -1,6 +1,6 @@
 """Checks before a run (preflight): all errors and warnings at once, and a preview of the run.
 
-`check` is imported when it is first asked for, because the window imports the records before it is drawn.
+`check` is imported on first use, because the window only needs the records before it is drawn.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The captions before a run: settings that cannot work, files without a caption or in another encoding, long texts.
+"""Checks of captions (settings that cannot work, missing captions, other encodings, long texts) and of embeddings.
 
 Tokens are counted with the model's own tokenizer and without torch.
 """

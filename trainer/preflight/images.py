@@ -1,4 +1,4 @@
-"""The concepts' folders and their images."""
+"""Checks of the concepts' folders and their images, and of the images that samples use."""
 
 from __future__ import annotations
 

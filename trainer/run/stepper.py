@@ -1,4 +1,4 @@
-"""Building the stepper, which updates the weights, and the evaluation, which uses them without training."""
+"""Building the stepper, which updates the weights, the evaluation, which only uses them, and the graphs of steps."""
 
 from __future__ import annotations
 

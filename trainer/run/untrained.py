@@ -1,4 +1,4 @@
-"""The sampler of a config's model as it is before any training, without a run."""
+"""The model of a config as it is before any training, ready to sample without a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.run.sampled_model import place_sampled_model
 def load_untrained(
     config: Config, machine: Machine, on_bytes: Callable[[float, float], None] | None = None
 ) -> tuple[ModelFamily, Placement, SampledModel | None]:
-    """Return the model of a config, its placement, and how samples see it, with the config's embeddings.
+    """Return the model of a config with its embeddings, its placement, and the model of samples if that differs.
 
     `on_bytes(done, total)` reports a download. Raises DarkroomError for a model that cannot be read.
     """
