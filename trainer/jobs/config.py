@@ -1,4 +1,7 @@
-"""The config that a job or a run works on: its file or preset, changes of its settings, and the code it may run."""
+"""The config that a job or a run works on: its file or preset, changes of its settings, and the code it may run.
+
+Also the job that writes the schema of configs, or documents of the settings.
+"""
 
 from __future__ import annotations
 

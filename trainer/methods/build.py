@@ -1,4 +1,4 @@
-"""Builds the training method of a config by the factory that its record names, and loads a VAE's perceptual distance."""
+"""Builds the training method of a config by its record's factory, and loads the perceptual distance of a VAE's loss."""
 
 from __future__ import annotations
 
