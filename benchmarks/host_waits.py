@@ -61,7 +61,7 @@ class HostWaits(DeviceGuard):
 
     def __init__(self, device: Device) -> None:
         super().__init__()
-        self.found: Counter[Place] = Counter()
+        self.counts: Counter[Place] = Counter()
         self.is_counting = False
         self.num_operations = 0
         self._device = device
@@ -105,7 +105,7 @@ class HostWaits(DeviceGuard):
     def add(self, what: str) -> None:
         """Count a wait."""
         if self.is_counting:
-            self.found[f"{what} in {place_of_wait()}"] += 1
+            self.counts[f"{what} in {place_of_wait()}"] += 1
 
     def _is_pinned(self, tensor: torch.Tensor) -> bool:
         reference = self._pinned.get(tensor.untyped_storage()._cdata)
@@ -172,7 +172,7 @@ def waits_per_step(config: Config, *, warmup_epochs: int, epochs: int, num_threa
     setup = run_setup(_with_devices(config), num_threads)
     device = setup.machine.train_device
     guard = None if device.type == "cuda" else HostWaits(device)
-    waits: Counter[Place] = guard.found if guard is not None else Counter()
+    waits: Counter[Place] = guard.counts if guard is not None else Counter()
     setup = replace(setup, machine=replace(setup.machine, guard=guard))
     settings = process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False)
     with settings, guard or nullcontext():
@@ -235,7 +235,7 @@ def _count_reads(guard: HostWaits | None, waits: Counter[Place]) -> Iterator[Non
 def _counting(guard: HostWaits) -> Iterator[None]:
     guard.is_counting = True
     try:
-        with _count_reads(guard, guard.found):
+        with _count_reads(guard, guard.counts):
             yield
     finally:
         guard.is_counting = False

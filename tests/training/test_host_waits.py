@@ -58,7 +58,7 @@ def counted(work: Callable[[torch.Tensor, torch.Tensor], object]) -> int:
         waits.is_counting = True
         work(x, torch.ones(3, 3))
         waits.is_counting = False
-    return sum(waits.found.values())
+    return sum(waits.counts.values())
 
 
 @pytest.mark.parametrize("kind", WAITING)

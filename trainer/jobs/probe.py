@@ -1,4 +1,4 @@
-"""The jobs that measure the largest micro-batch and a learning rate on real steps, and that test a model on an image."""
+"""The jobs that measure the largest micro-batch and a learning rate on real steps, and that self-test a model."""
 
 from __future__ import annotations
 
