@@ -51,7 +51,7 @@ from collections.abc import Mapping, Sequence
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback while it imports
 
-from trainer.cli import queue, remote, runs, secrets, web
+from trainer.cli import cache, queue, remote, runs, secrets, web
 from trainer.cli.jobs import run_request, verb_of
 from trainer.cli.program import WRONG, Verb, add_verbs, run_program
 from trainer.jobs.registry import JOBS
@@ -86,7 +86,7 @@ def _verbs() -> Mapping[str, Verb]:
         "resume": runs.RESUME,
         "fork": runs.FORK,
         "report": runs.REPORT,
-        "cache": runs.CACHE,
+        "cache": cache.CACHE,
         "queue": queue.QUEUE,
         "remote": remote.REMOTE,
         "web": web.WEB,

@@ -20,7 +20,7 @@ from tests.builders.configs import family_of, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran
 from trainer.__main__ import main
-from trainer.cli import runs
+from trainer.cli import cache
 from trainer.commands import CommandDesk
 from trainer.events import CacheProgress
 from trainer.launch import RunRequest
@@ -81,7 +81,7 @@ def test_without_yes_nothing_is_removed(
 def test_on_a_terminal_the_user_is_asked(monkeypatch: pytest.MonkeyPatch, answer: str, is_removed: bool) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda _question: answer)
-    assert runs._confirm() == is_removed
+    assert cache._confirm() == is_removed
 
 
 def test_with_yes_only_the_others_are_removed(

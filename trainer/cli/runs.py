@@ -1,4 +1,4 @@
-"""train, resume, fork, report, cache: the verbs that start the engine."""
+"""train, resume, fork, report: the verbs that train, or continue from a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import Annotated, Any, Literal
 
@@ -14,13 +14,11 @@ import psutil
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
-from modules.config.usage import data_in_use
-from modules.rewards.user_code_file import approved_hashes
 from modules.settings.edit import replace_value
 from modules.settings.field import Setting
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count
+from modules.system.problem import Problem
 from modules.system.ranks import current_rank
 from trainer import commands
 from trainer.cli.console import Console, JsonLines, Listener, OtherProcess, reading_commands
@@ -31,7 +29,6 @@ from trainer.cli.recipes import read_repeat, repeat
 from trainer.cli.remote import train_on
 from trainer.cli.signals import at_signal
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
-from trainer.jobs.check import plan_lines
 from trainer.jobs.config import (
     Changes,
     CodeSettings,
@@ -45,7 +42,6 @@ from trainer.jobs.config import (
 from trainer.jobs.fit import FitSettings, fit_config, save_changed
 from trainer.jobs.spec import Argument, positional
 from trainer.launch import RunRequest, import_engine, module_arguments, num_processes
-from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
 
 _LAUNCHER = "TORCHELASTIC_RUN_ID"
@@ -118,22 +114,6 @@ class TrainSettings(ConfigSettings):
     ] = ""
 
 
-class CacheSettings(ConfigSettings):
-    """The config whose caches are filled or pruned."""
-
-    run: RunSettings = RunSettings()
-    images: Annotated[bool, Setting("Images", "List bucket, scale and crop of every image.")] = False
-    prune: Annotated[
-        bool, Setting("Prune", "List the entries that the config does not use, and remove them if confirmed.")
-    ] = False
-    yes: Annotated[bool, Setting("Confirmed", "With --prune: remove them without asking.")] = False
-    keep_for: Annotated[
-        tuple[str, ...],
-        Setting("Keep for", "With --prune: also keep the entries of other configs."),
-        Argument(metavar="CONFIG", takes_several=True),
-    ] = ()
-
-
 class ResumeSettings(RunSettings):
     """The run to resume."""
 
@@ -173,7 +153,7 @@ def _train(settings: TrainSettings) -> int:
             "There is no config to train.", advice="Give a config file, a preset such as '#demo', or --recipe FILE."
         )
     loaded = settings.load()
-    _report(loaded.problems)
+    report_problems(loaded.problems)
     allowed = allowed_code(loaded.config, settings.run)
     config = loaded.config
     if settings.card.fit and settings.on:
@@ -187,7 +167,7 @@ def _train(settings: TrainSettings) -> int:
     request = RunRequest(config, in_window=False, allowed_code=allowed, replaces=settings.run.overwrite)
     if settings.on:
         return train_on(request, settings.on, json_lines=settings.run.json_lines, commands_file=settings.run.commands)
-    return _run(request, settings.run)
+    return run(request, settings.run)
 
 
 def _repeat(settings: TrainSettings) -> int:
@@ -207,10 +187,10 @@ def _repeat(settings: TrainSettings) -> int:
             advice="A recipe has all settings; change single ones with --set. No result is ever replaced.",
         )
     todo = read_repeat(settings.recipe, settings.changes)
-    _report(todo.problems)
+    report_problems(todo.problems)
     allowed = allowed_code(todo.config, settings.run)
     stream = sys.stderr if settings.run.json_lines else sys.stdout
-    return repeat(todo, lambda request, watch: _run(request, settings.run, watch), allowed=allowed, prints=stream.write)
+    return repeat(todo, lambda request, watch: run(request, settings.run, watch), allowed=allowed, prints=stream.write)
 
 
 def _fit_to_card(config: Config, settings: FitSettings) -> Config:
@@ -226,32 +206,12 @@ def _fit_to_card(config: Config, settings: FitSettings) -> Config:
     return fit.config
 
 
-def _cache(settings: CacheSettings) -> int:
-    loaded = settings.load()
-    _report(loaded.problems)
-    if settings.prune and settings.run.json_lines:
-        raise DarkroomError("--prune prints no JSON lines.", advice="Leave one of --prune and --json-lines out.")
-    if settings.prune:
-        others = [read_config(name).config for name in settings.keep_for]
-        names = [settings.config, *settings.keep_for]
-        return _prune([loaded.config, *others], names=names, is_confirmed=settings.yes)
-    allowed = allowed_code(loaded.config, settings.run)
-    with job_on_terminal() as job:
-        report = check(loaded.config, approved_code=approved_hashes() | allowed, progress=job.progress)
-    if report.datasets is not None and not settings.run.json_lines:
-        is_cached, epochs = data_in_use(loaded.config).latent_cache, loaded.config.training.epochs
-        for line in plan_lines(report.datasets, is_cached=is_cached, epochs=epochs, every_image=settings.images):
-            sys.stdout.write(f"{line}\n")
-    request = RunRequest(loaded.config, kind="cache", datasets=report.datasets, in_window=False, allowed_code=allowed)
-    return _run(request, settings.run)
-
-
 def _resume(settings: ResumeSettings) -> int:
-    return _run(_from_backup(settings, "resume"), settings)
+    return run(_from_backup(settings, "resume"), settings)
 
 
 def _fork(settings: ForkSettings) -> int:
-    return _run(_from_backup(settings, "fork_weights" if settings.weights_only else "fork"), settings)
+    return run(_from_backup(settings, "fork_weights" if settings.weights_only else "fork"), settings)
 
 
 def _from_backup(settings: ResumeSettings, kind: Literal["resume", "fork", "fork_weights"]) -> RunRequest:
@@ -268,13 +228,16 @@ def _report_images(settings: ReportSettings) -> int:
     backup = find_backup(from_root(settings.run_path))
     config = replace_value(load_file(backup.path / "config.json").config, "general.tensorboard", False)
     allowed = allowed_code(config, settings)
-    return _run(RunRequest(config, "report", backup.path, in_window=False, allowed_code=allowed), settings)
+    return run(RunRequest(config, "report", backup.path, in_window=False, allowed_code=allowed), settings)
 
 
-def _run(
+def run(
     request: RunRequest, settings: RunSettings | ReportSettings, watch: Callable[[Event], None] = lambda event: None
 ) -> int:
-    """Run in this thread; the first signal to end stops cleanly, the second immediately. `watch` gets the events."""
+    """Carry out a request in this thread and return the exit code; `watch` gets the events.
+
+    The first signal to end stops the run cleanly, the second one immediately.
+    """
     if current_rank().is_alone and _LAUNCHER not in os.environ and num_processes(request.config) > 1:
         return _run_on_several(request)
     desk = commands.CommandDesk()
@@ -336,47 +299,11 @@ def _pass_on_stop(launcher: subprocess.Popen[Any]) -> None:
             process.terminate()
 
 
-def _report(problems: list[Problem]) -> None:
+def report_problems(problems: list[Problem]) -> None:
+    """Print the problems of a config file on standard error, and let warnings of libraries be logged."""
     for problem in problems:
         print(describe(problem), file=sys.stderr)  # noqa: T201 - command-line output
     logging.captureWarnings(True)
-
-
-def _prune(configs: Sequence[Config], *, names: Sequence[str], is_confirmed: bool) -> int:
-    """Show the entries of the first config's cache folder that none of the configs uses, and remove them if confirmed.
-
-    `names` are the configs' names for messages. On a terminal the user is asked; elsewhere nothing is removed unless
-    `is_confirmed`.
-    """
-    if configs[0].data.cache_location == "memory":
-        raise DarkroomError(
-            "The caches of this config are in memory, so there are no entries to remove.",
-            advice="Set data.cache_location to disk to remove the entries of the cache folder.",
-        )
-    import_engine(in_window=False)
-    from trainer.run.prune import unused_by
-
-    unused = unused_by(configs, names=names)
-    folder, used_by = configs[0].general.cache_dir, "this config" if len(configs) == 1 else "these configs"
-    sys.stdout.write(f"In use by {used_by}, in {folder}: {unused.used_summary}.\n")
-    if not unused.entries:
-        sys.stdout.write("There are no other entries.\n")
-        return 0
-    sys.stdout.write(f"Not in use: {unused.summary}.\n")
-    if len(configs) == 1:
-        sys.stdout.write("Other configs may use them; --keep-for CONFIG keeps the entries of another config.\n")
-    if not is_confirmed and not _confirm():
-        sys.stdout.write("Nothing was removed. --yes removes them.\n")
-        return 0
-    removed = unused.remove()
-    sys.stdout.write(f"{count(removed, 'entry was', 'entries were')} removed.\n")
-    return 0
-
-
-def _confirm() -> bool:
-    if not sys.stdin.isatty():
-        return False
-    return input("Remove them? [y/N] ").strip().lower() in ("y", "yes")
 
 
 TRAIN = settings_verb("train a config", TrainSettings, _train)
@@ -385,4 +312,3 @@ FORK = settings_verb("start a new run from a backup of another run, which stays 
 REPORT = settings_verb(
     "compare the losses of a run's images, and list those that stand out", ReportSettings, _report_images
 )
-CACHE = settings_verb("fill the caches of a config and stop", CacheSettings, _cache)

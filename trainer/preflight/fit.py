@@ -98,7 +98,7 @@ def describe_fit(fit: Fit) -> str:
     if not fit.changes:
         nearest = f"The run needs about {format_size(fit.after_bytes)}, and none of the choices lowers that."
     last = further or " Use smaller images, or train less of the model."
-    return f"No settings with which the run learns the same fit {card}. {nearest}{last}"
+    return f"No settings that keep what the run learns fit {card}. {nearest}{last}"
 
 
 def time_words(fit: Fit) -> str:

@@ -67,7 +67,7 @@ def check_cell(base: Budget, card_gb: int) -> Fit:
     assert not any(c.move.changes_result for c in found.changes)
     errors = {p.path for p in problems_of(found.config) if p.severity != "info"}
     assert errors <= {p.path for p in problems_of(base.config)}
-    assert ("learns the same" in describe_fit(found)) == (not found.fits)
+    assert ("keep what the run learns" in describe_fit(found)) == (not found.fits)
     return found
 
 
