@@ -167,8 +167,8 @@ def test_nothing_is_written_through_a_link_out_of_the_folder(concept: Path) -> N
     masks = mask_work(
         MaskJob(folder=str(concept), model="colour"), lambda: pytest.fail("no masker is needed"), Originals(concept)
     )
-    assert [work.is_left(concept / "a.png") for work in (captions, masks)] == [LEADS_OUT, None]
-    assert [work.is_left(concept / "b.png") for work in (captions, masks)] == [None, LEADS_OUT]
+    assert [work.why_skipped(concept / "a.png") for work in (captions, masks)] == [LEADS_OUT, None]
+    assert [work.why_skipped(concept / "b.png") for work in (captions, masks)] == [None, LEADS_OUT]
 
 
 def test_what_is_no_link_is_not_one_out(concept: Path) -> None:

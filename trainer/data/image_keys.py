@@ -1,4 +1,4 @@
-"""The keys of a dataset's images, and which of them have no cache entry: found ahead of the encoder, image by image."""
+"""The cache keys of a dataset's images, and the search for missing entries, image by image ahead of the encoder."""
 
 from __future__ import annotations
 

@@ -68,14 +68,14 @@ class Annotation:
 class Work:
     """The work on the images of a folder, which writes a `noun` for each: "caption" or "mask".
 
-    `is_left(image)` returns None for an image to work on, "" for one that stays as it is, else why it cannot be done;
-    `do(image)` works on it, and raises OSError if that fails.
+    `why_skipped(image)` returns None for an image to work on, "" for one that stays as it is, or the reason why it
+    cannot be done. `do(image)` works on it, and raises OSError if that fails.
     """
 
     noun: str
     folder: Path
     include_subfolders: bool
-    is_left: Callable[[Path], str | None]
+    why_skipped: Callable[[Path], str | None]
     do: Callable[[Path], Annotation]
 
 
@@ -130,7 +130,7 @@ def carry_out(work: Work, job: Job, originals: Originals, *, clock: Callable[[],
         if job.desk.is_stop_requested:
             outcome = "stopped"
             break
-        done, problem = Annotation(has_written=False), work.is_left(image)
+        done, problem = Annotation(has_written=False), work.why_skipped(image)
         if problem is None:
             try:
                 done, problem = work.do(image), ""

@@ -66,7 +66,7 @@ def caption_work(settings: CaptionJob, load: Callable[[], Captioner], originals:
     """Return the work on each image; `load()` returns the captioner, loaded when the first image needs it."""
     folder = from_root(settings.folder)
 
-    def is_left(image: Path) -> str | None:
+    def why_skipped(image: Path) -> str | None:
         if leads_out(_file_of(image, settings), folder):
             return LEADS_OUT
         try:
@@ -90,7 +90,7 @@ def caption_work(settings: CaptionJob, load: Callable[[], Captioner], originals:
         whole = f"{settings.prefix}{text}{settings.suffix}" if text else ""
         return _write(_file_of(image, settings), whole, settings.mode, originals)
 
-    return Work("caption", folder, settings.include_subfolders, is_left, do)
+    return Work("caption", folder, settings.include_subfolders, why_skipped, do)
 
 
 def _write(path: Path, caption: str, mode: CaptionMode, originals: Originals) -> Annotation:

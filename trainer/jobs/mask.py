@@ -87,7 +87,7 @@ def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Original
     masks_folder = from_root(settings.masks_folder) if settings.masks_folder else None
     paths_of = partial(mask_paths, folder=from_root(settings.folder), masks_folder=masks_folder)
 
-    def is_left(image: Path) -> str | None:
+    def why_skipped(image: Path) -> str | None:
         paths = paths_of(image)
         if any(leads_out(path, _masks_folder(settings)) for path in paths):
             return LEADS_OUT
@@ -115,7 +115,7 @@ def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Original
         write_bytes(Path(os.path.realpath(path)), stream.getvalue())
         return Annotation(has_written=True)
 
-    return Work("mask", from_root(settings.folder), settings.include_subfolders, is_left, do)
+    return Work("mask", from_root(settings.folder), settings.include_subfolders, why_skipped, do)
 
 
 def _old_mask(paths: Sequence[Path], size: tuple[int, int]) -> Mask | None:

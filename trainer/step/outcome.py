@@ -54,7 +54,7 @@ class StepNumbers:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the host need not wait for them any longer than now."""
+        """Whether nothing is gained by reading them later: they are not on their way from a GPU."""
         return self._read.is_ready
 
     @property
@@ -105,7 +105,7 @@ class PendingOutcome:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be read without waiting longer than later."""
+        """Whether nothing is gained by reading the outcome later."""
         return self._numbers.is_ready
 
     def read(self) -> StepOutcome:
