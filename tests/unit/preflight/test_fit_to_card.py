@@ -170,7 +170,7 @@ def test_what_changes_the_result_is_only_told() -> None:
     assert not found.fits
     assert found.further
     assert all(w.move.changes_result and w.saved_bytes > 0 for w in found.further)
-    assert "changes what is learned" in describe_fit(found)
+    assert "change what the run learns" in describe_fit(found)
 
 
 def test_nothing_is_offloaded_where_there_is_no_other_device_and_nothing_selective_on_a_cpu() -> None:
