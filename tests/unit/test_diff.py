@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from modules.config.codec import save_file
 from modules.config.presets import list_presets
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from trainer.__main__ import main
 from trainer.jobs.config import read_config
 from trainer.jobs.diff import ABSENT, differences
+from trainer.run_folder.event_log import EVENTS_FILE
 
 
 def test_a_config_differs_from_itself_in_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,6 +42,14 @@ def test_a_missing_part_has_its_defaults() -> None:
 def test_a_folder_is_not_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(tmp_path)]) == 2
     assert f"{tmp_path} is a folder, not a config file." in capsys.readouterr().err
+
+
+def test_a_config_is_compared_with_that_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the help has it; the folder of the run was refused."""
+    save_file(Config(), tmp_path / "config.json")
+    (tmp_path / EVENTS_FILE).touch()
+    assert main(["diff", "#demo", str(tmp_path), "--json"]) == 0
+    assert {"path": "training.epochs", "value": 30, "other": 10} in json.loads(capsys.readouterr().out)
 
 
 def test_a_change_on_the_command_line_shows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,9 @@ def diff(settings: DiffSettings, _job: Job) -> JobFinished:
             return _diff_runs(run_dir, settings)
         settings = settings.model_copy(update={"config": str(run_dir / "config.json")})
     config = settings.load().config
-    other = read_config(settings.other).config if settings.other else Config()
+    other_run = from_caller(settings.other) / "config.json" if settings.other else None
+    is_other_run = other_run is not None and is_run(other_run.parent)
+    other = read_config(str(other_run) if is_other_run else settings.other).config if settings.other else Config()
     rows = differences(config, other)
     if settings.json_text:
         data = [dict(zip(("path", "value", "other"), map(_or_null, row), strict=True)) for row in rows]
