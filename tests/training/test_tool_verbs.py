@@ -80,7 +80,9 @@ def test_a_program_reads_events_and_stops_a_tool(
     assert set(tmp_path.iterdir()) == files
 
 
-def test_a_stop_comes_from_the_parent_or_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_comes_from_the_parent_or_with_its_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from trainer.cli.console import _read_commands
 
     for text in (commands.to_line(commands.Stop()) + "\n", ""):
@@ -88,6 +90,7 @@ def test_a_stop_comes_from_the_parent_or_with_its_end(monkeypatch: pytest.Monkey
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
         _read_commands(desk, partial(desk.put, commands.Stop()))
         assert desk.is_stop_requested
+        assert "Standard input has ended" in capsys.readouterr().err, "a run without one stopped for no visible reason"
 
 
 def test_progress_tells_the_time_left_and_is_not_told_too_often() -> None:

@@ -44,6 +44,17 @@ def test_a_folder_is_not_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert f"{tmp_path} is a folder, not a config file." in capsys.readouterr().err
 
 
+def test_kept_settings_of_other_programs_are_counted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """They hid the others: a config of OneTrainer has more than a hundred."""
+    path = tmp_path / "a.json"
+    save_file(Config.model_validate({"unknown": {"onetrainer": {"frames": "25", "prior": {"train": True}}}}), path)
+    assert main(["diff", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "No setting differs from the defaults.",
+        "Also 2 kept settings of other programs, with no effect (--json).",
+    ]
+
+
 def test_a_config_is_compared_with_that_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the help has it; the folder of the run was refused."""
     save_file(Config(), tmp_path / "config.json")

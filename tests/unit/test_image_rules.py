@@ -7,8 +7,25 @@ from typing import Any
 
 import pytest
 
-from modules.config.rules.images import augmentations
+from modules.config.rules.images import augmentations, sizes
 from tests.builders.configs import laid_over, small_config
+
+
+@pytest.mark.parametrize(
+    ("data", "side_px"),
+    [
+        ({}, 64),
+        ({"bucket_aspect_ratios": "fixed"}, 128),  # OneTrainer's round to the nearest step
+        ({"bucket_aspect_ratios": "fixed", "aspect_ratio_bucketing": False}, 64),
+    ],
+)
+def test_a_resolution_between_two_steps_names_the_size_that_is_trained(
+    tmp_path: Path, data: dict[str, Any], side_px: int
+) -> None:
+    small = small_config(tmp_path, model=tmp_path, images=tmp_path)
+    config = laid_over(small, {"data": {"resolution_px": [96], "bucket_step_px": 64, **data}})
+    [found] = [p for p in sizes(config) if p.path == "data.resolution_px"]
+    assert found.message.endswith(f"square images will be {side_px} px.")
 
 
 def test_an_augmentation_without_strength_is_reported(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from modules.config.codec import LoadedConfig, decode, encode
 from modules.config.imports.any_file import load_any
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.rules.every_setting import unsupported_settings
+from modules.config.sections.evaluation import SamplePrompt
 from modules.families.registry import FAMILIES, files_of, published_models
 from modules.families.spec import FamilySpec
 from modules.system.problem import Problem
@@ -150,6 +151,14 @@ def test_what_is_trained_in_another_way_is_named(given: dict[str, Any]) -> None:
     text = " ".join(p.message for p in loaded.problems if p.severity == "warning")
     assert all(str(value) in text for value in given.values())
     assert ("sigma_scaled" in text) == ("model_prediction_type" not in given)
+
+
+def test_a_sampler_that_flow_models_lack_is_left_out() -> None:
+    """kohya_ss writes euler_a for all models, and the check then refused each prompt."""
+    given = {"network_dim": 4, "sample_prompts": "a zog", "sample_sampler": "euler_a"}
+    for more, sampler in (({}, "euler_a"), ({"flux1_checkbox": True}, SamplePrompt().sampler)):
+        [prompt] = imported({**given, **more}).config.sampling.prompts
+        assert prompt.sampler == sampler
 
 
 def test_the_loss_of_musubi_tuner_is_ours() -> None:

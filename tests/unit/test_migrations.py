@@ -672,6 +672,15 @@ def test_samples() -> None:
     assert second.sampler == EVERYTHING["samples"][1]["noise_scheduler"].lower()
 
 
+def test_samplers_that_flow_models_lack_are_euler_as_there() -> None:
+    """The check refused each of these samples."""
+    names = ("EULER_A", "DPMPP_SDE", "DDIM")
+    flow = loaded(model_type="Z_IMAGE", samples=[{"noise_scheduler": name} for name in names])
+    assert [prompt.sampler for prompt in flow.config.sampling.prompts] == ["euler", "euler", "ddim"]
+    message = "OneTrainer samples Z-Image with Euler, not with DPM++ 2M SDE or Euler a; so does this."
+    assert [p.severity for p in flow.problems if p.message == message] == ["info"]
+
+
 def test_an_unknown_sampler_is_reported() -> None:
     result = loaded(samples=[{"noise_scheduler": "TELEPATHY"}])
     assert result.config.sampling.prompts[0].sampler == "ddim"

@@ -45,7 +45,8 @@ def verb_of(spec: JobSpec) -> Verb:
             parser.add_argument(
                 "--json-lines",
                 action="store_true",
-                help="for programs: print events as JSON lines to standard output, read a Stop from standard input",
+                help="for programs: print events as JSON lines to standard output, read a Stop from standard "
+                "input, whose end is one, too",
             )
         if spec.server:
             parser.add_argument("--serve", action="store_true", help="for programs: read requests from standard input")

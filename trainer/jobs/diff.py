@@ -15,7 +15,7 @@ from modules.settings.edit import get_path
 from modules.settings.field import Setting
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
-from modules.system.problem import shorten
+from modules.system.problem import count, shorten
 from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.jobs.config import ConfigSettings, read_config
@@ -23,6 +23,7 @@ from trainer.jobs.spec import Argument, JobSpec, positional
 from trainer.run_folder.records import is_run, read_record
 from trainer.run_folder.since_last_good import compare_with, since_last_good
 
+_KEPT = "unknown."  # settings of other programs
 ABSENT = object()
 """The value of a path that a config does not have."""
 
@@ -77,11 +78,14 @@ def diff(settings: DiffSettings, _job: Job) -> JobFinished:
         data = [dict(zip(("path", "value", "other"), map(_or_null, row), strict=True)) for row in rows]
         return JobFinished("Compared.", text=json.dumps(data, indent=2, ensure_ascii=False) + "\n")
     name = settings.other or "the defaults"
+    kept = [row for row in rows if row[0].startswith(_KEPT)]
+    more = f"Also {count(len(kept), 'kept setting')} of other programs, with no effect (--json).\n" if kept else ""
     lines = (
         f"{path} = {shorten(_text_of(value), max_chars=100)}   ({name}: {shorten(_text_of(before), max_chars=60)})\n"
         for path, value, before in rows
+        if not path.startswith(_KEPT)
     )
-    return JobFinished("Compared.", text="".join(lines) or f"No setting differs from {name}.\n")
+    return JobFinished("Compared.", text=("".join(lines) or f"No setting differs from {name}.\n") + more)
 
 
 def _diff_runs(run_dir: Path, settings: DiffSettings) -> JobFinished:

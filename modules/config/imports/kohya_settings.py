@@ -22,6 +22,7 @@ from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
+from modules.sampling.registry import SAMPLERS
 from modules.system.problem import Problem
 
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
@@ -258,6 +259,8 @@ def sampling_and_saving(given: Args, family: FamilySpec, result: Tree, notes: No
         put(result, "backup.every", result["backup"]["save_every"])
     put(result, "backup.at_end", True)
     sampler = _SAMPLERS.get(str(pop_first(given, "sample_sampler")))
+    if sampler is not None and not SAMPLERS[sampler].supports(family.process.predictions):
+        sampler = None  # sd-scripts ignores it, too
     options = _OPTIONS | ({"g": "guidance", "l": ""} if family.guidance == "embedded" else {})
     lines = _prompt_lines(pop_first(given, "sample_prompts"), notes)
     prompts = [_prompt(line, sampler, options) for line in lines]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from modules.config.schema import Config
 from modules.config.usage import data_in_use, learns_from
-from modules.data.buckets import Size
+from modules.data.buckets import BucketRules, Size
 from modules.data.decode import colour_of
 from modules.data.image_settings import STRENGTH_OF, is_random
 from modules.settings.every import Moment
@@ -34,28 +34,31 @@ def sizes(config: Config) -> Iterator[Problem]:
             "A fixed size needs both a width and a height.",
             advice="Set both, or set both to 0.",
         )
-    yield from _resolutions(config.data.resolution_px, "data.resolution_px", config.data.bucket_step_px)
+    yield from _resolutions(config.data.resolution_px, "data.resolution_px", config)
     for index, concept in enumerate(config.concepts):
         if concept.enabled:
             path = f"concepts.{index}.image.resolution_px"
-            yield from _resolutions(concept.image.resolution_px, path, config.data.bucket_step_px)
+            yield from _resolutions(concept.image.resolution_px, path, config)
 
 
-def _resolutions(given: tuple[int | str, ...], path: str, step_px: int) -> Iterator[Problem]:
+def _resolutions(given: tuple[int | str, ...], path: str, config: Config) -> Iterator[Problem]:
+    data, step_px = config.data, config.data.bucket_step_px
+    ratios = data.bucket_aspect_ratios
     for resolution in given:
         if isinstance(resolution, str) and any(side % step_px for side in sides_of(resolution)):
             rounded = Size(*(max(step_px, side // step_px * step_px) for side in sides_of(resolution)))
             message = f"{resolution} is not a multiple of the bucket step of {step_px} px; images will be {rounded}."
             yield Problem(path, message, "warning", f"Use {rounded}.")
         elif isinstance(resolution, int) and resolution % step_px:
-            side_px = resolution
-            rounded_px = max(1, side_px // step_px) * step_px
+            squares = BucketRules((resolution,), step_px, 1.0, data.aspect_ratio_bucketing, aspect_ratios=ratios)
+            [[square]] = squares.sizes()
+            lower_px = max(1, resolution // step_px) * step_px
             yield Problem(
                 path,
-                f"{side_px} px is not a multiple of the bucket step of {step_px} px; "
-                f"square images will be {rounded_px} px.",
+                f"{resolution} px is not a multiple of the bucket step of {step_px} px; "
+                f"square images will be {square.width_px} px.",
                 "warning",
-                f"Use {rounded_px} or {rounded_px + step_px}.",
+                f"Use {lower_px} or {lower_px + step_px}.",
             )
 
 

@@ -16,6 +16,8 @@ from modules.config.migrations.tree_moves import (
     put,
     put_back,
 )
+from modules.families.registry import FAMILIES
+from modules.sampling.registry import SAMPLERS
 from modules.system.problem import Problem, quote
 
 # OneTrainer's lists: each entry is converted on its own, and its unused keys are kept.
@@ -240,12 +242,26 @@ def samples_of(rest: Tree, result: Tree, notes: Notes) -> None:
 
 
 def samples_from(given: object, notes: Notes, family: str) -> tuple[list[Tree], list[Tree]]:
-    """Return our sample prompts for their list, and the unused keys of each; default sizes are the family's."""
+    """Return our sample prompts for their list, and the unused keys of each; default sizes are the family's.
+
+    OneTrainer samples flow models with Euler, whatever the sampler of the list.
+    """
+    spec = FAMILIES.get(family)
+    ignored: set[str] = set()
 
     def convert(item: Tree, notes: Notes, where: str) -> Tree:
-        return _sample(item, notes, where, _SIDES_PX.get(family, _SIDE_PX))
+        sample = _sample(item, notes, where, _SIDES_PX.get(family, _SIDE_PX))
+        sampler = SAMPLERS[sample["sampler"]]
+        if spec is not None and spec.process.flow is not None and not sampler.supports(spec.process.predictions):
+            ignored.add(sampler.label)
+            sample["sampler"] = "euler"
+        return sample
 
-    return convert_list(given, "samples", "sampling.prompts", convert, notes)
+    converted = convert_list(given, "samples", "sampling.prompts", convert, notes)
+    if ignored and spec is not None:
+        message = f"OneTrainer samples {spec.label} with Euler, not with {' or '.join(sorted(ignored))}; so does this."
+        notes.append(Problem("sampling.prompts", message, "info"))
+    return converted
 
 
 def _sample(given: Tree, notes: Notes, where: str, side_px: int) -> Tree:
