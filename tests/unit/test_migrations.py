@@ -430,7 +430,7 @@ def test_conditioning_images_had_an_effect_on_inpainting_models_only() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("layer_filter_preset", "blocks"), ("output_model_format", "COMFY_LORA"), ("train_dtype", "FLOAT_8"),
+        ("layer_filter_preset", "blocks"), ("output_model_format", "ORIGINAL_LORA"), ("train_dtype", "FLOAT_8"),
         ("loss_weight_fn", "P3"), ("peft_type", "LORA_2"), ("align_prop_loss", "BEAUTY"),
         ("sample_skip_first", "some"), ("additional_embeddings", 5), ("attention_mechanism", "TELEPATHY"),
     ],
@@ -590,6 +590,18 @@ def test_different_settings_of_the_second_text_encoder_are_kept() -> None:
     assert (result.config.model.family.clip_skip, result.config.model.family.clip_skip_2) == (0, 2)
     assert (result.config.data.caption_dropout, result.config.data.caption_dropout_2) == (0.1, 0.5)
     assert warnings_of(result) == []
+
+
+@pytest.mark.parametrize(
+    ("model_type", "given", "expected"),
+    [("STABLE_DIFFUSION_15", "LEGACY_LORA", "kohya"), ("Z_IMAGE", "LEGACY_LORA", "auto"), ("Z_IMAGE", None, "auto"),
+     ("Z_IMAGE", "COMFY_LORA", "comfyui"), ("Z_IMAGE", "KOHYA_LORA", "kohya"), ("Z_IMAGE", "ORIGINAL_LORA", "comfyui")],
+)  # fmt: skip
+def test_a_lora_has_a_format_that_other_programs_load(model_type: str, given: str | None, expected: str) -> None:
+    """Those of families that kohya's programs lack had kohya's names, which no program loads completely."""
+    stated = {"output_model_format": given} if given else {}
+    result = loaded(training_method="LORA", model_type=model_type, concepts=[{"path": "x"}], **stated)
+    assert result.config.output.format == expected
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def _read_commands(desk: Desk, leave: Callable[[], object]) -> None:
         command = commands.from_line(line)
         if command is not None:
             desk.put(command)
-    with suppress(OSError):  # nobody reads it any more
+    with suppress(OSError):  # a closed terminal
         print("Standard input has ended, and with it this command.", file=sys.stderr, flush=True)
     leave()
 

@@ -75,7 +75,9 @@ _LORA_FORMATS = {
     "LEGACY_LORA": "kohya",
     "SAFETENSORS": "kohya",
     "DIFFUSERS_LORA": "diffusers",
+    "COMFY_LORA": "comfyui",
 }
+_USUAL_LORA = ("LEGACY_LORA", "SAFETENSORS", None)  # what files had before formats could be chosen
 # Current names, and old ones with the same meaning.
 _MODEL_FORMATS = {
     "DIFFUSERS": "diffusers",
@@ -90,7 +92,6 @@ _NEAREST = {
     "INTERNAL": "diffusers",
     "ORIGINAL_TRANSFORMER": "single_file",
     "ORIGINAL_LORA": "kohya",
-    "COMFY_LORA": "kohya",
 }
 _PLAIN = {
     "base_model_name": "model.base_model",
@@ -217,12 +218,18 @@ def _second_clip_skip(rest: Tree, result: Tree) -> None:
 def _format(rest: Tree, result: Tree, notes: Notes) -> None:
     """Convert the output format; one that is not written here becomes the closest one, with a note."""
     method, given = rest.get("training_method"), rest.get("output_model_format")
+    usual = FAMILIES[family_of(result)].adapter_form
     if method == "EMBEDDING":
         if given == "SAFETENSORS":
             del rest["output_model_format"]
         return
+    if method == "LORA" and given in _USUAL_LORA and usual != "kohya":
+        rest.pop("output_model_format", None)
+        put(result, "output.format", "auto")
+        return
     path, names = ("output.format", _LORA_FORMATS) if method == "LORA" else ("output.model_format", _MODEL_FORMATS)
     nearest = _NEAREST.get(given, "") if isinstance(given, str) else ""
+    nearest = usual if given == "ORIGINAL_LORA" else nearest
     if nearest in names.values():
         put(result, path, nearest)
         del rest["output_model_format"]
