@@ -76,14 +76,16 @@ class LockTaken(Exception):  # noqa: N818 - the state of a file; callers turn it
 class FileLock:
     """A lock held from its creation until `release`."""
 
-    def __init__(self, path: Path) -> None:
-        """Lock the file. Raises LockTaken if it is locked, OSError if it cannot be written."""
+    def __init__(self, path: Path, holder: Holder | None = None) -> None:
+        """Lock the file for this process, which is the `holder`; it is found out if it is not given, by reading files.
+
+        Raises LockTaken if the file is locked, OSError if it cannot be written.
+        """
         self._path = path
         self._file = _open_and_lock(path)
         try:
-            holder = Holder.of(os.getpid())
             self._file.truncate(0)
-            self._file.write(json.dumps(asdict(holder)).encode())
+            self._file.write(json.dumps(asdict(holder or Holder.of(os.getpid()))).encode())
         except BaseException as error:
             self.release()
             if isinstance(error, OSError) and error.filename is None:

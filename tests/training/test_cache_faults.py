@@ -88,6 +88,7 @@ from modules.config.codec import load_file
 from benchmarks.loop_speed import run_setup
 from trainer.commands import CommandDesk
 from trainer.data.encoders import Encoders
+from trainer.events import CacheFilled
 from trainer.launch import RunRequest
 from trainer.run.execute import execute_guarded
 from trainer.run.training_run import prepare
@@ -99,6 +100,8 @@ for _ in range(2):
         children.append(pid)
         continue
     execute_guarded(RunRequest(config, kind="cache", in_window=False), emit=events.append, desk=CommandDesk())
+    encoded = sum(event.num_entries - event.num_found for event in events if isinstance(event, CacheFilled))
+    Path(f"{sys.argv[1]}.{os.getpid()}").write_text(str(encoded))
     os._exit(0 if getattr(events[-1], "outcome", "") == "cached" else 1)
 print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
 """
@@ -146,6 +149,9 @@ def test_two_runs_fill_one_cache_at_once(config: Config, tmp_path: Path) -> None
     file = tmp_path / "config.json"
     export_file(config, file)
     assert script(TWO_RUNS, file).strip() == "[0, 0]"
+    encoded = [int(count.read_text()) for count in tmp_path.glob("config.json.*")]
+    assert len(encoded) == 2
+    assert sum(encoded) == NUM_IMAGES + NUM_IMAGES + 1, "each entry by one of them"
     assert [assert_readable(store) for store in stores(config)] == [NUM_IMAGES, NUM_IMAGES + 1]
     assert not cached(config).of(CacheProgress), "nothing is left to do"
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from modules.data.cache.build import EncodingJob, EntryResult, build_captions, build_images, missing_images
+from modules.data.cache.claims import brief_pause
 from modules.data.cache.digests import DigestIndex
 from modules.data.cache.key import caption_key, caption_keys
 from modules.data.cache.masks import MaskFile, build_masks
@@ -87,6 +88,14 @@ class Stores:
         )
 
 
+@dataclass
+class Built:
+    """What a build has done: the entries that need a warning, and how many it has encoded."""
+
+    notable: list[EntryResult] = field(default_factory=list)
+    num_encoded: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Caches:
     """The latent cache and the text cache of a run, and how to fill them. `used` has the keys that the run uses.
@@ -117,7 +126,7 @@ class Caches:
         lacking = [side.find_missing(store, taken) for side in sides]
         del taken
         lacking = self.ranks.from_main(lacking) if self._is_shared else lacking
-        built, num_built = list[EntryResult](), 0
+        built = Built()
         if any(side.numbers for side in lacking):
             rank = self.ranks.rank if self._is_shared else ONLY_RANK
             shares = [todo.share(rank.index, rank.world_size) for todo in lacking]
@@ -125,48 +134,37 @@ class Caches:
             built = self._drive(
                 self._encode_images(missing, "images", threads=threads), "images", lambda: missing.total
             )
-            num_built = self._merge(missing, sides) if self._is_shared else missing.num_found
-        self._report(built)
-        broken = {b.key for b in built if b.problem}
+            if self._is_shared:
+                self._merge(missing, sides)
+        self._report(built.notable)
+        broken = {b.key for b in built.notable if b.problem}
         keys_NK = np.concatenate([side.keys.all_set for side in sides])
-        self._report_entries("images", keys_NK, num_built, store, num_broken=len(broken))
+        self._report_entries("images", keys_NK, built.num_encoded, store, num_broken=len(broken))
         return frozenset().union(*(side.keys.examples_with(broken) for side in sides))
 
-    def _merge(self, missing: MissingImages, sides: Sequence[ImageKeys]) -> int:
-        """Set the keys of the images that other processes have read; return how many entries all have built."""
-        gathered = self.ranks.gather((missing.digests, missing.num_found))
-        for rank, (digests, _) in enumerate(gathered):
+    def _merge(self, missing: MissingImages, sides: Sequence[ImageKeys]) -> None:
+        """Set the keys of the images that other processes have read."""
+        for rank, digests in enumerate(self.ranks.gather(missing.digests)):
             if rank != self.ranks.rank.index:
                 for side, of_side in zip(sides, digests, strict=True):
                     side.set_read(of_side)
-        return sum(num_found for _, num_found in gathered)
 
     def build_input(self, record: ModelInput, jobs: Collection[EncodingJob], *, threads: int) -> None:
         """Encode the missing images of an input of the model. Raises DarkroomError for one that cannot be used."""
         label = record.label.lower()
-        self._encode(jobs, f"{label}s", threads=threads, needed_label=label)
-
-    def _encode(
-        self, jobs: Collection[EncodingJob], what: str, *, threads: int, needed_label: str = ""
-    ) -> list[EntryResult]:
-        """Encode the images that have no entry, and report it.
-
-        With `needed_label`, which names one of them, a broken image ends the run.
-        """
-        store = self.stores.latents
+        what, store = f"{label}s", self.stores.latents
         by_key = {job.key: job for job in jobs}
         todo, share = self._share_of([job.key for job in missing_images(jobs, store)])
-        built: list[EntryResult] = []
+        built = Built()
         if todo:
             build = self._encode_images((by_key[key] for key in share), what, threads=threads)
             built = self._drive(build, what, lambda: len(share))
-        if needed_label and (problem := next((b.problem for b in built if b.problem), "")):
+        if problem := next((b.problem for b in built.notable if b.problem), ""):
             raise DarkroomError(
-                f"The {needed_label} {problem}.", advice="Repair the file, or remove it together with its image."
+                f"The {label} {problem}.", advice="Repair the file, or remove it together with its image."
             )
-        self._report(built)
-        self._report_entries(what, numbers_of(job.key for job in jobs), len(todo), store)
-        return built
+        self._report(built.notable)
+        self._report_entries(what, numbers_of(job.key for job in jobs), built.num_encoded, store)
 
     def _encode_images(
         self, jobs: Iterable[EncodingJob], what: str, *, threads: int
@@ -184,6 +182,7 @@ class Caches:
                     batch_size=self.encoders.batch_size,
                     encode_in_float32=self.encoders.latents_in_float32,
                     stage=self.encoders.pin_for_gpu,
+                    pause=self._waiting_for_others(what),
                 )
 
     def build_masks(self, files: Mapping[str, MaskFile], *, threads: int) -> None:
@@ -195,7 +194,7 @@ class Caches:
             return
         self.emit(PhaseChanged("caching", "reading masks"))
         build = build_masks([(key, files[key]) for key in share], store, threads=threads)
-        broken = self._drive(build, "masks", lambda: len(share))
+        broken = self._drive(build, "masks", lambda: len(share)).notable
         if broken:
             raise DarkroomError(
                 f"The mask {broken[0].problem}.", advice="Repair the file, or remove it together with its image."
@@ -207,14 +206,21 @@ class Caches:
         keys = b"".join(caption_keys(ordered, encoder=self.identities.captions))
         keys_NK = np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
         todo, share = self._share_of(np.flatnonzero(store.sizes(keys_NK) == 0).tolist())
+        built = Built()
         if todo:
             self.emit(PhaseChanged("caching", "encoding captions"))
             with self.placement.phase(phases.CACHE_CAPTIONS):
                 missing = {keys_NK[row].tobytes().hex(): ordered[row] for row in share}
-                at_once = self.encoders.captions_at_once
-                build = build_captions(missing, store, self._tensors_of_captions, batch_size=at_once, threads=threads)
-                self._drive(build, "captions", lambda: len(share))
-        self._report_entries("captions", keys_NK, len(todo), store)
+                build = build_captions(
+                    missing,
+                    store,
+                    self._tensors_of_captions,
+                    batch_size=self.encoders.captions_at_once,
+                    threads=threads,
+                    pause=self._waiting_for_others("captions"),
+                )
+                built = self._drive(build, "captions", lambda: len(share))
+        self._report_entries("captions", keys_NK, built.num_encoded, store)
 
     def caption_key(self, caption: ReadCaption) -> str:
         """Return the key of a caption's entry."""
@@ -258,44 +264,58 @@ class Caches:
         missing, rank = self.ranks.from_main(missing), self.ranks.rank
         return missing, missing[rank.index :: rank.world_size]
 
-    def _drive(
-        self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]
-    ) -> list[EntryResult]:
-        """Run the build of a share and wait for the other processes; returns the entries that need a warning, of all.
+    def _drive(self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]) -> Built:
+        """Run the build of a share, wait for the other processes, and return what all have built.
 
         `total` returns the number of entries of the share, as far as it is known.
         Raises StopRequested once the run is to stop; of several processes in all of them.
         """
         if not self._is_shared:
             return self._run_build(build, what, total)
-        notable, is_stopped = list[EntryResult](), False
+        built, is_stopped = Built(), False
         try:
-            notable = self._run_build(build, what, total)
+            built = self._run_build(build, what, total)
         except StopRequested:
             is_stopped = True
             self.ranks.announce_stop()
-        gathered = self.ranks.gather((notable, is_stopped))
+        gathered = self.ranks.gather((built, is_stopped))
         if any(stopped for _, stopped in gathered):
             raise StopAgreed
-        return [entry for entries, _ in gathered for entry in entries]
+        notable = [entry for of_rank, _ in gathered for entry in of_rank.notable]
+        return Built(notable, sum(of_rank.num_encoded for of_rank, _ in gathered))
 
-    def _run_build(
-        self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]
-    ) -> list[EntryResult]:
-        """Run a build to completion and report its progress; returns the entries that need a warning."""
-        notable: list[EntryResult] = []
+    def _run_build(self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]) -> Built:
+        """Run a build to completion and report its progress."""
+        built = Built()
         start = time.monotonic()
         with closing(build):  # a stop waits for entries that are being written
             for done, entry in enumerate(build, start=1):
                 if entry.problem or entry.in_float32:
-                    notable.append(entry)
+                    built.notable.append(entry)
+                built.num_encoded += not entry.is_found
                 num_left = max(0, total() - done)
                 seconds_left = (time.monotonic() - start) / done * num_left
                 self.emit(CacheProgress(what, done, done + num_left, seconds_left))
-                self.desk.check()
-                if self.ranks.is_stop_announced():
-                    raise StopRequested
-        return notable
+                self._check()
+        return built
+
+    def _check(self) -> None:
+        self.desk.check()
+        if self.ranks.is_stop_announced():
+            raise StopRequested
+
+    def _waiting_for_others(self, what: str) -> Callable[[], None]:
+        """Return what a build calls while other runs encode the last entries: it says so once."""
+        said = list[str]()
+
+        def pause() -> None:
+            if not said:
+                said.append(f"waiting for another run that encodes the last {what}")
+                self.emit(PhaseChanged("caching", said[0]))
+            self._check()
+            brief_pause()
+
+        return pause
 
     def _report(self, built: list[EntryResult]) -> None:
         problems = [b.problem for b in built if b.problem]

@@ -176,7 +176,6 @@ class MissingImages:
     store: EntryStore
     threads: int
     total: int = field(init=False)
-    num_found: int = 0
     digests: list[dict[int, str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -193,5 +192,4 @@ class MissingImages:
                 missing = [job for key, job in jobs.items() if not self.store.has(key)]
                 taken.update(job.key for job in missing)
                 self.total += len(missing) - expected[number]
-                self.num_found += len(missing)
                 yield from missing

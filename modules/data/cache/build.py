@@ -1,6 +1,6 @@
 """Building the caches: generators that encode images and captions, so that the caller can stop at any batch.
 
-Existing entries are not rebuilt; an interrupted build resumes where it stopped.
+Existing entries are not rebuilt; an interrupted build resumes where it stopped. Of several runs one builds each entry.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 
 from modules.data.buckets import Size
+from modules.data.cache.claims import Claims, JobType, brief_pause
 from modules.data.cache.digests import DigestedFile
 from modules.data.cache.store import EntryStore
 from modules.data.captions.seen import ReadCaption
@@ -73,13 +74,15 @@ class EncodingJob:
 class EntryResult:
     """The result of one entry. `problem` explains why it could not be built; then there is no entry.
 
-    `in_float32` is set if the latents were not finite in the VAE's dtype, and the image was encoded in float32.
+    `in_float32` is set if the latents were not finite in the VAE's dtype, and the image was encoded in float32;
+    `is_found` if another run has stored the entry meanwhile.
     """
 
     key: str
     path: Path | None = None
     problem: str = ""
     in_float32: bool = False
+    is_found: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ def build_images(
     batch_size: int = 1,
     encode_in_float32: EncodeImages | None = None,
     stage: Callable[[torch.Tensor], torch.Tensor] = lambda images_B3PP: images_B3PP,
+    pause: Callable[[], None] = brief_pause,
 ) -> Generator[EntryResult, None, None]:
     """Encode images and store their latents, yielding after each entry, in batches of one bucket.
 
@@ -136,27 +140,40 @@ def build_images(
     thread. Entries are written on a third: when the build is closed, the batch after the one that was yielded may be
     stored already. Images whose latents are not finite are encoded again by `encode_in_float32`. An image that cannot
     be decoded, or still has no finite latents, is reported.
+    `pause` is called while the last entries are being built by other runs, and may raise to stop.
     """
     with (
+        Claims[EncodingJob](store, pause) as claims,
         ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as decoders,
         ThreadPoolExecutor(1, thread_name_prefix="darkroom-stage") as stager,
         ThreadPoolExecutor(1, thread_name_prefix="darkroom-cache") as writer,
     ):
-        writing: Future[list[EntryResult]] | None = None
 
         def submit(batch: tuple[EncodingJob, ...]) -> Future[_ImageBatch]:
             return stager.submit(_stage, batch, [decoders.submit(job.load_tensor) for job in batch], stage)
 
-        try:
-            for staged in _ahead(batches_by_bucket(jobs, batch_size), submit, max(2 * threads, batch_size)):
+        def build(some: Iterable[EncodingJob]) -> Iterator[EntryResult]:
+            writing: Future[list[EntryResult]] | None = None
+            batches = claims.of(batches_by_bucket(some, batch_size))
+            for staged in _ahead(batches, submit, max(2 * threads, batch_size)):
                 encoded = _encode(staged.result(), encode, encode_in_float32)
-                former, writing = writing, writer.submit(_write_batch, encoded, store)
+                former, writing = writing, writer.submit(_write_batch, encoded, store, claims)
                 if former is not None:
                     yield from former.result()
+                yield from _found_by(claims)
             if writing is not None:
                 yield from writing.result()
+            yield from _found_by(claims)
+
+        try:
+            for some in claims.rounds(jobs):
+                yield from build(some)
         finally:
             decoders.shutdown(wait=False, cancel_futures=True)
+
+
+def _found_by(claims: Claims[JobType]) -> Iterator[EntryResult]:
+    return (EntryResult(key, is_found=True) for key in claims.take_found())
 
 
 def _stage(
@@ -202,13 +219,22 @@ def _encode(batch: _ImageBatch, encode: EncodeImages, encode_in_float32: EncodeI
     return done
 
 
-def _write_batch(batch: Sequence[_EncodedImage], store: EntryStore) -> list[EntryResult]:
+def _write_batch(batch: Sequence[_EncodedImage], store: EntryStore, claims: Claims[EncodingJob]) -> list[EntryResult]:
     built = []
     for entry in batch:
         if entry.latents_CHW is not None:
             store.write(entry.job.key, {"latents": entry.latents_CHW})
+        claims.release([entry.job.key])
         built.append(EntryResult(entry.job.key, entry.job.image.path, entry.problem, entry.in_float32))
     return built
+
+
+@dataclass(frozen=True, slots=True)
+class _CaptionJob:
+    """A caption to encode, the images that are read with it being loaded, and the key of its entry."""
+
+    key: str
+    caption: ReadCaption
 
 
 def build_captions(
@@ -218,31 +244,44 @@ def build_captions(
     *,
     batch_size: int = 1,
     threads: int = 1,
+    pause: Callable[[], None] = brief_pause,
 ) -> Generator[EntryResult, None, None]:
     """Encode captions (by key) that have no entry yet, yielding after each once its batch is stored.
 
-    `threads` load the images that are read with captions ahead.
+    `threads` load the images that are read with captions ahead. `pause` is as in `build_images`.
     """
-    with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as decoders:
+    with (
+        Claims[_CaptionJob](store, pause) as claims,
+        ThreadPoolExecutor(threads, thread_name_prefix="darkroom-decode") as decoders,
+    ):
 
-        def loading(key: str) -> tuple[str, ReadCaption]:
+        def loading(key: str) -> _CaptionJob:
             caption = captions[key]
             if isinstance(caption, str):
-                return key, caption
+                return _CaptionJob(key, caption)
             images = tuple(_LoadingImage(image, decoders.submit(image.load_tensor)) for image in caption.images)
-            return key, replace(caption, images=images)
+            return _CaptionJob(key, replace(caption, images=images))
 
         missing = (loading(key) for key in captions if not store.has(key))
-        waiting = deque(islice(missing, threads))
         try:
-            while waiting:
-                waiting.extend(islice(missing, batch_size))
-                keys, batch = zip(*(waiting.popleft() for _ in range(min(batch_size, len(waiting)))), strict=True)
-                for key, tensors in zip(keys, encode(batch), strict=True):
-                    store.write(key, tensors)
-                yield from map(EntryResult, keys)
+            for jobs in claims.rounds(missing):
+                for batch in claims.of(_batches_ahead(iter(jobs), batch_size, num_ahead=threads)):
+                    for job, tensors in zip(batch, encode([job.caption for job in batch]), strict=True):
+                        store.write(job.key, tensors)
+                        claims.release([job.key])
+                    yield from (EntryResult(job.key) for job in batch)
+                    yield from _found_by(claims)
+                yield from _found_by(claims)
         finally:
             decoders.shutdown(wait=False, cancel_futures=True)
+
+
+def _batches_ahead(jobs: Iterator[_CaptionJob], batch_size: int, *, num_ahead: int) -> Iterator[list[_CaptionJob]]:
+    """Yield jobs in batches; some are taken ahead of them."""
+    waiting = deque(islice(jobs, num_ahead))
+    while waiting:
+        waiting.extend(islice(jobs, batch_size))
+        yield [waiting.popleft() for _ in range(min(batch_size, len(waiting)))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -56,6 +57,10 @@ class RememberingStore:
         self._forget(key)
         self._store.remove(key)
 
+    def lock_file(self, key: str) -> Path | None:
+        """Return the file by which a run claims an entry that it builds."""
+        return self._store.lock_file(key)
+
     def _forget(self, key: str) -> None:
         self._num_bytes -= _num_bytes(self._entries.pop(key, {}))
 
@@ -94,6 +99,9 @@ class MemoryStore:
     def remove(self, key: str) -> None:
         """Remove an entry, if it is there."""
         self._entries.pop(key, None)
+
+    def lock_file(self, key: str) -> None:
+        """Return None: no other run builds entries here."""
 
 
 def _num_bytes(tensors: Mapping[str, torch.Tensor]) -> int:

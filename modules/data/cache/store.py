@@ -78,6 +78,10 @@ class EntryStore(Protocol):
         """Remove an entry, if it is there."""
         ...
 
+    def lock_file(self, key: str) -> Path | None:
+        """Return the file by which a run claims an entry that it builds; None if no other run can build it."""
+        ...
+
 
 class CacheStore:
     """Entries under one folder: `<folder>/<first two digits>/<key>.safetensors`, or in `<folder>/shards`.
@@ -217,6 +221,10 @@ class CacheStore:
         """
         self._shards.forget(key)
         self.path(key).unlink(missing_ok=True)
+
+    def lock_file(self, key: str) -> Path:
+        """Return the file by which a run claims an entry that it builds."""
+        return self.folder / key[:2] / f".{key}.lock"
 
     def entries(self) -> Iterator[StoredEntry]:
         """Yield every entry of the folder, and what killed runs left in it, by name; then those in shards."""
