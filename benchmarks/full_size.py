@@ -12,10 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import median
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,15 +31,9 @@ from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.run_plan import RUNTIME_BYTES
-from modules.families.parts.folder_model import write_folder
-from modules.families.parts.single_file.checkpoint import empty_part
-from modules.families.parts.single_file.models import shipped_configs
-from modules.families.parts.single_file.write import CheckpointTraits
-from modules.families.registry import FAMILIES, published_model
-from modules.formats.lazy_tensors import LazyTensor
+from modules.families.registry import FAMILIES
 from modules.settings.shared_types import side_of
-from modules.system.devices import CPU, Device, move
-from modules.system.factories import load_factory
+from modules.system.devices import Device
 from trainer.callbacks.profiling import device_time
 from trainer.preflight.run_budget import memory_estimate
 from trainer.run.finish import PreparedRun
@@ -51,7 +43,6 @@ from trainer.step.precision import process_settings, timed_kernels
 
 _WARMUP_EPOCHS, _MOST_EPOCHS = 2, 10
 _PROFILED_STEPS = 2
-_SPREAD = 0.02  # of random weights: small enough that nothing overflows in 16 bits
 _RANK = 16
 CASES: Mapping[str, dict[str, Any]] = {
     f"LoRA rank {_RANK}, batch 1": {"trains": "adapter", "batch_size": 1},
@@ -92,40 +83,6 @@ class FullSize:
     def share_of_matrix_speed(self) -> float:
         """The speed as a share of the speed of a large matrix product on this device."""
         return self.flops_per_second / self.matrix_flops_per_second
-
-
-def write_random_model(
-    folder: Path,
-    model: str,
-    *,
-    device: Device = CPU,
-    tokenizers_from: Path | None = None,
-    changes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-) -> Path:
-    """Write a published model's shapes as a diffusers folder of random bfloat16 weights, one tensor at a time.
-
-    They are drawn on a device. `tokenizers_from` is a model with the tokenizers of families that have no CLIP.
-    `changes` has, by part, the values of its config that differ from the published ones.
-    """
-    configs = {name: {**config, **changes.get(name, {})} for name, config in shipped_configs(model).items()}
-    classes = {p.name: load_factory(p.model_class) for p in FAMILIES[published_model(model).family].parts}
-    parts = {name: empty_part(classes[name], configs[name]) for name in configs if name in classes}
-    states = {
-        name: {
-            key: LazyTensor(tuple(t.shape), torch.bfloat16, partial(_random_weight, key, tuple(t.shape), device))
-            for key, t in part.state_dict().items()
-        }
-        for name, part in parts.items()
-    }
-    write_folder(
-        folder, states, configs, CheckpointTraits(model, _prediction_of(model)), dtype=torch.bfloat16,
-        tokenizers_from=tokenizers_from,
-    )  # fmt: skip
-    return folder
-
-
-def _prediction_of(model: str) -> str:
-    return "epsilon" if FAMILIES[published_model(model).family].process.flow is None else "flow"
 
 
 def full_size_config(
@@ -260,9 +217,3 @@ def _of_profile(run: PreparedRun) -> dict[str, Any]:
         "idle_share": of_device.waited_seconds / of_device.seconds if of_device.seconds else 0.0,
         "copies": copies_of(events),
     }
-
-
-def _random_weight(name: str, shape: tuple[int, ...], device: Device) -> torch.Tensor:
-    if len(shape) < 2:  # a norm's weights are about one, biases about zero
-        return torch.full(shape, float(name.endswith("weight")), dtype=torch.bfloat16)
-    return move(torch.randn(shape, dtype=torch.bfloat16, device=device.torch) * _SPREAD, CPU)

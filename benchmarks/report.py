@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.cache_speed import cache_against_bare
 from benchmarks.demo_runs import demo_preset, demo_run
-from benchmarks.full_size import FullSize, measure_cases, write_random_model
+from benchmarks.full_size import FullSize, measure_cases
 from benchmarks.gpu.full_size import step_words
 from benchmarks.host_waits import waits_per_step
 from benchmarks.loop_speed import as_sdxl, loop_against_bare, with_large_unet
@@ -26,6 +26,7 @@ from benchmarks.measure import Ratio
 from benchmarks.preference_cases import DEMOS
 from benchmarks.preference_command import reported_rows
 from benchmarks.quantized_bases import quantized_bases
+from benchmarks.random_models import Shapes, write_random_model
 from benchmarks.rows import Row
 from benchmarks.saving_memory import Saving, of_denoiser, ways_against_none, with_parts
 from benchmarks.several import two_against_one
@@ -209,7 +210,7 @@ def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     if device.is_cpu:
         model, side_px = write_toy_sdxl(folder / "small-sdxl", like=from_root(config.model.base_model)), 64
     else:
-        model, side_px = write_random_model(folder / "full-sdxl", "sdxl"), 1024
+        model, side_px = write_random_model(folder / "full-sdxl", Shapes("sdxl")), 1024
     name = "small SDXL" if device.is_cpu else "SDXL"
     for result in measure_cases(config, model, folder, device, side_px=side_px, seconds=20.0, num_threads=num_threads):
         yield _full_size_row(f"{name} at {side_px} px, {result.case}", result)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.gpu.results import CaseResult, Report, StageResult
-from benchmarks.gpu.stage import NOT_RUN
 
 FILE, CHART = "report.md", "report.png"
 MACHINE = "machine"
@@ -38,11 +37,6 @@ def _failures(report: Report) -> Iterator[str]:
     checks = sum(len(case.checks) for stage in report.in_order for case in stage.cases.values())
     yield f"**{checks - len(failed)} checks passed, {len(failed)} failed.**"
     yield ""
-    not_run = [
-        (c.name, r.value) for s in report.in_order for c in s.cases.values() for r in c.rows if r.name == NOT_RUN
-    ]
-    if not_run:
-        yield from _table(("case", f"{NOT_RUN} ({len(not_run)})"), not_run)
     if unfinished:
         yield "The same command continues with what is left:"
         yield ""

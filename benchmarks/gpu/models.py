@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,27 +13,31 @@ from typing import Any
 import torch
 
 from benchmarks.demo_runs import demo_run
-from benchmarks.full_size import draw_noise, full_size_config, write_random_model
+from benchmarks.full_size import draw_noise, full_size_config
 from benchmarks.gpu.stage import Request
+from benchmarks.random_models import Shapes, write_random_model
 from benchmarks.t5_tokenizer import write_t5_tokenizer
 from benchmarks.toy_sdxl import write_toy_sdxl
 from modules.config.schema import Config
-from modules.families.parts.single_file.checkpoint import empty_part
-from modules.families.parts.single_file.models import shipped_configs
-from modules.families.registry import FAMILIES, published_model
+from modules.families.registry import published_model
 from modules.families.spec import FamilySpec
 from modules.system.atomic import remove_folder
 from modules.system.devices import Device, resolve_device
 from modules.system.errors import DarkroomError
-from modules.system.factories import load_factory
 from modules.system.paths import PROGRAM_ROOT
 from trainer.preflight.tokenizer import read_tokenizer
 
 _DEMO, _FLOW_DEMO = PROGRAM_ROOT / "demo/model", PROGRAM_ROOT / "demo/flow/model"
 _SMALL_PX, _FULL_PX = 64, 1024
+_NUM_TOKENS = 445  # of the flow demo's tokenizer
+IMAGE_TOKENS = {
+    token: _NUM_TOKENS + place for place, token in enumerate(("<|vision_start|>", "<|image_pad|>", "<|vision_end|>"))
+}
+"""The tokens of an image in a prompt, with the ids that they have behind the others."""
 _NUM_IMAGES, _NUM_TINY_IMAGES = 8, 4
 _WORD = "noise"
-_BYTES = 2  # of a weight
+WITH_HOLES = "-with-holes"
+"""The end of the names of folders whose files have holes in place of most weights."""
 
 
 class NoRoomError(DarkroomError):
@@ -120,52 +125,61 @@ def _caption(config: Config) -> str:
 def model_of(request: Request, subject: Subject) -> Path:
     """Return the folder of a subject's model, which is written if it is missing."""
     if not subject.is_tiny:
-        return random_model(request, subject.model)
+        return random_model(request, Shapes(subject.model))
     if subject.model != "sdxl":
         return _FLOW_DEMO
     folder = request.folder / "models" / "small-sdxl"
     return folder if folder.is_dir() else write_toy_sdxl(folder, like=_DEMO)
 
 
-def random_model(
-    request: Request,
-    model: str,
-    *,
-    name: str = "",
-    changes: Mapping[str, Mapping[str, Any]] | None = None,
-    copies: int = 1,
-) -> Path:
+def random_model(request: Request, shapes: Shapes, *, name: str = "", copies: int = 1) -> Path:
     """Return the folder of a published model's shapes with random weights, which is written if it is missing.
 
-    A model with `changes` of its parts' configs has a folder of its own, called `name`. Other models are removed if the
-    disk has no room for `copies` of it: the result of a fine-tune is a second one. Raises NoRoomError if that does not
-    make enough room.
+    A model of other shapes than the published ones has a folder of its own, called `name`. Other models are removed if
+    the disk has no room for `copies` of it: the result of a fine-tune is a second one. If that does not make enough
+    room, the files have holes (`write_random_model`), which the folder's name shows (`has_holes`). Raises NoRoomError
+    if there is not enough for those either.
     """
-    folder = request.folder / "models" / (name or model)
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _make_room(folder.parent, model, copies)
-        tokenizers = _tokenizers(request.folder / "tokenizers" / model, FAMILIES[published_model(model).family])
-        write_random_model(folder, model, device=device_of(request), tokenizers_from=tokenizers, changes=changes or {})
-    return folder
+    whole = request.folder / "models" / (name or shapes.model)
+    with_holes = whole.with_name(f"{whole.name}{WITH_HOLES}")
+    if known := next((folder for folder in (whole, with_holes) if folder.is_dir()), None):
+        return known
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    has_holes = not _has_room(whole.parent, shapes, copies)
+    tokenizers = _tokenizers(request.folder / "tokenizers" / whole.name, shapes.spec)
+    return write_random_model(
+        with_holes if has_holes else whole,
+        shapes,
+        device=device_of(request),
+        tokenizers_from=tokenizers,
+        has_holes=has_holes,
+    )
 
 
-def _make_room(models: Path, model: str, copies: int) -> None:
-    configs, parts = shipped_configs(model), FAMILIES[published_model(model).family].parts
-    empty = (empty_part(load_factory(p.model_class), configs[p.name]) for p in parts if p.name in configs)
-    needed = copies * sum(_BYTES * weight.numel() for part in empty for weight in part.state_dict().values())
+def has_holes(folder: Path) -> bool:
+    """Return whether a folder of `random_model` has zeros in place of most weights."""
+    return folder.name.endswith(WITH_HOLES)
+
+
+def _has_room(models: Path, shapes: Shapes, copies: int) -> bool:
+    """Make room for a model, and return whether there is enough; if not, there is for one with holes."""
+    num_bytes = shapes.num_bytes(has_holes=False)
     for other in sorted(models.iterdir()):
-        if shutil.disk_usage(models).free >= needed:
+        if shutil.disk_usage(models).free >= copies * num_bytes:
             break
         remove_folder(other)  # the next case that needs it writes it again
-    if (free := shutil.disk_usage(models).free) < needed:
-        raise NoRoomError(f"The weights of {model} need {needed / 1e9:.0f} GB of disk, {free / 1e9:.0f} GB are free.")
+    free, least = shutil.disk_usage(models).free, shapes.num_bytes(has_holes=True) + (copies - 1) * num_bytes
+    if free < least:
+        raise NoRoomError(
+            f"The weights of {shapes.model} need {least / 1e9:.0f} GB of disk, {free / 1e9:.0f} GB are free."
+        )
+    return free >= copies * num_bytes
 
 
 def _tokenizers(folder: Path, spec: FamilySpec) -> Path:
     """Return a folder with tokenizers of letters for a family's text encoders: with random weights any ids will do.
 
-    CLIP's tokenizer comes with the program.
+    CLIP's tokenizer comes with the program; that of an encoder that sees images has their tokens, too.
     """
     for part in spec.parts:
         place = folder / part.tokenizer_folder
@@ -175,5 +189,14 @@ def _tokenizers(folder: Path, spec: FamilySpec) -> Path:
             write_t5_tokenizer(place)
         else:
             shutil.copytree(_FLOW_DEMO / "tokenizer", place)
+        if spec.seen_with_captions is not None:
+            _add_tokens(place / "tokenizer.json", IMAGE_TOKENS)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _add_tokens(file: Path, tokens: Mapping[str, int]) -> None:
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    like = tokenizer["added_tokens"][-1]
+    tokenizer["added_tokens"] += [{**like, "content": token, "id": number} for token, number in tokens.items()]
+    file.write_text(json.dumps(tokenizer), encoding="utf-8")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.full_size import draw_noise
-from benchmarks.gpu.models import device_of, model_of, offload_name, random_model, subjects
+from benchmarks.gpu.models import IMAGE_TOKENS, WITH_HOLES, device_of, model_of, offload_name, random_model, subjects
 from benchmarks.gpu.stage import Request
 from benchmarks.loop_speed import for_measuring
+from benchmarks.random_models import Shapes
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.config.usage import learns_from
@@ -27,13 +27,6 @@ _CAPTION = "an image of noise"
 _MASK_CHANNELS = 5  # inputs of an inpainting model's UNet besides the noisy latents
 
 Tree = dict[str, Any]
-
-
-def why_left_out(config: Config) -> str:
-    """Return why a preset is not run, as a sentence; empty if it is."""
-    if config.model.variant == "edit" and config.family.seen_with_captions is not None:
-        return "Its text encoder reads the references with a processor whose files are published with the model."
-    return ""
 
 
 def model_name(config: Config) -> str:
@@ -128,22 +121,35 @@ def _copy_images(images: Path) -> Path:
 
 def _folder_of(request: Request, plain: Config) -> Path:
     """Return the model of a preset. Other models are removed from the disk, except the ones that stages use."""
-    model, changes = model_name(plain), _config_changes(plain)
+    shapes = shapes_of(plain)
     if request.is_tiny:
-        return next(model_of(request, s) for s in subjects(request) if s.family == published_model(model).family)
-    name = f"{model}-{plain.model.variant}" if changes else model
+        return next(model_of(request, s) for s in subjects(request) if s.family == published_model(shapes.model).family)
+    name = folder_name(plain)
     models = request.folder / "models"
     for other in models.iterdir() if models.is_dir() else ():
-        if other.name not in {name, *(subject.model for subject in subjects(request))}:
+        if other.name.removesuffix(WITH_HOLES) not in {name, *(subject.model for subject in subjects(request))}:
             remove_folder(other)
     copies = 2 if plain.training.trains == "full" else 1  # the result of a fine-tune is a model, too
-    return random_model(request, model, name=name, changes=changes, copies=copies)
+    return random_model(request, shapes, name=name, copies=copies)
 
 
-def _config_changes(config: Config) -> Mapping[str, Mapping[str, Any]]:
-    """Return the values in which the configs of a variant's parts differ: an inpainting model has more inputs."""
-    if config.model.variant != "inpainting":
-        return {}
-    denoiser = config.family.denoiser.name
-    channels = shipped_configs(model_name(config))[denoiser]["in_channels"]
-    return {denoiser: {"in_channels": channels + _MASK_CHANNELS}}
+def folder_name(config: Config) -> str:
+    """Return the name of the folder of a preset's model: presets with the same shapes share it."""
+    return config.model.base_model.rpartition("/")[2] if shapes_of(config).changes else model_name(config)
+
+
+def shapes_of(config: Config) -> Shapes:
+    """Return the shapes of a preset's model. Those of a variant differ from the published base model's.
+
+    An inpainting model has more inputs; one whose text encoder sees references has the vision encoder, too.
+    """
+    model, denoiser = model_name(config), config.family.denoiser.name
+    if config.model.variant == "inpainting":
+        channels = shipped_configs(model)[denoiser]["in_channels"]
+        return Shapes(model, changes={denoiser: {"in_channels": channels + _MASK_CHANNELS}})
+    if config.family.seen_with_captions is None:
+        return Shapes(model)
+    start, pad, end = IMAGE_TOKENS.values()
+    tokens = {"image_token_id": pad, "vision_start_token_id": start, "vision_end_token_id": end}
+    own = files_of(config.model.family.name).configs_named(config.model.base_model)
+    return Shapes(model, config.model.variant, {denoiser: own[denoiser], "text_encoder": tokens})

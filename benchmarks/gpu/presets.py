@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,9 +14,9 @@ from unittest import mock
 import torch
 
 from benchmarks.gpu.full_size import ESTIMATE_SHARE
-from benchmarks.gpu.models import NoRoomError, device_of, memory_of, subjects
-from benchmarks.gpu.preset_runs import NUM_IMAGES, model_name, num_steps, run_config, why_left_out
-from benchmarks.gpu.stage import NOT_RUN, Case, Check, Finding, Request, at_most, within
+from benchmarks.gpu.models import NoRoomError, device_of, has_holes, memory_of, subjects
+from benchmarks.gpu.preset_runs import NUM_IMAGES, folder_name, num_steps, run_config
+from benchmarks.gpu.stage import Case, Check, Finding, Request, at_most, within
 from benchmarks.loop_speed import run_setup
 from benchmarks.rows import Row
 from modules.config.presets import Preset, list_presets
@@ -36,31 +36,20 @@ _GIB = 1 << 30
 
 
 def cases(request: Request) -> Sequence[Case]:
-    """Return a case for each built-in preset that names a card, one model after the other, and one for the others.
+    """Return a case for each built-in preset that names a card, one model after the other.
 
     Those that sample the images they learn from take longest, and come last.
     """
-    named = {p: p.load().config for p in list_presets() if p.is_built_in and p.card_gb and not p.is_demo}
-    chosen = {p: config for p, config in named.items() if not why_left_out(config)}
+    chosen = {p: p.load().config for p in list_presets() if p.is_built_in and p.card_gb and not p.is_demo}
     if request.is_tiny:
         chosen = _of_each_kind(request, chosen)
     families = list(FAMILIES)
 
     def place(preset: Preset) -> tuple[bool, int, str, float]:
         config = chosen[preset]
-        name = f"{model_name(config)}-{config.model.variant}"
-        return learns_from(config) == "prompts", families.index(preset.group), name, preset.card_gb
+        return learns_from(config) == "prompts", families.index(preset.group), folder_name(config), preset.card_gb
 
-    left_out = {p.name: why for p, config in named.items() if (why := why_left_out(config))}
-    return [
-        *(Case(f"preset: {p.name}", partial(_run, request, p, chosen[p])) for p in sorted(chosen, key=place)),
-        Case("presets that are not run", partial(_report_left_out, left_out)),
-    ]
-
-
-def _report_left_out(reasons: Mapping[str, str], _seconds: float) -> Iterator[Finding]:
-    for name, why in reasons.items():
-        yield Row(NOT_RUN, f"{name}: {why}")
+    return [Case(f"preset: {p.name}", partial(_run, request, p, chosen[p])) for p in sorted(chosen, key=place)]
 
 
 def _of_each_kind(request: Request, chosen: dict[Preset, Config]) -> dict[Preset, Config]:
@@ -81,8 +70,10 @@ def _run(request: Request, preset: Preset, plain: Config, _seconds: float) -> It
     try:
         config = run_config(request, plain, folder)
     except NoRoomError as reason:
-        yield Row(NOT_RUN, str(reason))
+        yield Check("is run", str(reason), "enough disk", False)
         return
+    if has_holes(Path(config.model.base_model)):
+        yield Row("weights", "drawn for the first block of each kind; the disk is too small for those of the others")
     side_px = side_of(config.data.resolution_px[0])
     card_bytes = preset.card_gb * _GIB - RUNTIME_BYTES  # what CUDA itself takes, the allocator does not count
     budget = known_budget(config, {Size(side_px, side_px): NUM_IMAGES})

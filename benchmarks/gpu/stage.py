@@ -9,8 +9,6 @@ from pathlib import Path
 from benchmarks.rows import Row
 
 FULL_MINUTES, SHORT_MINUTES = 45.0, 10.0
-NOT_RUN = "not run"
-"""The name of rows that say why something was not tried; the head of the report counts them."""
 
 
 @dataclass(frozen=True, slots=True)

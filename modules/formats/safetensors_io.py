@@ -74,10 +74,10 @@ def write_safetensors(
     digest = hashlib.sha256()
     with atomic_file(path) as temporary:
         with temporary.open("wb") as file:
-            header = _header(tensors, metadata, dtype)
+            header = header_of(tensors, metadata, dtype)
             file.write(header)
             done, total = 0, sum(_written_bytes(t, dtype) for t in tensors.values())
-            for name in _order(tensors, dtype):
+            for name in names_in_order(tensors, dtype):
                 for part in _parts_of(name, tensors[name], dtype, advice):
                     digest.update(part)
                     done += file.write(part)
@@ -93,7 +93,7 @@ def write_safetensors(
 def payload_sha256(tensors: Mapping[str, Writable], *, dtype: torch.dtype | None = None) -> str:
     """Return the SHA-256 of the tensors' bytes as `write_safetensors` would write them (ModelSpec's hash_sha256)."""
     digest = hashlib.sha256()
-    for name in _order(tensors, dtype):
+    for name in names_in_order(tensors, dtype):
         for part in _parts_of(name, tensors[name], dtype, TRAINED):
             digest.update(part)
     return digest.hexdigest()
@@ -108,12 +108,13 @@ def read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str
         raise DarkroomError(f"{path} is not a complete safetensors file: {plain_reason(error)}.") from error
 
 
-def _header(tensors: Mapping[str, Writable], metadata: Mapping[str, str], dtype: torch.dtype | None) -> bytes:
+def header_of(tensors: Mapping[str, Writable], metadata: Mapping[str, str], dtype: torch.dtype | None) -> bytes:
+    """Return the bytes of a file before its tensors, floating-point ones of which are stored in `dtype`, if given."""
     header: dict[str, object] = {}
     if metadata:
         header["__metadata__"] = dict(sorted(metadata.items()))
     offset = 0
-    for name in _order(tensors, dtype):
+    for name in names_in_order(tensors, dtype):
         tensor, size = tensors[name], _written_bytes(tensors[name], dtype)
         header[name] = {
             "dtype": CODES[_written_dtype(tensor, dtype)],
@@ -126,8 +127,8 @@ def _header(tensors: Mapping[str, Writable], metadata: Mapping[str, str], dtype:
     return len(text).to_bytes(8, "little") + text
 
 
-def _order(tensors: Mapping[str, Writable], dtype: torch.dtype | None) -> Iterator[str]:
-    """Yield the names, wider dtypes first, so that every tensor is aligned to its item size."""
+def names_in_order(tensors: Mapping[str, Writable], dtype: torch.dtype | None) -> Iterator[str]:
+    """Yield the names as a file has them: wider dtypes first, so that every tensor is aligned to its item size."""
     yield from sorted(tensors, key=lambda n: (-_written_dtype(tensors[n], dtype).itemsize, n))
 
 

@@ -22,6 +22,7 @@ from benchmarks import (
     preference_cases,
     preference_command,
     preference_data,
+    random_models,
     report,
     saving_memory,
 )
@@ -221,8 +222,8 @@ def test_a_model_of_random_weights_has_the_published_shapes(
     parts = ("unet", "vae", "text_encoder", *(("text_encoder_2",) if model == "sdxl" else ()))
     published = "sdxl" if model == "sdxl" else "sd1"
     configs_like = folder_configs(like, CheckpointTraits(published), parts)
-    monkeypatch.setattr(full_size, "shipped_configs", lambda _name: configs_like)
-    folder = full_size.write_random_model(tmp_path / "random", published)
+    monkeypatch.setattr(random_models, "shipped_configs", lambda _name: configs_like)
+    folder = random_models.write_random_model(tmp_path / "random", random_models.Shapes(published))
     configs = [small_config(tmp_path, model=place, images=tmp_path) for place in (folder, like)]
     written, original = (load_family(c.model, c.part).parts for c in configs)
     for name in parts:

@@ -9,22 +9,21 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from benchmarks import full_size
+from benchmarks import random_models
 from benchmarks.copies import Copies, copies_of
-from benchmarks.gpu import child, command, models, presets, suite, ways
+from benchmarks.gpu import child, command, models, preset_runs, presets, suite, ways
 from benchmarks.gpu.chart import bars_of, write_chart
 from benchmarks.gpu.markdown import as_markdown
 from benchmarks.gpu.results import CaseResult, Report, read_report, write_json
 from benchmarks.gpu.runner import Call, run_stages
 from benchmarks.gpu.stage import (
-    NOT_RUN,
     STAGES,
     Case,
     Check,
@@ -41,15 +40,18 @@ from benchmarks.gpu.trained_steps import TrainedSteps, compare_steps
 from benchmarks.loop_speed import for_measuring
 from benchmarks.rows import Row
 from modules.config.presets import list_presets
+from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.families.parts.folder_model import folder_configs
 from modules.families.parts.single_file.write import CheckpointTraits
-from modules.families.registry import FAMILIES
+from modules.families.protocol import FamilyThatSees
+from modules.families.registry import FAMILIES, files_of
 from modules.settings.edit import replace_value
 from modules.system.atomic import remove_folder
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from tests.builders.qwen_image import write_qwen_edit_folder
 from trainer.child.process import spawn_python
 from trainer.run.reading import load_family
 from trainer.step.precision import CUBLAS_WORKSPACE, REPEATABLE_WORKSPACES
@@ -322,36 +324,72 @@ def test_results_of_tests_are_kept_when_the_time_is_over(tmp_path: Path, monkeyp
 
 
 def test_every_preset_of_a_card_is_run_with_a_model_that_can_be_written(tmp_path: Path) -> None:
-    """Each family has its tokenizers, and its configs ship. The others are in the report, with the reason."""
+    """Each family has its tokenizers, and its configs ship."""
     cases = presets.cases(Request(5, "cpu", is_tiny=False, work=str(tmp_path), seconds=1.0))
-    named = {case.name.removeprefix("preset: ") for case in cases}
-    of_cards = {p.name for p in list_presets() if p.is_built_in and p.card_gb and not p.is_demo}
-    rows = [row for row in cases[-1].run(1.0) if isinstance(row, Row)]
-    assert {row.name for row in rows} == {NOT_RUN}
-    left_out = {name: why for name, _, why in (row.value.partition(": ") for row in rows)}
-    assert named - {cases[-1].name} == of_cards - left_out.keys()
-    assert len(left_out) == 8
-    assert all(name.startswith("#qwen image edit") and "processor" in why for name, why in left_out.items())
-    for family in {p.group for p in list_presets() if p.name in named}:
-        folder = models._tokenizers(tmp_path / family, FAMILIES[family])
+    of_cards = [p for p in list_presets() if p.is_built_in and p.card_gb and not p.is_demo]
+    assert {case.name for case in cases} == {f"preset: {p.name}" for p in of_cards}
+    shapes = {
+        preset_runs.folder_name(config): preset_runs.shapes_of(config) for config in (p.load().config for p in of_cards)
+    }
+    assert {f"Qwen-Image-Edit-{year}" for year in (2509, 2511)} < shapes.keys()
+    assert shapes["Qwen-Image-Edit-2511"].configs["transformer"]["zero_cond_t"]
+    for name, of_model in shapes.items():
+        folder = models._tokenizers(tmp_path / name, of_model.spec)
+        family = of_model.spec.name
         read = {f for part, f in FAMILIES[family].tokenizers.items() if not _has_clip(family, part)}
         assert {f.name for f in folder.iterdir()} == read
 
 
-def test_a_flow_model_of_random_weights_reads_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parts are small here; its tokenizer is the demo's."""
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_flow_model_of_random_weights_reads_prompts(
+    has_room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts are small here; its tokenizer is the demo's. Where the disk is too small, its files have holes."""
     flow = next(p for p in list_presets() if p.name == "#demo flow").load().config
     parts = tuple(part.name for part in flow.family.parts)
     configs = folder_configs(from_root(flow.model.base_model), CheckpointTraits("z_image", "flow"), parts)
-    for module in (models, full_size):
-        monkeypatch.setattr(module, "shipped_configs", lambda _name: configs)
-    folder = models.random_model(Request(4, "cpu", is_tiny=False, work=str(tmp_path / "new"), seconds=1.0), "z_image")
-    model = flow.model.model_copy(update={"base_model": str(folder)})
-    family = load_family(model, flow.part)
-    assert family.encode_prompts(["noise"]).states_BLD.isfinite().all()
+    monkeypatch.setattr(random_models, "shipped_configs", lambda _name: configs)
+    shapes = random_models.Shapes("z_image")
+    whole, least = (shapes.num_bytes(has_holes=has_holes) for has_holes in (False, True))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=whole if has_room else whole - 1))
+    request = Request(4, "cpu", is_tiny=False, work=str(tmp_path / "new"), seconds=1.0)
+    folder = models.random_model(request, shapes)
+    assert models.has_holes(folder) != has_room
+    assert models.random_model(request, shapes) == folder, "it is there"
+    on_disk = sum(file.stat().st_blocks * 512 for file in folder.glob("*/*.safetensors"))
+    assert on_disk > whole if has_room else least < on_disk < (least + whole) / 2
+    config = replace_value(flow, "model.base_model", str(folder))
+    for dtype in ("float32", *(() if has_room else ("int8", "nfloat4", "float8"))):
+        for part in ("transformer", "text_encoder"):
+            config = replace_value(config, f"parts.{part}.dtype", dtype)
+        family = load_family(config.model, config.part, quantized=quantized_parts(config))
+        conditioning = family.encode_prompts(["noise"])
+        predicted = family.predict(torch.zeros(1, 16, 8, 8), torch.full((1,), 500.0), conditioning)
+        assert predicted.isfinite().all()
 
 
-def test_other_models_make_room_for_one_and_a_disk_that_is_too_small_is_said(
+def test_an_editing_model_of_random_weights_sees_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts are small here, too, and its tokenizer has the tokens of images."""
+    tiny = write_qwen_edit_folder(tmp_path / "tiny")
+    parts = ("transformer", "text_encoder", "vae")
+    configs = folder_configs(tiny, CheckpointTraits("qwen_image", "flow", variant="edit"), parts)
+    text = configs["text_encoder"].pop("text_config") | {"vocab_size": 512}
+    configs["text_encoder"] = {**text, "vision_config": configs["text_encoder"]["vision_config"]}
+    preset = next(p for p in list_presets() if p.name.startswith("#qwen image edit 2511"))
+    monkeypatch.setattr(preset_runs, "files_of", lambda name: SimpleNamespace(
+        configs_named=lambda _name: configs, repository_model=files_of(name).repository_model
+    ))  # fmt: skip
+    monkeypatch.setattr(random_models, "shipped_configs", lambda _name: configs)
+    plain = preset.load().config
+    request = Request(5, "cpu", is_tiny=False, work=str(tmp_path / "new"), seconds=1.0)
+    folder = models.random_model(request, preset_runs.shapes_of(plain), name=preset_runs.folder_name(plain))
+    model = plain.model.model_copy(update={"base_model": str(folder)})
+    family = cast(FamilyThatSees, load_family(model, Config().part))
+    seen = family.encode_with_images(["noise"], [torch.zeros(3, 56, 56)])
+    assert seen.states_BLD.isfinite().all()
+
+
+def test_other_models_make_room_for_one_and_a_disk_that_is_too_small_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request, folder = Request(5, "cpu", False, str(tmp_path), 1.0), tmp_path / "models"
@@ -361,17 +399,18 @@ def test_other_models_make_room_for_one_and_a_disk_that_is_too_small_is_said(
     monkeypatch.setattr(
         shutil, "disk_usage", lambda where: SimpleNamespace(free=free[sum(p.is_dir() for p in where.iterdir())])
     )
-    monkeypatch.setattr(models, "write_random_model", lambda folder, *_, **__: folder.mkdir())
-    assert models.random_model(request, "qwen_image") == folder / "qwen_image"  # of 55 GB
+    monkeypatch.setattr(models, "write_random_model", lambda folder, *_, **__: folder.mkdir() or folder)
+    assert models.random_model(request, random_models.Shapes("qwen_image")) == folder / "qwen_image"  # of 55 GB
     assert {p.name for p in folder.iterdir()} == {"z_image", "qwen_image"}
-    with pytest.raises(models.NoRoomError, match=r"The weights of flux2_dev need 110 GB of disk, 60 GB are free\."):
-        models.random_model(request, "flux2_dev")
+    flux2 = random_models.Shapes("flux2_dev")  # of 110 GB, of which 7 are not in holes
+    assert models.random_model(request, flux2) == folder / f"flux2_dev{models.WITH_HOLES}"
+    assert {p.name for p in folder.iterdir()} == {f"flux2_dev{models.WITH_HOLES}"}
+    remove_folder(folder / f"flux2_dev{models.WITH_HOLES}")
+    free[0] = 6e9
     preset = next(p for p in list_presets() if p.name.startswith("#flux.2 dev"))
-    (row,) = presets._run(request, preset, preset.load().config, 1.0)
-    assert row == Row(NOT_RUN, "The weights of flux2_dev need 110 GB of disk, 60 GB are free.")
-    report = Report("cuda", is_tiny=False)
-    report.of(STAGES[4]).cases["preset"] = CaseResult("preset", 1.0, [row])
-    assert "| case | not run (1) |" in as_markdown(report, has_chart=False)
+    (check,) = presets._run(request, preset, preset.load().config, 1.0)
+    sentence = "The weights of flux2_dev need 7 GB of disk, 6 GB are free."
+    assert check == Check("is run", sentence, "enough disk", False)
 
 
 def _has_clip(family: str, part: str) -> bool:
