@@ -122,13 +122,13 @@ def fork(run: Call) -> int:
 
 
 @needs_fork
-def test_nobody_waits_for_a_killed_process(tmp_path: Path) -> None:
+def test_no_run_waits_for_a_killed_process(tmp_path: Path) -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     os.waitpid(fork(lambda: list(of_images(tmp_path, die, die))), 0)
     assert locks(tmp_path), "it held claims"
-    built = list(of_images(tmp_path, lambda: None, lambda: pytest.fail("there is nobody to wait for")))
+    built = list(of_images(tmp_path, lambda: None, lambda: pytest.fail("there is no other run")))
     assert [result.key for result in built if not result.is_found] == KEYS
     assert not locks(tmp_path)
 
@@ -152,14 +152,14 @@ def test_a_stop_while_another_run_builds_the_last_entries_ends_the_build(tmp_pat
     lock.release()
 
 
-def test_without_locks_the_files_of_another_computer_stop_nobody(
+def test_without_locks_the_files_of_another_computer_stop_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_lock, "_try_lock", lambda _file: None)
     monkeypatch.setattr(file_lock.platform, "node", lambda: "another computer")
     FileLock(held_file(tmp_path))
     monkeypatch.setattr(file_lock.platform, "node", lambda: "this computer")
-    built = list(of_images(tmp_path, lambda: None, lambda: pytest.fail("nobody can tell whether it is alive")))
+    built = list(of_images(tmp_path, lambda: None, lambda: pytest.fail("it may have been killed")))
     assert not any(result.is_found for result in built)
 
 

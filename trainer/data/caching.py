@@ -305,13 +305,13 @@ class Caches:
             raise StopRequested
 
     def _waiting_for_others(self, what: str) -> Callable[[], None]:
-        """Return what a build calls while other runs encode the last entries: it says so once."""
-        said = list[str]()
+        """Return what a build calls while other runs encode the last entries: it reports that once."""
+        reported = list[str]()
 
         def pause() -> None:
-            if not said:
-                said.append(f"waiting for another run that encodes the last {what}")
-                self.emit(PhaseChanged("caching", said[0]))
+            if not reported:
+                reported.append(f"waiting for another run that encodes the last {what}")
+                self.emit(PhaseChanged("caching", reported[0]))
             self._check()
             brief_pause()
 

@@ -103,7 +103,7 @@ class Claims(Generic[JobType]):
             file.parent.mkdir(parents=True, exist_ok=True)
             self._locks[key] = FileLock(file, self._holder)
         except LockTaken as taken:
-            # Without locks the file of a killed run on another computer stays, and nobody here can tell.
+            # Without locks the file of a killed run on another computer stays, and looks like that of a living one.
             is_real = taken.is_certain or (taken.holder is not None and taken.holder.is_of_this_computer)
             return not (is_real and self._is_patient)
         except OSError:  # writing the entry will say what is wrong with the folder
