@@ -29,13 +29,13 @@ def full_cover(*axes: list[Any], possible: Callable[..., bool] = lambda *row: Tr
 
 def pairwise(*axes: list[Any], possible: Callable[..., bool] = lambda *row: True) -> list[tuple[Any, ...]]:
     """Return rows that together cover every pair of values of every two axes; greedy and deterministic."""
-    rows = [row for row in product(*axes) if possible(*row)]
-    open_pairs = {pair for row in rows for pair in _pairs(row)}
+    pairs = {row: _pairs(row) for row in product(*axes) if possible(*row)}
+    open_pairs = set().union(*pairs.values())
     chosen = []
     while open_pairs:
-        best = max(rows, key=lambda row: len(open_pairs & _pairs(row)))
+        best = max(pairs, key=lambda row: len(open_pairs & pairs[row]))
         chosen.append(best)
-        open_pairs -= _pairs(best)
+        open_pairs -= pairs[best]
     return chosen
 
 
