@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from modules.config.codec import decode
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.data.listing import VIDEO
+from modules.data.listing import NOT_READ
 from modules.families.hunyuan_video.files import TRANSFORMER_FILE
 from modules.families.hunyuan_video.model import DROPPED, HunyuanVideo, prompt_reader
 from modules.families.hunyuan_video.spec import HUNYUAN_VIDEO
@@ -50,6 +50,8 @@ BASE: dict[str, Any] = {
 }
 TIMESTEPS = torch.tensor([300.0, 700.0])
 config = config_fixture("tiny_hunyuan_video", BASE)
+VIDEO = NOT_READ[".mp4"]
+
 family = family_fixture("tiny_hunyuan_video", HUNYUAN_VIDEO.name)
 
 
