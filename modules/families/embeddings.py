@@ -12,8 +12,8 @@ from modules.formats.adapter_names import BUNDLED_EMBEDDING, OUTPUT_SUFFIX
 
 
 @dataclass(frozen=True, eq=False)
-class Word:
-    """The rows (N, D) of an embedding by text encoder, which are new rows of its token embedding.
+class Embedding:
+    """An embedding: its rows (N, D) by text encoder, which become new rows of the encoder's token embedding.
 
     `key` identifies it in backups. `outputs` are the rows at the encoders' output, for an output embedding. `trained`
     are the names of the trained parameters, all in `parameters`; `norms` the typical norm of each encoder's vocabulary.
@@ -46,10 +46,12 @@ class Word:
         }
 
 
-def bundled_words(
-    words: Sequence[Word], values: Mapping[str, torch.Tensor], names: Mapping[str, str]
+def bundled_embeddings(
+    embeddings: Sequence[Embedding], values: Mapping[str, torch.Tensor], names: Mapping[str, str]
 ) -> dict[str, torch.Tensor]:
     """Return the tensors of embeddings in a LoRA file, as OneTrainer, A1111 and Forge name them."""
     return {
-        f"{BUNDLED_EMBEDDING}{w.placeholder}.{name}": t for w in words for name, t in w.tensors(values, names).items()
+        f"{BUNDLED_EMBEDDING}{e.placeholder}.{name}": t
+        for e in embeddings
+        for name, t in e.tensors(values, names).items()
     }

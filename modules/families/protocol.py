@@ -248,18 +248,18 @@ class ModelFamily(Protocol):
         ...
 
 
-class FamilyWithWords(ModelFamily, Protocol):
+class FamilyWithEmbeddings(ModelFamily, Protocol):
     """A family whose text encoders can get embeddings (`TextSpec.embedding_tensors`)."""
 
     def token_ids(self, part: str, text: str) -> list[int]:
         """Return the ids of a text's tokens for one of the text encoders."""
         ...
 
-    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
         """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call, before the first prompt."""
         ...
 
-    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
         """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
         ...
 

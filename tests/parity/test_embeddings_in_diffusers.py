@@ -14,7 +14,7 @@ from torch import nn
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.families.embeddings import Word
+from modules.families.embeddings import Embedding
 from modules.families.kinds.identify import identify, who_loads_file
 from modules.formats.embedding_file import read_embedding
 from modules.system.errors import DarkroomError
@@ -35,17 +35,19 @@ def any_model(request: pytest.FixtureRequest) -> Path:
     return folder
 
 
-def exported(folder: Path, path: Path) -> tuple[Any, Word]:
+def exported(folder: Path, path: Path) -> tuple[Any, Embedding]:
     """A model with an embedding of two random vectors, which is written to a path."""
     family, generator = load_tiny(folder), torch.Generator().manual_seed(1)
     widths = widths_of(family)
     rows = {n: nn.Parameter(torch.randn(2, width, generator=generator)) for n, width in widths.items()}
-    family.add_words({WORD: rows})
-    word = Word(WORD, WORD, rows, {}, frozenset(), {})
+    family.add_embeddings({WORD: rows})
+    embedding = Embedding(WORD, WORD, rows, {}, frozenset(), {})
     config = laid_over(Config(), {"output": {"dtype": "float32"}})
     now = datetime(2026, 1, 2, 3, 4, 5)
-    EmbeddingExporter(word, family, config).save(path, dict(word.parameters), SaveMoment(now, step=3, epoch=1))
-    return family, word
+    EmbeddingExporter(embedding, family, config).save(
+        path, dict(embedding.parameters), SaveMoment(now, step=3, epoch=1)
+    )
+    return family, embedding
 
 
 def widths_of(family: Any) -> dict[str, int]:
@@ -83,8 +85,8 @@ def test_inspect_names_the_embedding(any_model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["ours", "a1111", "diffusers", "comfyui", "onetrainer", "one vector"])
 def test_every_form_of_one_encoder_is_read(tiny_sd: Path, tmp_path: Path, form: str) -> None:
     path = tmp_path / ("zog.safetensors" if form in ("ours", "comfyui", "onetrainer") else "zog.pt")
-    family, word = exported(tiny_sd, tmp_path / "ours.safetensors")
-    rows = word.rows["text_encoder"].detach().clone()
+    family, embedding = exported(tiny_sd, tmp_path / "ours.safetensors")
+    rows = embedding.rows["text_encoder"].detach().clone()
     match form:
         case "ours":
             (tmp_path / "ours.safetensors").rename(path)
@@ -106,10 +108,10 @@ def test_every_form_of_one_encoder_is_read(tiny_sd: Path, tmp_path: Path, form: 
 
 def test_files_of_two_encoders_and_of_another_model(tiny_sdxl: Path, tiny_sd2: Path, tmp_path: Path) -> None:
     path = tmp_path / "zog.safetensors"
-    family, word = exported(tiny_sdxl, path)
+    family, embedding = exported(tiny_sdxl, path)
     names, widths = family.spec.text.embedding_tensors, widths_of(family)
     found = read_embedding(path, names, widths)
-    assert all(torch.equal(found[n], rows) for n, rows in word.rows.items())
+    assert all(torch.equal(found[n], rows) for n, rows in embedding.rows.items())
     save_file({"emb_params": torch.ones(1, widths["text_encoder"])}, path)  # of SD 1.x: that of CLIP-L alone
     assert read_embedding(path, names, widths).keys() == {"text_encoder"}
     save_file({"emb_params": torch.ones(1, 7)}, path)

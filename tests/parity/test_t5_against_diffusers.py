@@ -113,10 +113,10 @@ def test_an_embedding_acts_like_the_tokens_it_started_from(folder: Path, encoder
     plain = tower(folder, encoder, masks_padding=True, kept_padding=1)
     [expected] = plain.encode(encoder, ["a disc red"])
     rows = nn.Parameter(encoder.shared.weight[plain.tokenizer.ids("disc red")].clone())
-    with_word = plain.with_words({"<zog>": rows})
+    with_word = plain.with_embeddings({"<zog>": rows})
     [found] = with_word.encode(encoder, ["a <zog>"])
     assert torch.equal(found, expected)
-    assert with_word.word_states(encoder, "<zog>").shape == (2, 24)
+    assert with_word.embedding_states(encoder, "<zog>").shape == (2, 24)
     assert not [name for name in encoder.state_dict() if "new_rows" in name]
     found.sum().backward()
     assert rows.grad is not None

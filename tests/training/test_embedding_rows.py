@@ -28,7 +28,7 @@ def with_word(folder: Path, *, tokens: int = 2, **options: Any) -> tuple[Any, di
         vocabulary = family.towers[name].encoder.get_input_embeddings().weight
         ids = family.token_ids(name, "cat")
         rows[name] = nn.Parameter(start_rows(vocabulary, ids, count=tokens, filler=ids[0], how="tokens", seed=0))
-    family.add_words({WORD: rows})
+    family.add_embeddings({WORD: rows})
     return family, rows
 
 
@@ -91,7 +91,7 @@ def test_rows_are_no_tensors_of_the_model(any_model: Path) -> None:
 def test_a_second_embedding_has_rows_of_its_own(tiny_sd: Path) -> None:
     family = load_tiny(tiny_sd)
     rows = [nn.Parameter(torch.full((n, 24), float(n))) for n in (2, 1)]
-    family.add_words({WORD: {"text_encoder": rows[0]}, "<two>": {"text_encoder": rows[1]}})
+    family.add_embeddings({WORD: {"text_encoder": rows[0]}, "<two>": {"text_encoder": rows[1]}})
     tokenizer = family.towers["text_encoder"].tokenizer
     assert tokenizer.ids(f"{WORD} <two>{WORD}") == [-1, -2, -3, -1, -2]
     vectors = extend_embedding(family.towers["text_encoder"].encoder)(torch.tensor([-1, -2, -3]))
@@ -100,7 +100,7 @@ def test_a_second_embedding_has_rows_of_its_own(tiny_sd: Path) -> None:
 
 def test_a_word_is_not_divided_between_chunks() -> None:
     plain = load_clip_tokenizer(None)
-    tokenizer = plain.with_words({WORD: (-1, -2, -3), "<long>": tuple(range(-4, -84, -1))})
+    tokenizer = plain.with_embeddings({WORD: (-1, -2, -3), "<long>": tuple(range(-4, -84, -1))})
     prompt = "cat " * (CLIP_CHUNK_TOKENS - 2)
     first, second = tokenizer.chunks(f"{prompt}{WORD} dog")
     cat = plain.ids("cat")[0]
@@ -145,7 +145,7 @@ def test_rows_at_the_output_replace_the_states(any_model: Path) -> None:
     family, rows = with_word(any_model)
     prompt = f"a {WORD} on grass"
     before = states(family, prompt)
-    own = {n: nn.Parameter(family.word_states(n, WORD) + 1.0) for n in rows}
+    own = {n: nn.Parameter(family.embedding_states(n, WORD) + 1.0) for n in rows}
     for name, rows_ND in own.items():
         family.add_outputs(name, WORD, rows_ND)
     family.parts["text_encoder"].module.requires_grad_(False)

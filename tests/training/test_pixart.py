@@ -142,7 +142,7 @@ def test_prompts_are_read_in_lower_case_and_placeholders_as_they_are(family: Pix
     plain = family.token_ids("text_encoder", "a red disc")
     assert family.token_ids("text_encoder", "A RED Disc") == plain
     before = family.text_identity()
-    family.add_words({"<Zog>": {"text_encoder": torch.nn.Parameter(torch.ones(2, 24))}})
+    family.add_embeddings({"<Zog>": {"text_encoder": torch.nn.Parameter(torch.ones(2, 24))}})
     ids = family.token_ids("text_encoder", "A <Zog> Disc")
     assert sum(number < 0 for number in ids) == 2
     assert family.text_identity() != before

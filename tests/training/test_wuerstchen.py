@@ -101,7 +101,7 @@ def test_a_sample_of_any_size_is_decoded(name: str, request: pytest.FixtureReque
 def test_the_decoder_reads_the_placeholder_of_an_embedding_as_it_is_written(tiny_wuerstchen: Path) -> None:
     family: Any = load_tiny(tiny_wuerstchen)
     before = family.encode_prompts(["a <word>"]).tensors()
-    family.add_words({"<word>": {"text_encoder": nn.Parameter(torch.randn(2, 24))}})
+    family.add_embeddings({"<word>": {"text_encoder": nn.Parameter(torch.randn(2, 24))}})
     after = family.encode_prompts(["a <word>"]).tensors()
     assert torch.equal(after["tokens"], before["tokens"])
     assert not torch.allclose(after["states"], before["states"])

@@ -51,7 +51,7 @@ def test_tokens_are_counted_without_the_end_and_the_rest_of_a_prompt_is_named(to
 
 
 def test_an_embedding_has_its_own_ids(tokenizer: T5Tokenizer) -> None:
-    with_word = tokenizer.with_words({"<zog>": (-1, -2)})
+    with_word = tokenizer.with_embeddings({"<zog>": (-1, -2)})
     assert with_word.read("a <ZOG> disc", 16) == [*tokenizer.ids("a"), -1, -2, *tokenizer.ids("disc"), 1]
     assert with_word.identity() != tokenizer.identity()
 

@@ -55,9 +55,9 @@ class EncoderIdentities:
         """Return the identities of entries that are kept in another dtype than their encoder's."""
         return EncoderIdentities(f"{self.images}|kept in {dtype}", f"{self.captions}|kept in {dtype}")
 
-    def with_words(self, words: str) -> EncoderIdentities:
-        """Return the identities with `words`, the identity of embeddings that are not trained; unchanged without it."""
-        return EncoderIdentities(self.images, f"{self.captions}|{words}") if words else self
+    def with_embeddings(self, embeddings: str) -> EncoderIdentities:
+        """Return the identities with that of embeddings that are not trained, if there are any."""
+        return EncoderIdentities(self.images, f"{self.captions}|{embeddings}") if embeddings else self
 
 
 @dataclass(frozen=True, eq=False)

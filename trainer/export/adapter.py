@@ -16,7 +16,7 @@ from modules.adapters.start import Start, layers_to_write, tensors_to_write
 from modules.config.schema import Config
 from modules.config.usage import adapter_form
 from modules.data.dataset import Dataset
-from modules.families.embeddings import Word, bundled_words
+from modules.families.embeddings import Embedding, bundled_embeddings
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
@@ -49,7 +49,7 @@ class AdapterExporter:
     started: datetime | None = None
     total_steps: int = 0
     start: Start | None = None
-    bundled: Sequence[Word] = ()
+    bundled: Sequence[Embedding] = ()
     embedding_tensors: Mapping[str, str] = field(default_factory=dict)
 
     def save(
@@ -69,13 +69,13 @@ class AdapterExporter:
             self._kind, layers, self.start, adapter_form(self.config), self.naming
         )
         dtype = None
-        words = lazy_state(bundled_words(self.bundled, values, self.embedding_tensors))
+        embeddings = lazy_state(bundled_embeddings(self.bundled, values, self.embedding_tensors))
         if output.dtype == "float8":
             tensors = adapter_in_float8(tensors, ADAPTERS[self.config.adapter.name].float8_factors)
-            words = rest_in_float16(words)
+            embeddings = rest_in_float16(embeddings)
         else:
             dtype = dtype_of(output.dtype)
-        tensors = {**tensors, **words}
+        tensors = {**tensors, **embeddings}
         facts = self._facts(path.stem, layers, moment)
         of_result = result_metadata(self.config, moment, self.thumbnail)
         metadata = lora_metadata(facts, of_result, payload_sha256=payload_sha256(tensors, dtype=dtype))

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from modules.config.schema import Config
-from modules.families.embeddings import Word
+from modules.families.embeddings import Embedding
 from modules.families.protocol import ModelFamily
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.system.devices import dtype_of
@@ -24,7 +24,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 class EmbeddingExporter:
     """Exports one embedding."""
 
-    word: Word
+    embedding: Embedding
     family: ModelFamily
     config: Config
     thumbnail: Callable[[], str] = str
@@ -39,7 +39,7 @@ class EmbeddingExporter:
     ) -> None:
         """Write the embedding whose trained rows are in `values`; see `Exporter`."""
         output = self.config.output
-        tensors = self.word.tensors(values, self.family.spec.text.embedding_tensors)
+        tensors = self.embedding.tensors(values, self.family.spec.text.embedding_tensors)
         dtype = dtype_of("float16" if output.dtype == "float8" else output.dtype)  # no program reads it in float8
         metadata = {
             "modelspec.sai_model_spec": "1.0.1",
@@ -48,7 +48,7 @@ class EmbeddingExporter:
             "modelspec.hash_sha256": f"0x{payload_sha256(tensors, dtype=dtype)}",
             **date_metadata(path.stem, moment),
             **result_metadata(self.config, moment, self.thumbnail),
-            "modelspec.trigger_phrase": self.word.placeholder,
+            "modelspec.trigger_phrase": self.embedding.placeholder,
         }
         write_safetensors(path, tensors, metadata, dtype=dtype, on_written=on_written)
 
@@ -58,7 +58,7 @@ class ExporterWithEmbeddings:
     """Exports a result, and embeddings in a folder of files next to it."""
 
     main: Exporter
-    words: Sequence[EmbeddingExporter]
+    exporters: Sequence[EmbeddingExporter]
 
     @property
     def suffix(self) -> str:
@@ -74,16 +74,16 @@ class ExporterWithEmbeddings:
     ) -> None:
         """Write the result and then each embedding, all atomically; see `Exporter`."""
         self.main.save(path, values, moment, on_written)
-        for exporter in self.words:
-            file = embeddings_folder(path) / f"{file_name_of(exporter.word.placeholder)}{exporter.suffix}"
+        for exporter in self.exporters:
+            file = embeddings_folder(path) / f"{file_name_of(exporter.embedding.placeholder)}{exporter.suffix}"
             exporter.save(file, values, moment)
 
 
 def with_embeddings(
-    main: Exporter, words: Sequence[Word], family: ModelFamily, config: Config, thumbnail: Callable[[], str]
+    main: Exporter, embeddings: Sequence[Embedding], family: ModelFamily, config: Config, thumbnail: Callable[[], str]
 ) -> Exporter:
     """Return an exporter that also writes embeddings next to the result; `main` without any."""
-    exporters = [EmbeddingExporter(w, family, config, thumbnail) for w in words]
+    exporters = [EmbeddingExporter(e, family, config, thumbnail) for e in embeddings]
     return ExporterWithEmbeddings(main, exporters) if exporters else main
 
 

@@ -15,9 +15,9 @@ from torch import nn
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.usage import embedding_rates, embeddings_in_use, key_of_embedding, rate_factor_of, trained_encoders
-from modules.families.embeddings import Word
+from modules.families.embeddings import Embedding
 from modules.families.parts.token_rows import start_rows, typical_norm
-from modules.families.protocol import FamilyWithWords, ModelFamily
+from modules.families.protocol import FamilyWithEmbeddings, ModelFamily
 from modules.formats.adapter_names import OUTPUT_SUFFIX
 from modules.formats.embedding_file import read_embedding
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
@@ -28,7 +28,7 @@ from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
 
 
-def attach_embeddings(config: Config, family: ModelFamily, *, copies: Path | None) -> list[Word]:
+def attach_embeddings(config: Config, family: ModelFamily, *, copies: Path | None) -> list[Embedding]:
     """Add the embeddings of a config to the text encoders of a family and return them; none if it has none.
 
     `copies` is the folder of the run's copies of the files that they start from: each is read if it exists,
@@ -36,70 +36,70 @@ def attach_embeddings(config: Config, family: ModelFamily, *, copies: Path | Non
     """
     if not embeddings_in_use(config):
         return []
-    with_words = cast(FamilyWithWords, family)
+    extendable = cast(FamilyWithEmbeddings, family)
     used = embeddings_in_use(config)
-    stored = [_read_vectors(settings, with_words, copies) for settings in used]
-    words = [_word(config, one, with_words, vectors) for one, vectors in zip(used, stored, strict=True)]
-    with_words.add_words({w.placeholder: w.rows for w in words})
+    stored = [_read_vectors(settings, extendable, copies) for settings in used]
+    embeddings = [_new_embedding(config, one, extendable, vectors) for one, vectors in zip(used, stored, strict=True)]
+    extendable.add_embeddings({e.placeholder: e.rows for e in embeddings})
     return [
-        _with_outputs(word, config, with_words, vectors) if settings.is_output else word
-        for word, settings, vectors in zip(words, used, stored, strict=True)
+        _with_outputs(embedding, config, extendable, vectors) if settings.is_output else embedding
+        for embedding, settings, vectors in zip(embeddings, used, stored, strict=True)
     ]
 
 
-def embedding_units(config: Config, words: Sequence[Word]) -> list[TrainGroup]:
+def embedding_units(config: Config, embeddings: Sequence[Embedding]) -> list[TrainGroup]:
     """Return a training unit for each embedding that is trained, and enable gradients on its parameters.
 
     An adapter that is attached to a text encoder has disabled the gradients of all other weights in it.
     """
     rates, factor = embedding_rates(config), rate_factor_of(config)
-    for word in words:
-        for name, parameter in word.parameters.items():
-            parameter.requires_grad_(name in word.trained)
+    for embedding in embeddings:
+        for name, parameter in embedding.parameters.items():
+            parameter.requires_grad_(name in embedding.trained)
     return [
         TrainGroup(
-            word.unit,
-            {name: p for name, p in word.parameters.items() if name in word.trained},
-            rates[word.placeholder] * factor,
-            label=f"Embedding {word.placeholder}",
+            embedding.unit,
+            {name: p for name, p in embedding.parameters.items() if name in embedding.trained},
+            rates[embedding.placeholder] * factor,
+            label=f"Embedding {embedding.placeholder}",
             stop_after=settings.stop_after,
             is_in_every_batch=False,
-            fixed=partial(_untrained_rows, word),
+            fixed=partial(_untrained_rows, embedding),
         )
-        for word, settings in zip(words, embeddings_in_use(config), strict=True)
-        if word.trained
+        for embedding, settings in zip(embeddings, embeddings_in_use(config), strict=True)
+        if embedding.trained
     ]
 
 
-def _untrained_rows(word: Word) -> dict[str, torch.Tensor]:
+def _untrained_rows(embedding: Embedding) -> dict[str, torch.Tensor]:
     """Return the rows of an embedding for encoders that it is not trained on, by full name."""
-    return {name: rows.detach() for name, rows in word.parameters.items() if name not in word.trained}
+    return {name: rows.detach() for name, rows in embedding.parameters.items() if name not in embedding.trained}
 
 
-def kept_norms(config: Config, words: Sequence[Word], groups: Sequence[TrainGroup]) -> RowNorms | None:
+def kept_norms(config: Config, embeddings: Sequence[Embedding], groups: Sequence[TrainGroup]) -> RowNorms | None:
     """Return the norms of embeddings to restore after each step; None if the config does not preserve them."""
     if not config.embeddings.preserve_norm:
         return None
-    norms = {f"{w.unit}.{part}": norm for w in words for part, norm in w.norms.items()}
-    units = {w.unit for w in words}
+    norms = {f"{e.unit}.{part}": norm for e in embeddings for part, norm in e.norms.items()}
+    units = {e.unit for e in embeddings}
     return RowNorms([g for g in groups if g.name in units], norms)
 
 
-def fixed_embeddings_identity(words: Sequence[Word]) -> str:
+def fixed_embeddings_identity(embeddings: Sequence[Embedding]) -> str:
     """Return the part of the text encoders' identity that untrained embeddings add; empty without any."""
     digest = hashlib.blake2b(digest_size=16)
-    fixed = [w for w in words if not w.trained]
-    for word in fixed:
-        digest.update(word.placeholder.lower().encode())
-        for name, rows_ND in sorted(word.parameters.items()):
+    fixed = [e for e in embeddings if not e.trained]
+    for embedding in fixed:
+        digest.update(embedding.placeholder.lower().encode())
+        for name, rows_ND in sorted(embedding.parameters.items()):
             digest.update(f"{name.rpartition('.')[2]} {tuple(rows_ND.shape)}".encode())
             digest.update(rows_ND.detach().float().contiguous().numpy().tobytes())
     return f"words {digest.hexdigest()}" if fixed else ""
 
 
-def _word(
-    config: Config, settings: EmbeddingSettings, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]
-) -> Word:
+def _new_embedding(
+    config: Config, settings: EmbeddingSettings, family: FamilyWithEmbeddings, stored: Mapping[str, torch.Tensor]
+) -> Embedding:
     """Return an embedding with its first rows, read from its file or made from its initial text."""
     encoders = {n: family.parts[n].module for n in family.spec.text.embedding_tensors}
     vocabularies = {n: _vocabulary(encoder) for n, encoder in encoders.items()}
@@ -121,26 +121,26 @@ def _word(
             )
         rows[name] = nn.Parameter(first_ND.to(dtype), requires_grad=name in trained)
     norms = {n: typical_norm(v) for n, v in vocabularies.items()}
-    unit = Word(settings.placeholder, key, rows, {}, frozenset(), norms).unit
-    return Word(settings.placeholder, key, rows, {}, frozenset(f"{unit}.{n}" for n in trained), norms)
+    embedding = Embedding(settings.placeholder, key, rows, {}, frozenset(), norms)
+    return replace(embedding, trained=frozenset(f"{embedding.unit}.{n}" for n in trained))
 
 
-def _with_outputs(word: Word, config: Config, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]) -> Word:
+def _with_outputs(
+    embedding: Embedding, config: Config, family: FamilyWithEmbeddings, stored: Mapping[str, torch.Tensor]
+) -> Embedding:
     """Return an output embedding with its rows at the encoders' output: from its file, or the present output."""
-    dtype, settings = (
-        dtype_of(config.embeddings.dtype),
-        next(w for w in embeddings_in_use(config) if key_of_embedding(w) == word.key),
-    )
+    dtype = dtype_of(config.embeddings.dtype)
+    settings = next(e for e in embeddings_in_use(config) if key_of_embedding(e) == embedding.key)
     trained = trained_encoders(config) if settings.train else ()
     outputs = {}
-    for name, rows in word.rows.items():
+    for name, rows in embedding.rows.items():
         first_ND = stored.get(f"{name}{OUTPUT_SUFFIX}")
         if first_ND is None or len(first_ND) != len(rows):
-            first_ND = family.word_states(name, word.placeholder)
+            first_ND = family.embedding_states(name, embedding.placeholder)
         outputs[name] = nn.Parameter(first_ND.to(dtype), requires_grad=name in trained)
-        family.add_outputs(name, word.placeholder, outputs[name])
-    names = frozenset(f"{word.unit}.{name}.output" for name in trained)
-    return replace(word, outputs=outputs, trained=names)
+        family.add_outputs(name, embedding.placeholder, outputs[name])
+    names = frozenset(f"{embedding.unit}.{name}.output" for name in trained)
+    return replace(embedding, outputs=outputs, trained=names)
 
 
 def _vocabulary(encoder: nn.Module) -> torch.Tensor:
@@ -148,7 +148,9 @@ def _vocabulary(encoder: nn.Module) -> torch.Tensor:
     return weight
 
 
-def _read_vectors(settings: EmbeddingSettings, family: FamilyWithWords, copies: Path | None) -> dict[str, torch.Tensor]:
+def _read_vectors(
+    settings: EmbeddingSettings, family: FamilyWithEmbeddings, copies: Path | None
+) -> dict[str, torch.Tensor]:
     """Return the vectors of the file that an embedding starts from, as `read_embedding` does; none for a new one."""
     if not settings.file.strip():
         return {}

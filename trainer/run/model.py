@@ -16,7 +16,7 @@ from modules.config.schema import Config
 from modules.config.sections.model import Part as PartSettings
 from modules.config.sections.training import filtered_layers
 from modules.config.usage import needs_autocast, rate_factor_of, trained_parts, trains_on_pixels
-from modules.families.embeddings import Word
+from modules.families.embeddings import Embedding
 from modules.families.parts.attention_processor import set_attention
 from modules.families.parts.fused_norms import fuse_norms
 from modules.families.protocol import ModelFamily, PartMemory
@@ -63,7 +63,7 @@ class LoadedModel:
     """The file that the adapters started from, if they did not start anew."""
     compilation: Compilation | None = None
     """The compiled blocks of the denoiser, if they are compiled."""
-    embeddings: Sequence[Word] = ()
+    embeddings: Sequence[Embedding] = ()
     """The embeddings, trained or only used."""
     sharded: Mapping[str, ShardedModule] = field(default_factory=dict)
     """The parts whose weights the processes of the run shard."""
@@ -181,10 +181,10 @@ def load_model(
     if not trains_on_pixels(config):
         choose_attention(family, config.training.attention, machine)
     copies = None if start_copy is None else start_copy.parent / "embeddings"
-    words = attach_embeddings(config, family, copies=copies)
-    identities = identities.with_words(fixed_embeddings_identity(words))
+    attached = attach_embeddings(config, family, copies=copies)
+    identities = identities.with_embeddings(fixed_embeddings_identity(attached))
     adapters, groups = _train(config, family, start)
-    groups += embedding_units(config, words)
+    groups += embedding_units(config, attached)
     set_memory(adapters)
     placement = encoding.placement if encoding else place()
     if encoding:
@@ -198,7 +198,7 @@ def load_model(
         identities,
         start,
         compilation,
-        words,
+        attached,
         sampled=sampled,
         measured=measured,
         encoded=encoding.encoded if encoding else None,
@@ -313,8 +313,8 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
     )
     start = start_of(config, family, None) if config.training.trains == "adapter" else None
     identities = identities_of(config.model, family, facts, machine.precision, start, quantized)
-    words = attach_embeddings(config, family, copies=None) if facts.has_text_cache else []
-    return identities.with_words(fixed_embeddings_identity(words))
+    attached = attach_embeddings(config, family, copies=None) if facts.has_text_cache else []
+    return identities.with_embeddings(fixed_embeddings_identity(attached))
 
 
 def _memory_of(

@@ -21,7 +21,7 @@ def optimizer_fields(config: Config) -> Iterator[Problem]:
         yield replace(problem, path=f"training.optimizer.{problem.path}")
 
 
-def _rates_of_words(config: Config) -> dict[str, float]:
+def _rates_of_embeddings(config: Config) -> dict[str, float]:
     places = {w.placeholder: f"embeddings.words.{i}.learning_rate" for i, w in enumerate(config.embeddings.words)}
     factor = rate_factor_of(config)
     return {places[placeholder]: rate * factor for placeholder, rate in embedding_rates(config).items()}
@@ -30,7 +30,7 @@ def _rates_of_words(config: Config) -> dict[str, float]:
 def one_learning_rate(config: Config) -> Iterator[Problem]:
     """Yield an error if an optimizer that estimates a single learning rate is given different ones."""
     spec = optimizer_spec(config.training.optimizer)
-    rates = rates_in_use(config) | _rates_of_words(config)
+    rates = rates_in_use(config) | _rates_of_embeddings(config)
     if spec.has_one_rate and len(set(rates.values())) > 1:
         path = next(reversed(rates))
         given = ", ".join(f"{rate:g}" for rate in rates.values())

@@ -22,7 +22,7 @@ from modules.families.protocol import LoadRequest
 
 @dataclass(eq=False)
 class Chroma(T5Model[FlowProcess]):
-    """A transformer, a T5-XXL, a VAE; implements `FamilyWithWords`."""
+    """A transformer, a T5-XXL, a VAE; implements `FamilyWithEmbeddings`."""
 
     def reaches(self, part: str, name: str) -> bool:
         """Return whether a denoising loss trains a layer: all but the VAE's and the approximator, which stays as it is.

@@ -24,7 +24,7 @@ from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import FlowModel, flow_facts
-from modules.families.parts.token_rows import add_words, extend_embedding
+from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.protocol import LoadRequest
 
 
@@ -49,7 +49,7 @@ _CLIP, _T5 = "text_encoder", "text_encoder_2"
 
 @dataclass(eq=False)
 class Flux(FlowModel[FluxConditioning]):
-    """A transformer, a CLIP-L, a T5-XXL, a VAE; implements `FamilyWithWords`.
+    """A transformer, a CLIP-L, a T5-XXL, a VAE; implements `FamilyWithEmbeddings`.
 
     `guidance` is the guidance scale that the transformer reads in training.
     """
@@ -117,28 +117,28 @@ class Flux(FlowModel[FluxConditioning]):
         """Return the ids of a text's tokens for one of the text encoders."""
         return self.clip_tokenizer.ids(text) if part == _CLIP else self.t5.tokenizer.ids(text)
 
-    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
         """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
-        ids = add_words({name: self.modules[name] for name in (_CLIP, _T5)}, rows)
-        self.clip_tokenizer = self.clip_tokenizer.with_words(ids.get(_CLIP, {}))
-        self.t5 = replace(self.t5, tokenizer=self.t5.tokenizer.with_words(ids.get(_T5, {})))
+        ids = add_embeddings({name: self.modules[name] for name in (_CLIP, _T5)}, rows)
+        self.clip_tokenizer = self.clip_tokenizer.with_embeddings(ids.get(_CLIP, {}))
+        self.t5 = replace(self.t5, tokenizer=self.t5.tokenizer.with_embeddings(ids.get(_T5, {})))
 
     @torch.no_grad()
-    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
         """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
         if part == _T5:
-            return self.t5.word_states(self._forward(_T5), placeholder)
+            return self.t5.embedding_states(self._forward(_T5), placeholder)
         ids_1L = torch.tensor(self.clip_tokenizer.chunks(placeholder)[:1], device=self.modules[_CLIP].device)
         states_1LD: torch.Tensor = self._forward(_CLIP)(input_ids=ids_1L).last_hidden_state
-        return states_1LD[0, 1 : 1 + len(self.clip_tokenizer.words[placeholder])].float().clone()
+        return states_1LD[0, 1 : 1 + len(self.clip_tokenizer.embeddings[placeholder])].float().clone()
 
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace a text encoder's states at the places of an embedding by rows (N, D).
 
         Of CLIP the model reads only the state of the whole prompt, so such rows of CLIP change nothing.
         """
-        words = self.clip_tokenizer.words if part == _CLIP else self.t5.tokenizer.words
-        extend_embedding(self.modules[part]).add_outputs(words[placeholder], rows_ND)
+        embeddings = self.clip_tokenizer.embeddings if part == _CLIP else self.t5.tokenizer.embeddings
+        extend_embedding(self.modules[part]).add_outputs(embeddings[placeholder], rows_ND)
 
 
 def load(request: LoadRequest[FluxSettings]) -> Flux:

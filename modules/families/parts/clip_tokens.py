@@ -36,15 +36,15 @@ Token = tuple[int, float]
 class ClipTokenizer:
     """A CLIP tokenizer with the ids of its start, end and padding tokens.
 
-    `words` are the ids of embeddings by placeholder. They are negative: no token of the vocabulary has such an id, and
-    the encoders that take the pooled state from the largest id still find the end token.
+    `embeddings` are the ids of embeddings by placeholder. They are negative: no token of the vocabulary has such an id,
+    and the encoders that take the pooled state from the largest id still find the end token.
     """
 
     tokenizer: Tokenizer
     start_id: int
     end_id: int
     pad_id: int
-    words: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    embeddings: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def chunks(self, prompt: str) -> list[list[int]]:
         """Return the prompt's token ids in chunks of 77: start, up to 75 tokens, end, padding. At least one chunk."""
@@ -61,9 +61,9 @@ class ClipTokenizer:
             for piece in _pieces(units)
         ]
 
-    def with_words(self, words: Mapping[str, tuple[int, ...]]) -> ClipTokenizer:
+    def with_embeddings(self, embeddings: Mapping[str, tuple[int, ...]]) -> ClipTokenizer:
         """Return the tokenizer with these embeddings: their negative ids by placeholder."""
-        return replace(self, words=dict(words))
+        return replace(self, embeddings=dict(embeddings))
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without start, end and padding."""
@@ -71,7 +71,7 @@ class ClipTokenizer:
 
     def count(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start, end and padding."""
-        if self.words or not (prompt.isascii() and prompt.isprintable()):
+        if self.embeddings or not (prompt.isascii() and prompt.isprintable()):
             return len(self.ids(prompt))
         return sum(map(self._count_of_word, prompt.split()))  # no token continues after a space
 
@@ -99,11 +99,11 @@ class ClipTokenizer:
     def _units(self, text: str) -> list[tuple[int, ...]]:
         """Return the ids of a text; an embedding's ids are together, so that they stay in one chunk."""
         units: list[tuple[int, ...]] = []
-        for piece, placeholder in split_at_placeholders(text, self.words):
+        for piece, placeholder in split_at_placeholders(text, self.embeddings):
             if placeholder is None:
                 units += [(i,) for i in self.tokenizer.encode(piece, add_special_tokens=False).ids]
             else:
-                units.append(self.words[placeholder])
+                units.append(self.embeddings[placeholder])
         return units
 
     def _with_start_and_end(self, piece: list[int]) -> list[int]:
@@ -185,8 +185,8 @@ def _identity(tokenizer: ClipTokenizer) -> str:
     facts = (
         f"{tokenizer.tokenizer.to_str()}|{tokenizer.start_id}|{tokenizer.end_id}|{tokenizer.pad_id}|{CLIP_CHUNK_TOKENS}"
     )
-    if tokenizer.words:
-        facts += f"|{sorted(tokenizer.words.items())}"
+    if tokenizer.embeddings:
+        facts += f"|{sorted(tokenizer.embeddings.items())}"
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
 
 

@@ -23,7 +23,7 @@ from modules.families.parts.effnet_files import AutoencoderSource, autoencoder_o
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import Text, TextModel
-from modules.families.parts.token_rows import add_words, extend_embedding
+from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.protocol import LoadRequest
 from modules.families.spec import FamilySpec
 
@@ -32,7 +32,7 @@ _TEXT = "text_encoder"
 
 @dataclass(eq=False)
 class EffNetModel(TextModel[DDPMProcess, Text], ABC, Generic[Text]):
-    """A prior, a CLIP, an autoencoder of several parts; implements `FamilyWithWords`."""
+    """A prior, a CLIP, an autoencoder of several parts; implements `FamilyWithEmbeddings`."""
 
     tower: TextTower
 
@@ -82,20 +82,20 @@ class EffNetModel(TextModel[DDPMProcess, Text], ABC, Generic[Text]):
         """Return the ids of a text's tokens."""
         return self.tower.tokenizer.ids(text)
 
-    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
         """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
-        ids = add_words({_TEXT: self.tower.encoder}, rows)
-        self.tower = replace(self.tower, tokenizer=self.tower.tokenizer.with_words(ids.get(_TEXT, {})))
+        ids = add_embeddings({_TEXT: self.tower.encoder}, rows)
+        self.tower = replace(self.tower, tokenizer=self.tower.tokenizer.with_embeddings(ids.get(_TEXT, {})))
 
     @torch.no_grad()
-    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
         """Return CLIP's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
         states_1LD = self.tower.encode(self._forward(_TEXT), [placeholder], num_chunks=1).states_BLD
-        return states_1LD[0, 1 : 1 + len(self.tower.tokenizer.words[placeholder])].float().clone()
+        return states_1LD[0, 1 : 1 + len(self.tower.tokenizer.embeddings[placeholder])].float().clone()
 
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace CLIP's states at the places of an embedding by rows (N, D)."""
-        extend_embedding(self.tower.encoder).add_outputs(self.tower.tokenizer.words[placeholder], rows_ND)
+        extend_embedding(self.tower.encoder).add_outputs(self.tower.tokenizer.embeddings[placeholder], rows_ND)
 
 
 Loaded = TypeVar("Loaded", bound=EffNetModel[Any])

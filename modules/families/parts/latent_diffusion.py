@@ -19,7 +19,7 @@ from modules.families.parts.diffusion_settings import LatentDiffusionSettings
 from modules.families.parts.files import ModelFiles
 from modules.families.parts.latent_model import LatentModel
 from modules.families.parts.noise_process import process_of, scheduler_with
-from modules.families.parts.token_rows import add_words, extend_embedding
+from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.spec import FamilySpec, LoraNaming
 
 
@@ -71,25 +71,25 @@ class LatentDiffusion(LatentModel[DDPMProcess]):
         """Return the ids of a text's tokens for one of the text encoders."""
         return self.towers[part].tokenizer.ids(text)
 
-    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
         """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
-        ids = add_words({name: tower.encoder for name, tower in self.towers.items()}, rows)
+        ids = add_embeddings({name: tower.encoder for name, tower in self.towers.items()}, rows)
         self.towers = {
-            name: replace(tower, tokenizer=tower.tokenizer.with_words(ids.get(name, {})))
+            name: replace(tower, tokenizer=tower.tokenizer.with_embeddings(ids.get(name, {})))
             for name, tower in self.towers.items()
         }
 
     @torch.no_grad()
-    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
         """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
         tower = self.towers[part]
         states_1LD = tower.encode(self._forward(part), [placeholder], num_chunks=1).states_BLD
-        return states_1LD[0, 1 : 1 + len(tower.tokenizer.words[placeholder])].float().clone()
+        return states_1LD[0, 1 : 1 + len(tower.tokenizer.embeddings[placeholder])].float().clone()
 
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
         tower = self.towers[part]
-        extend_embedding(tower.encoder).add_outputs(tower.tokenizer.words[placeholder], rows_ND)
+        extend_embedding(tower.encoder).add_outputs(tower.tokenizer.embeddings[placeholder], rows_ND)
 
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start and end."""

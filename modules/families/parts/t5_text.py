@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from modules.families.parts.t5_tokens import T5Tokenizer
-from modules.families.parts.token_rows import ExtendedEmbedding, add_words
+from modules.families.parts.token_rows import ExtendedEmbedding, add_embeddings
 from modules.system.devices import tensor_on
 
 
@@ -61,15 +61,15 @@ class T5Tower:
         padding = f"{'masked' if self.masks_padding else 'attended'} {self.kept_padding}"
         return f"{self.tokenizer.identity()}|{self.max_tokens}|{padding}"
 
-    def with_words(self, rows: Mapping[str, nn.Parameter]) -> T5Tower:
+    def with_embeddings(self, rows: Mapping[str, nn.Parameter]) -> T5Tower:
         """Add embeddings, rows (N, D) by placeholder, to the encoder; return the tower that reads them."""
-        ids = add_words({"t5": self.encoder}, {placeholder: {"t5": r} for placeholder, r in rows.items()})
-        return replace(self, tokenizer=self.tokenizer.with_words(ids.get("t5", {})))
+        ids = add_embeddings({"t5": self.encoder}, {placeholder: {"t5": r} for placeholder, r in rows.items()})
+        return replace(self, tokenizer=self.tokenizer.with_embeddings(ids.get("t5", {})))
 
-    def word_states(self, forward: Callable[..., Any], placeholder: str) -> torch.Tensor:
+    def embedding_states(self, forward: Callable[..., Any], placeholder: str) -> torch.Tensor:
         """Return the states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
         [states_LD] = self.encode(forward, [placeholder])
-        return states_LD[: len(self.tokenizer.words[placeholder])].float().clone()
+        return states_LD[: len(self.tokenizer.embeddings[placeholder])].float().clone()
 
     def _encode(self, forward: Callable[..., Any], prompts: Sequence[str]) -> list[torch.Tensor]:
         ids = [self.tokenizer.read(prompt, self.max_tokens) for prompt in prompts]

@@ -30,32 +30,32 @@ _NUM_SENTINELS = 100  # <extra_id_0> to <extra_id_99>, behind the pieces, the la
 class T5Tokenizer:
     """The tokenizer of a T5 with the ids of its end and padding tokens.
 
-    `words` are the ids of embeddings by placeholder; they are negative (`token_rows`). `is_lower_case`: all text is
-    read in lower case.
+    `embeddings` are the ids of embeddings by placeholder; they are negative (`token_rows`). `is_lower_case`: all text
+    is read in lower case.
     """
 
     tokenizer: Tokenizer
     end_id: int
     pad_id: int
     is_lower_case: bool = False
-    words: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
+    embeddings: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def read(self, prompt: str, max_tokens: int) -> list[int]:
         """Return the ids of a prompt with the end token, at most `max_tokens`: what is beyond is left out."""
         return [*self.ids(prompt)[: max_tokens - 1], self.end_id]
 
-    def with_words(self, words: Mapping[str, tuple[int, ...]]) -> T5Tokenizer:
+    def with_embeddings(self, embeddings: Mapping[str, tuple[int, ...]]) -> T5Tokenizer:
         """Return the tokenizer with these embeddings: their negative ids by placeholder."""
-        return replace(self, words=dict(words))
+        return replace(self, embeddings=dict(embeddings))
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of a text's tokens, without the end token."""
         ids: list[int] = []
-        for piece, placeholder in split_at_placeholders(text, self.words):
+        for piece, placeholder in split_at_placeholders(text, self.embeddings):
             if placeholder is None:
                 ids += self._encoding(piece).ids
             else:
-                ids += self.words[placeholder]
+                ids += self.embeddings[placeholder]
         return ids
 
     def count(self, prompt: str) -> int:
@@ -141,6 +141,6 @@ def _identity(tokenizer: T5Tokenizer) -> str:
     facts = f"{tokenizer.tokenizer.to_str()}|{tokenizer.end_id}|{tokenizer.pad_id}"
     if tokenizer.is_lower_case:
         facts += "|lower case"
-    if tokenizer.words:
-        facts += f"|{sorted(tokenizer.words.items())}"
+    if tokenizer.embeddings:
+        facts += f"|{sorted(tokenizer.embeddings.items())}"
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()

@@ -145,7 +145,7 @@ class ChatModel(FlowModel[Text], ABC):
 
 @dataclass(eq=False)
 class T5Model(TextModel[Process, TokenConditioning], ABC, Generic[Process]):
-    """A loaded model with a T5, `text_encoder`; implements `FamilyWithWords` but for its own forward pass."""
+    """A loaded model with a T5, `text_encoder`; implements `FamilyWithEmbeddings` but for its own forward pass."""
 
     text_class = TokenConditioning
 
@@ -169,15 +169,15 @@ class T5Model(TextModel[Process, TokenConditioning], ABC, Generic[Process]):
         """Return the ids of a text's tokens."""
         return self.t5.tokenizer.ids(text)
 
-    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
         """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
-        self.t5 = self.t5.with_words({placeholder: of["text_encoder"] for placeholder, of in rows.items()})
+        self.t5 = self.t5.with_embeddings({placeholder: of["text_encoder"] for placeholder, of in rows.items()})
 
     @torch.no_grad()
-    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
         """Return T5's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
-        return self.t5.word_states(self._forward(part), placeholder)
+        return self.t5.embedding_states(self._forward(part), placeholder)
 
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace T5's states at the places of an embedding by rows (N, D)."""
-        extend_embedding(self.t5.encoder).add_outputs(self.t5.tokenizer.words[placeholder], rows_ND)
+        extend_embedding(self.t5.encoder).add_outputs(self.t5.tokenizer.embeddings[placeholder], rows_ND)

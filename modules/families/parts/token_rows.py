@@ -103,7 +103,9 @@ def start_rows(
     return vocabulary_VD[taken].detach().float().clone()
 
 
-def add_words(encoders: Mapping[str, Any], rows: Mapping[str, Mapping[str, nn.Parameter]]) -> dict[str, dict[str, Any]]:
+def add_embeddings(
+    encoders: Mapping[str, Any], rows: Mapping[str, Mapping[str, nn.Parameter]]
+) -> dict[str, dict[str, Any]]:
     """Add the rows of embeddings, by placeholder and encoder, to encoders; return their ids by encoder and placeholder.
 
     An encoder for which an embedding has no rows reads its placeholder as plain text.

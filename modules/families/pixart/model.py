@@ -26,7 +26,7 @@ from modules.families.protocol import LoadRequest
 
 @dataclass(eq=False)
 class PixArt(T5Model[DDPMProcess]):
-    """A transformer, a T5-XXL, a VAE; implements `FamilyWithWords`."""
+    """A transformer, a T5-XXL, a VAE; implements `FamilyWithEmbeddings`."""
 
     def reaches(self, part: str, name: str) -> bool:
         """Return whether a denoising loss reaches a layer: all but the VAE's are reached."""

@@ -21,7 +21,7 @@ from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import FlowModel, flow_facts
-from modules.families.parts.token_rows import add_words, extend_embedding
+from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.protocol import LoadRequest
 from modules.families.sd3.files import published_name
 from modules.families.sd3.spec import SD3, Sd3Settings, unread_queries
@@ -66,7 +66,7 @@ _T5 = ENCODERS[2]
 
 @dataclass(eq=False)
 class StableDiffusion3(FlowModel[Sd3Conditioning]):
-    """A transformer, up to two CLIPs and a T5-XXL, a VAE; implements `FamilyWithWords`.
+    """A transformer, up to two CLIPs and a T5-XXL, a VAE; implements `FamilyWithEmbeddings`.
 
     `clips` are the CLIPs that the model has, by part. It sees zeros in place of an encoder that it lacks, `t5_tokens`
     of them in place of T5's states.
@@ -137,28 +137,28 @@ class StableDiffusion3(FlowModel[Sd3Conditioning]):
         """Return the ids of a text's tokens for one of the text encoders."""
         return self._tower(part).tokenizer.ids(text)
 
-    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
         """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
-        ids = add_words({name: self.modules[name] for name in self.spec.names_of("text_encoder")}, rows)
+        ids = add_embeddings({name: self.modules[name] for name in self.spec.names_of("text_encoder")}, rows)
         self.clips = {
-            name: replace(tower, tokenizer=tower.tokenizer.with_words(ids.get(name, {})))
+            name: replace(tower, tokenizer=tower.tokenizer.with_embeddings(ids.get(name, {})))
             for name, tower in self.clips.items()
         }
         if self.t5 is not None:
-            self.t5 = replace(self.t5, tokenizer=self.t5.tokenizer.with_words(ids.get(_T5, {})))
+            self.t5 = replace(self.t5, tokenizer=self.t5.tokenizer.with_embeddings(ids.get(_T5, {})))
 
     @torch.no_grad()
-    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
         """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
         tower = self._tower(part)
         if isinstance(tower, T5Tower):
-            return tower.word_states(self._forward(part), placeholder)
+            return tower.embedding_states(self._forward(part), placeholder)
         states_1LD = tower.encode(self._forward(part), [placeholder], num_chunks=1).states_BLD
-        return states_1LD[0, 1 : 1 + len(tower.tokenizer.words[placeholder])].float().clone()
+        return states_1LD[0, 1 : 1 + len(tower.tokenizer.embeddings[placeholder])].float().clone()
 
     def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
         """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
-        extend_embedding(self.modules[part]).add_outputs(self._tower(part).tokenizer.words[placeholder], rows_ND)
+        extend_embedding(self.modules[part]).add_outputs(self._tower(part).tokenizer.embeddings[placeholder], rows_ND)
 
     def _tower(self, part: str) -> TextTower | T5Tower:
         if part in self.clips:

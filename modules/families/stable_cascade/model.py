@@ -28,7 +28,7 @@ _TEXT = "text_encoder"
 
 @dataclass(eq=False)
 class StableCascade(EffNetModel[PooledConditioning]):
-    """A prior, a CLIP, an autoencoder of three parts; implements `FamilyWithWords`."""
+    """A prior, a CLIP, an autoencoder of three parts; implements `FamilyWithEmbeddings`."""
 
     text_class = PooledConditioning
 

@@ -78,7 +78,7 @@ _TEXT = "text_encoder"
 
 @dataclass(eq=False)
 class Wuerstchen(EffNetModel[StatesAndTokens]):
-    """A prior, a CLIP, an autoencoder of four parts; implements `FamilyWithWords`."""
+    """A prior, a CLIP, an autoencoder of four parts; implements `FamilyWithEmbeddings`."""
 
     text_class = StatesAndTokens
 
@@ -107,7 +107,7 @@ class Wuerstchen(EffNetModel[StatesAndTokens]):
 
     def _tokens_of(self, prompts: Sequence[str]) -> torch.Tensor:
         """Return the ids of the decoder's text encoder, which reads the placeholders of embeddings as written."""
-        tokenizer = self.tower.tokenizer.with_words({})
+        tokenizer = self.tower.tokenizer.with_embeddings({})
         return torch.tensor([tokenizer.chunks(prompt)[0] for prompt in prompts], dtype=torch.int32)
 
 
