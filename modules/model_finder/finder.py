@@ -34,7 +34,7 @@ _MAX_MODELS = 3_000
 class FoundModel:
     """A model on this machine: its file or folder, its name in a config, the program that keeps it, and what it is.
 
-    `size_bytes` is 0 where it is not known.
+    `size_bytes` is 0 if it is not known.
     """
 
     path: Path
@@ -71,7 +71,10 @@ class FoundModel:
         return what if self.path.is_dir() else f"{what}, {self.path.suffix.lower()}"
 
     def fits(self, family: str) -> int:
-        """Return how well it fits a model family, for sorting: 0 for a whole model of it."""
+        """Return how well it fits a model family, best first: 0 for a whole model, 1 for its denoiser alone.
+
+        2 and 3 are the same of another family, 4 is for a file that is no base model.
+        """
         if not self.is_base_model:
             return 4
         return (0 if self.kind.family == family else 2) + self.kind.is_denoiser
@@ -102,8 +105,7 @@ class ModelSearch:
     def run(self, on_folder: Callable[[Path], object] = lambda _folder: None) -> None:
         """Search; `on_folder` is called with each folder that is read, and may raise to end the search."""
         for place, folder in self._places():
-            for model in self._models_in(folder, place, on_folder, depth=0):
-                self._add(model)
+            self.found += self._models_in(folder, place, on_folder, depth=0)
             if self.is_cut:
                 return
         # Imported here: the import takes a third of a second.
@@ -117,10 +119,10 @@ class ModelSearch:
 
     def _places(self) -> Iterator[tuple[str, Path]]:
         """Yield the folders to read: the programs' folders, and the user's other ones."""
-        for found in find_programs(self._folders):
-            for kind, folder in found.model_folders():
+        for owner in find_programs(self._folders):
+            for kind, folder in owner.model_folders():
                 if kind in self._types:
-                    yield found.program.label, folder
+                    yield owner.program.label, folder
         for folder in self._folders:
             if program_at(folder) is None:
                 yield folder.name or str(folder), folder
@@ -190,14 +192,14 @@ class ModelSearch:
                 has_name = is_used and "main" in newest.refs
                 name = repository.repo_id if has_name else str(newest.snapshot_path)
                 kind = identify(newest.snapshot_path)
-                self._add(FoundModel(newest.snapshot_path, name, HUB_CACHE, kind, newest.size_on_disk))
+                self.found.append(FoundModel(newest.snapshot_path, name, HUB_CACHE, kind, newest.size_on_disk))
             else:
                 for path, mode in self._entries(newest.snapshot_path):
                     if stat.S_ISREG(mode) and (model := self._model_at(path, HUB_CACHE)) is not None:
-                        self._add(model)
+                        self.found.append(model)
 
     def _is_model(self, folder: Path) -> bool:
-        """Return whether a folder is a model in diffusers' layout; one that may not be read is noted."""
+        """Return whether a folder is a model in diffusers' layout; an unreadable folder is added to `unreadable`."""
         try:
             return index_file(folder) is not None
         except OSError:
@@ -217,9 +219,6 @@ class ModelSearch:
         self._visited.add(identity)
         return is_new
 
-    def _add(self, model: FoundModel) -> None:
-        self.found.append(model)
-
 
 def _size_of_file(path: Path) -> int:
     try:
@@ -229,5 +228,5 @@ def _size_of_file(path: Path) -> int:
 
 
 def rank_models(models: Sequence[FoundModel], family: str) -> list[FoundModel]:
-    """Return models with those first that fit a family, whole ones before denoisers alone, then by name."""
+    """Return models sorted by how well they fit a family (`FoundModel.fits`), then by name."""
     return sorted(models, key=lambda m: (m.fits(family), m.label, m.path.name.lower(), str(m.path)))

@@ -1,4 +1,4 @@
-"""The programs that keep models on this machine: how their folders are recognised, and what is where in them.
+"""The programs that keep models on this machine: how their folders are recognised, and where the models are in them.
 
 Sources: ComfyUI's extra_model_paths.yaml.example and its documentation of the folders; A1111's wiki; the folders that
 Forge and StabilityMatrix create.
@@ -28,8 +28,8 @@ BASE_MODELS: tuple[ModelType, ...] = ("checkpoints", "diffusion_models")
 class Program:
     """A program that keeps models.
 
-    `names` are the names of its folder in the usual places. A folder is the program's if all of `marks` are in it.
-    `folders` has the folders of each sort of file; a new file belongs into the first one that exists, or else into the
+    `names` are the names of its folder in the usual places. A folder is the program's if it contains all of `marks`.
+    `folders` has the folders for each kind of file; a new file belongs in the first one that exists, or else in the
     first. `packages` are folders that contain other programs, `path_files` the YAML files that name more folders.
     `settings` is the file in the user's folder of settings, and the key in it, that names the program's folder.
     """
@@ -123,12 +123,15 @@ class ProgramFolder:
     path: Path
 
     def place_for(self, kind: ModelType) -> Path | None:
-        """Return the folder into which a new file of a sort belongs; None if the program has none for it."""
+        """Return the folder in which a new file of a kind belongs; None if the program has none for it."""
         places = [self.path / name for name in self.program.folders.get(kind, ())]
         return next((place for place in places if place.is_dir()), next(iter(places), None))
 
     def model_folders(self) -> Iterator[tuple[ModelType, Path]]:
-        """Yield the folders of models with their sort; they need not exist. Unreadable lists of folders are skipped."""
+        """Yield the folders of models with the kind of their files; they need not exist.
+
+        Unreadable lists of folders are skipped.
+        """
         for kind, names in self.program.folders.items():
             yield from ((kind, self.path / name) for name in names)
         for name in self.program.path_files:
@@ -136,7 +139,7 @@ class ProgramFolder:
 
 
 def program_at(folder: Path) -> ProgramFolder | None:
-    """Return the program whose folder this is, whose folder is in it, or whose folder of models it is; else None."""
+    """Return the program whose folder this is, or is inside this one, or whose models folder this is; else None."""
     above = [folder.parent] if folder.name.lower() == "models" else []
     inner = (folder / name for program in PROGRAMS for name in program.names)
     for place in (folder, *above, *inner):
@@ -148,8 +151,8 @@ def program_at(folder: Path) -> ProgramFolder | None:
 def find_programs(named: Sequence[Path] = (), *, reads_settings: bool = True) -> list[ProgramFolder]:
     """Return the folders of the programs on this machine: those that the user has named first, then the usual places.
 
-    With `reads_settings` also those that the settings files of programs name: to read from, not to write to. A program
-    that is reached in two ways is there once.
+    With `reads_settings` also the folders that the programs' settings files name: these are for reading, not for
+    writing. A program that is reached in two ways is listed once.
     """
     by_inode: dict[tuple[int, int], ProgramFolder] = {}
     for candidate in _candidates(named, reads_settings=reads_settings):
@@ -164,7 +167,7 @@ def find_programs(named: Sequence[Path] = (), *, reads_settings: bool = True) ->
 
 
 def folders_in(path_file: Path) -> Iterator[tuple[ModelType, Path]]:
-    """Yield the folders that a YAML file of ComfyUI names, with their sort; none from a missing or unreadable one."""
+    """Yield the folders that a YAML file of ComfyUI names, with the kind of their files; none if it is unreadable."""
     try:
         sections = read_yaml(read_regular(path_file, MAX_BYTES).decode("utf-8"))
     except (OSError, ValueError, UnreadableYamlError):
@@ -205,7 +208,7 @@ def _candidates(named: Sequence[Path], *, reads_settings: bool) -> Iterator[Prog
 
 
 def _program_of(folder: Path) -> Program | None:
-    """Return the first program all of whose marks are in a folder."""
+    """Return the first program with all its marks in a folder."""
     return next((p for p in PROGRAMS if all(_is_folder(folder / mark) for mark in p.marks)), None)
 
 

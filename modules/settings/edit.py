@@ -47,7 +47,7 @@ def reason_of(finding: Mapping[str, Any]) -> str:
 
 
 def _list_choices(choices: list[str]) -> str:
-    """Return choices as a list, only counting those beyond the first few."""
+    """Return choices as a list in words; those beyond the first few are only counted."""
     rest = f" and {len(choices) - _MOST_NAMED} more" if len(choices) > _MOST_NAMED else ""
     return ", ".join(choices[:_MOST_NAMED]) + rest
 
@@ -216,33 +216,35 @@ def live_records(tree: Section) -> Iterator[FieldRecord]:
     Not active: a field whose condition does not hold, a variant that is not selected, a training-only field of a part
     that is never trained, and the fields of a disabled entry of a list.
     """
-    yield from _counting(tree, records_of(type(tree)))
+    yield from _active_fields(tree, records_of(type(tree)))
 
 
 def present_records(tree: Section) -> Iterator[FieldRecord]:
-    """Yield the same records, and also the records of fields whose condition does not hold."""
-    yield from _counting(tree, records_of(type(tree)), with_idle=True)
+    """Yield the records of `live_records`, and those of fields whose condition does not hold."""
+    yield from _active_fields(tree, records_of(type(tree)), with_idle=True)
 
 
-def _counting(tree: Section, records: tuple[FieldRecord, ...], *, with_idle: bool = False) -> Iterator[FieldRecord]:
+def _active_fields(
+    tree: Section, records: tuple[FieldRecord, ...], *, with_idle: bool = False
+) -> Iterator[FieldRecord]:
     for record in records:
         if with_idle or is_relevant(tree, record):
             yield record
-            yield from _inside(tree, record, with_idle)
+            yield from _fields_inside(tree, record, with_idle)
 
 
-def _inside(tree: Section, record: FieldRecord, with_idle: bool) -> Iterator[FieldRecord]:
+def _fields_inside(tree: Section, record: FieldRecord, with_idle: bool) -> Iterator[FieldRecord]:
     match record.kind:
         case "section":
             variant: type[BaseModel] = type(get_path(tree, record.path))
-            yield from _counting(tree, records_of(variant, record.path), with_idle=with_idle)
+            yield from _active_fields(tree, records_of(variant, record.path), with_idle=with_idle)
         case "map" if record.item:
             holder = get_path(tree, record.path.rpartition(".")[0]) if "." in record.path else tree
             for key in holder.map_keys(record.name):
                 wanted = tuple(f for f in records_of_entry(record, key) if f.setting.is_for(key))
-                yield from _counting(tree, wanted, with_idle=with_idle)
+                yield from _active_fields(tree, wanted, with_idle=with_idle)
         case "list" if record.item:
             for index, item in enumerate(get_path(tree, record.path)):
                 if getattr(item, "enabled", True):
                     fields = records_of(record.item, f"{record.path}.{index}")
-                    yield from _counting(tree, fields, with_idle=with_idle)
+                    yield from _active_fields(tree, fields, with_idle=with_idle)

@@ -85,7 +85,7 @@ class Section(BaseModel):
 
 
 class Variant(Protocol):
-    """One of several sections, distinguished by name. Its other fields are known to its own record."""
+    """One of several sections, distinguished by name. Only its own record knows its other fields."""
 
     @property
     def name(self) -> str:
@@ -97,8 +97,8 @@ class Variant(Protocol):
 class When:
     """A condition on another field of the same section (or, with a dot, of the whole config).
 
-    The other field has one of some values, or with `is_set` any other than 0 and empty. `otherwise` is a condition that
-    may hold in its place. Values that follow from the records of a registry come from a function: it reads all of them.
+    It holds if the other field has one of `values`, or with `is_set` any value but 0 or an empty one. `otherwise` is an
+    alternative condition. `values` may be a function: values that follow from a registry would import all its records.
     """
 
     path: str
@@ -107,7 +107,7 @@ class When:
     otherwise: When | None = None
 
     def holds(self, value: object) -> bool:
-        """Return whether the other field's value, or the variant selected there, makes this field relevant."""
+        """Return whether this field is relevant with a value of the other field, or with the variant selected there."""
         return bool(value) if self.is_set else getattr(value, "name", value) in self.is_any_of
 
     @property
@@ -117,7 +117,7 @@ class When:
 
     @property
     def alternatives(self) -> tuple[When, ...]:
-        """The conditions of which one must hold: this one, and those in its place."""
+        """The conditions of which one must hold: this one and its alternatives."""
         return (self, *(self.otherwise.alternatives if self.otherwise else ()))
 
 
@@ -125,9 +125,8 @@ class When:
 class Setting:
     """A field's label, help and display, attached to its annotation.
 
-    `only_if_trainable` marks a field of a model part that has no effect on parts the family never trains, and
-    `only_if_optional` one that has none on parts which every model has, `only_if_reads_file` one that only parts have
-    which are read from files of their own.
+    Three flags restrict a field of a model part: to parts that the family can train (`only_if_trainable`), to parts
+    that a model may lack (`only_if_optional`), and to parts that can have a file of their own (`only_if_reads_file`).
     `not_yet` marks a field that files may contain but the engine does not support yet: with a value other than the
     default, the start is refused if the setting would change training, and a warning is given if it would not.
     `not_yet_choices` are the choices, or the variants, that are handled in the same way.
@@ -156,7 +155,7 @@ class Setting:
     preview: str = ""
 
     def is_for(self, part: MapKey) -> bool:
-        """Return whether a field of a model part has an effect on this one."""
+        """Return whether the field, one of a model part, has an effect for this part."""
         return (
             (part.trainable or not self.only_if_trainable)
             and (part.optional or not self.only_if_optional)

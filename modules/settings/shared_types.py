@@ -20,7 +20,7 @@ _SIZE = re.compile(r"\s*(\d{1,5})\s*[xX\u00d7]\s*(\d{1,5})\s*")
 
 
 def _check_resolution(value: int | str) -> int | str:
-    """Return a resolution, a size written as "1024x768". Raises ValueError for anything else."""
+    """Return a resolution, with a size in the form "1024x768". Raises ValueError for anything else."""
     sides = sides_of(value)
     if not all(LOWEST_PX <= side <= HIGHEST_PX for side in sides):
         raise ValueError(f"{quote(value)} should have sides of at least {LOWEST_PX} and at most {HIGHEST_PX:,} px")
@@ -45,12 +45,12 @@ def side_of(resolution: int | str) -> int:
     return round(math.sqrt(math.prod(sides_of(resolution))))
 
 
-# "transformer": the transformer blocks; "selective": of every block all but its attention and its products of long
-# vectors, whose results are kept; "block": every block; "whole": the whole part; "auto": as few blocks as fit the free
-# memory, chosen at the start of a run.
+# What is computed again. "transformer": the transformer blocks; "selective": every block, except its attention and its
+# products of long vectors, whose results are kept; "block": every block; "whole": the whole part; "auto": as few blocks
+# as the free memory allows, chosen at the start of a run.
 CheckpointMode = Literal["off", "auto", "selective", "transformer", "block", "whole"]
 
-LEAST_KEPT_LENGTH = 64  # of the vectors of a product whose result "selective" keeps
+LEAST_KEPT_LENGTH = 64  # "selective" keeps the result of a product of vectors at least as long
 
 
 @dataclass(frozen=True, slots=True)
