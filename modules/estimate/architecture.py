@@ -24,7 +24,7 @@ _MAX_CONFIG_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
-    """The configs of a model's parts by name. `is_published`: the model has no files here, so the published configs."""
+    """The configs of a model's parts by name; if `is_published`, of the published model, as it has no files here."""
 
     configs: Mapping[str, Mapping[str, Any]]
     is_published: bool = False
@@ -33,29 +33,27 @@ class Architecture:
 def architecture_of(base_model: str, family: str, variant: str = "") -> Architecture | None:
     """Return the architecture of a base model: a file, a folder, or a repository that may not be downloaded yet.
 
-    In some variants parts are of other classes, which have configs of their own.
-
-    A repository counts as the published model of its family. None where the files do not contain the configs, or the
-    family ships none.
+    The parts have the classes and configs of the `variant`. A repository counts as the published model of its family.
+    None if the files do not contain the configs, or no published configs ship for the family.
     """
     path = from_root(base_model)
     try:
         if base_model and path.is_dir():
-            return _of_folder(path, FAMILIES[family].of_variant(variant))
+            return _read_folder(path, FAMILIES[family].of_variant(variant))
         if base_model and path.is_file():
-            return _of_file(path, FAMILIES[family].of_variant(variant))
+            return _read_file(path, FAMILIES[family].of_variant(variant))
     except (OSError, ValueError, RecursionError, UnreadableFileError):
         return None
-    configs = own_configs(FAMILIES[family].of_variant(variant), files_of(family).configs_named(base_model))
+    configs = part_configs(FAMILIES[family].of_variant(variant), files_of(family).configs_named(base_model))
     return Architecture(configs, is_published=True) if configs else None
 
 
-def own_configs(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """Return the configs of a model's parts, from published ones, as the classes of the parts have them."""
+def part_configs(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """Return published configs with each part's reduced to its own class (`ModelClass.own_config`)."""
     return {**configs, **{p.name: p.model.own_config(configs[p.name]) for p in spec.parts if p.name in configs}}
 
 
-def _of_folder(folder: Path, spec: FamilySpec) -> Architecture:
+def _read_folder(folder: Path, spec: FamilySpec) -> Architecture:
     kind = identify(folder)
     configs: dict[str, Mapping[str, Any]] = {}
     for part in spec.parts:
@@ -68,10 +66,10 @@ def _of_folder(folder: Path, spec: FamilySpec) -> Architecture:
     return Architecture(configs)
 
 
-def _of_file(path: Path, spec: FamilySpec) -> Architecture | None:
+def _read_file(path: Path, spec: FamilySpec) -> Architecture | None:
     header = read_checkpoint_header(path)
     kind: FileKind = identify_header(header)
     if not (kind.is_model or kind.is_denoiser):
         return None
     shapes = {original: header.shapes[name] for original, name in original_names(kind.model, header.shapes).items()}
-    return Architecture(own_configs(spec, configs_of_model(kind.model, shapes, header.metadata)))
+    return Architecture(part_configs(spec, configs_of_model(kind.model, shapes, header.metadata)))

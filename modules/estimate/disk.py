@@ -1,4 +1,4 @@
-"""The disk space a run needs, and the free space of disk and memory. Torch-free: sizes follow from shapes."""
+"""The disk space that a run needs, from the shapes of its tensors, and the free space of a disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENTRY_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class DiskNeed:
-    """The bytes that a run writes: one backup, one saved model, both caches. Masks count as latents."""
+    """The bytes that a run writes: one backup, one saved model, both caches. `latents_bytes` includes masks."""
 
     backup_bytes: int
     result_bytes: int
@@ -81,12 +81,12 @@ def result_bytes(weights: Mapping[str, PartWeights], plans: Plans, *, is_whole_m
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the free space of the file system that contains a path or its future place; None where unknown."""
+    """Return the free bytes of the file system of a path, which need not exist yet; None if unknown."""
     return _of_nearest(path, lambda folder: shutil.disk_usage(folder).free)
 
 
 def file_system_of(path: Path) -> int | None:
-    """Return the id of the file system that contains a path or its future place; None where unknown."""
+    """Return the id of the file system of a path, which need not exist yet; None if unknown."""
     return _of_nearest(path, lambda folder: folder.stat().st_dev)
 
 

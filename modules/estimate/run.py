@@ -1,4 +1,4 @@
-"""The peak memory of a run on its device, over all phases, broken down by use."""
+"""The peak memory of each phase of a run on its device, broken down by use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MemoryEstimate:
 
     phases: tuple[PhaseMemory, ...]
     is_published: bool = False
-    """Whether the model is not downloaded yet, so that the published model of its family was counted."""
+    """Whether the model is not downloaded yet, so the published model of its family was counted."""
 
     @property
     def peak(self) -> PhaseMemory:
@@ -48,7 +48,7 @@ class MemoryEstimate:
         return max(self.phases, key=lambda p: p.total_bytes)
 
     def phase(self, name: Phase) -> PhaseMemory | None:
-        """Return a phase, or None where the run does not have it."""
+        """Return a phase, or None if the run does not have it."""
         return next((p for p in self.phases if p.phase == name), None)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class _Run:
         run = replace(run, plans={name: passes.with_offloaded(name, plan) for name, plan in run.plans.items()})
         self.passes, self.run = passes, run
         self.weights = {name: passes.weights(name, plan) for name, plan in run.plans.items()}
-        self.trained = [s for name in run.plans for s in self._trained_of(name)]
+        self.trained = [s for name in run.plans for s in self._trained_shapes(name)]
         self.num_trained = count(self.trained)
         self.size = max(run.sizes, key=lambda s: s[0] * s[1], default=(0, 0))
 
@@ -96,37 +96,39 @@ class _Run:
         here = run.on_device[phase]
         sharded = frozenset[str]() if phase.startswith("encoding") else run.sharded
         weights = sum(self._weight_bytes(n, phase) for n in here | sharded)
-        parts = {"weights": weights, "runtime": run.runtime_bytes, **self._of_samples(phase)}
+        parts = {"weights": weights, "runtime": run.runtime_bytes, **self._sampling_extras(phase)}
         match phase:
             case "encoding images":
-                return parts | {"activations": self._encoding(run.sizes)}
+                return parts | {"activations": self._encoding_peak(run.sizes)}
             case "encoding captions":
-                return parts | {"activations": self._text(here, batch=1)}
+                return parts | {"activations": self._text_peak(here, batch=1)}
             case "training":
                 copies = {"original weights": self._original_bytes(), "reference weights": self._reference_bytes()}
                 return (
                     parts
                     | self._lasting_bytes()
-                    | self._training(here)
+                    | self._step_peak(here)
                     | copies
                     | {"sampled latents": self._latents_bytes()}
                 )
             case "validating" if run.reconstructs:  # one image after the other
-                peak = max(self._vae(encodes=encodes, sizes=(self.size,)) for encodes in (True, False))
-                return parts | self._without_gradients(peak)
+                peak = max(self._vae_peak(encodes=encodes, sizes=(self.size,)) for encodes in (True, False))
+                return parts | self._inference_bytes(peak)
             case "validating":
-                peak = self._denoising(run.batch_size * run.images_per_pass, self.size)
-                return parts | self._without_gradients(peak)
+                peak = self._denoising_peak(run.batch_size * run.images_per_pass, self.size)
+                return parts | self._inference_bytes(peak)
             case "sampling":
                 sizes = tuple((s.width_px, s.height_px, 1 + s.is_guided) for s in run.samples)
-                peak = max((self._denoising(n, (w, h)) for w, h, n in sizes), default=0)
-                return parts | self._without_gradients(peak)
+                peak = max((self._denoising_peak(n, (w, h)) for w, h, n in sizes), default=0)
+                return parts | self._inference_bytes(peak)
             case "decoding samples":
                 sizes_px = tuple((s.width_px, s.height_px) for s in run.samples)
-                return parts | self._without_gradients(self._vae(encodes=False, sizes=sizes_px, tiles=run.sample_tiles))
+                return parts | self._inference_bytes(
+                    self._vae_peak(encodes=False, sizes=sizes_px, tiles=run.sample_tiles)
+                )
 
-    def _of_samples(self, phase: Phase) -> dict[str, int]:
-        """Return the bytes of what only samples need besides the model."""
+    def _sampling_extras(self, phase: Phase) -> dict[str, int]:
+        """Return the bytes that samples need besides the model; a sampling model may stay in every phase."""
         run = self.run
         parts = {"training adapter": run.training_adapter_bytes} if phase == "sampling" else {}
         if run.keeps_other_denoiser:
@@ -134,7 +136,7 @@ class _Run:
         return parts
 
     def _weight_bytes(self, name: str, phase: Phase) -> int:
-        """Return the bytes of a part's weights: of a sharded one its rows, and those that are gathered in the phase."""
+        """Return the bytes of a part's weights: of a sharded one, its rows and what the phase gathers."""
         plan, run = self.run.plans[name], self.run
         num_bytes = self.weights[name].num_bytes(plan)
         if name not in run.sharded:
@@ -148,8 +150,8 @@ class _Run:
             gathered = num_bytes
         return math.ceil(num_bytes / run.num_shards) + gathered
 
-    def _trained_of(self, name: str) -> list[Shape]:
-        """Return the shapes of a part's trained weights on the device; of a sharded one, of its rows."""
+    def _trained_shapes(self, name: str) -> list[Shape]:
+        """Return the shapes of a part's trained weights on the device, or of this process's rows of a sharded one."""
         plan, run = self.run.plans[name], self.run
         shapes = self.weights[name].trained_here(plan) if plan.trains != "nothing" else []
         if name not in run.sharded:
@@ -158,7 +160,9 @@ class _Run:
 
     def _lasting_bytes(self) -> dict[str, int]:
         """Return the bytes that stay allocated from the first step to the last, in every phase."""
-        small = sum(count(self._trained_of(n)) for n in self.run.plans if self._trained_item(n) < FLOAT32_BYTES)
+        small = sum(
+            count(self._trained_shapes(n)) for n in self.run.plans if self._trained_item_bytes(n) < FLOAT32_BYTES
+        )
         return {
             "optimizer": optimizer_bytes(self.run.optimizer, self.trained),
             "master weights": FLOAT32_BYTES * small if self.run.has_master_weights else 0,
@@ -167,31 +171,31 @@ class _Run:
             "perceptual distance": perceptual_bytes() if self.run.is_perceptual else 0,
         }
 
-    def _trained_item(self, name: str) -> int:
+    def _trained_item_bytes(self, name: str) -> int:
         plan = self.run.plans[name]
         return plan.adapter.item_bytes if plan.adapter else plan.weight_bytes
 
-    def _training(self, here: frozenset[str]) -> dict[str, int]:
-        """Return the peak of a step: the forward and backward pass, the optimizer step, or encoding without a cache."""
+    def _step_peak(self, here: frozenset[str]) -> dict[str, int]:
+        """Return the largest use of a step: its passes, the optimizer step, or encoding without a cache."""
         run = self.run
         accumulated = self._gradient_bytes() if run.accumulates else 0
-        activations, gradients, sampling = self._passes_of_a_step()
+        activations, gradients, sampling = self._passes_peak()
         moments = [
-            {"activations": activations, "gradients": gradients} | self._sums(),
-            {"gradients": self._gradients_at_step()} | self._moving(),
+            {"activations": activations, "gradients": gradients} | self._gradient_sums(),
+            {"gradients": self._gradients_at_step()} | self._workspace(),
         ]
         if run.is_fused:
-            moments = [{"activations": activations, "gradients": self._largest_gradient()} | self._moving()]
+            moments = [{"activations": activations, "gradients": self._largest_gradient()} | self._workspace()]
         moments += [{"activations": peak, "gradients": accumulated} for peak in sampling]
         if run.encodes_in_training:
-            moments.append({"activations": self._encoding((self.size,)), "gradients": accumulated})
-        moments.append({"activations": self._text(here, batch=1), "gradients": 0})
+            moments.append({"activations": self._encoding_peak((self.size,)), "gradients": accumulated})
+        moments.append({"activations": self._text_peak(here, batch=1), "gradients": 0})
         return max(moments, key=lambda m: sum(m.values()))
 
-    def _passes_of_a_step(self) -> tuple[int, int, list[int]]:
-        """Return the peak of the forward and backward passes of a step, the gradients at that moment, and other peaks.
+    def _passes_peak(self) -> tuple[int, int, list[int]]:
+        """Return the peak of a step's forward and backward passes, the gradients at that moment, and further peaks.
 
-        The other phases sample and decode images to train on.
+        The further ones are of sampling and decoding images to train on.
         """
         run, sampled, passes = self.run, self.run.sampled, self.passes
         size = (sampled.size_px if sampled else None) or self.size
@@ -209,7 +213,7 @@ class _Run:
             )
             return *pair, []
         if sampled is None and run.sharded:
-            # A block's gradients exist whole until they are summed, in float32, and sharded.
+            # The gradients of a block are whole until they are summed, in float32, and sharded.
             activations, _ = passes.training(run.plans, batch=batch, **sides, gradients="fused")
             blocks = [passes.gathered_bytes(n, run.plans[n])[0] // run.plans[n].weight_bytes for n in run.sharded]
             return activations + max(blocks) * 2 * FLOAT32_BYTES, self._gradient_bytes(), []
@@ -217,9 +221,9 @@ class _Run:
             return *passes.training(run.plans, batch=batch, **sides, gradients=gradients), []
         batch *= 1 + (sampled.is_guided and sampled.trains_guided)
         if sampled.backprop_steps == 0:
-            sampling = self._denoising(run.batch_size * (1 + sampled.is_guided), size)
+            sampling = self._denoising_peak(run.batch_size * (1 + sampled.is_guided), size)
             trained = passes.training(run.plans, batch=batch, **sides, gradients=gradients)
-            return *trained, [sampling, self._vae(encodes=False, sizes=(size,))]
+            return *trained, [sampling, self._vae_peak(encodes=False, sizes=(size,))]
         activations, held, kept = passes.consecutive(
             run.plans, batch=batch, **sides, gradients=gradients, num_passes=sampled.backprop_steps
         )
@@ -227,12 +231,14 @@ class _Run:
         back = passes.decoding_with_gradient(run.plans[vae], **sides) if vae else 0
         return activations, held, [kept + back]
 
-    def _moving(self) -> dict[str, int]:
-        """Return the bytes of an optimizer step without the gradients: a float32 slice of 16-bit weights, workspace.
+    def _workspace(self) -> dict[str, int]:
+        """Return the bytes of an optimizer step besides gradients: float32 slices of 16-bit weights, and arrays.
 
         Optimizers update the weights one by one; at worst, on a GPU, with one array for all updated weights.
         """
-        small = [s for n in self.run.plans if self._trained_item(n) < FLOAT32_BYTES for s in self._trained_of(n)]
+        small = [
+            s for n in self.run.plans if self._trained_item_bytes(n) < FLOAT32_BYTES for s in self._trained_shapes(n)
+        ]
         num_small, largest = count(small), max((math.prod(s) for s in self.trained), default=0)
         moved = largest if self.run.is_fused else max(largest, self.num_trained - num_small)
         slice_weights = num_small if optimizer_spec(self.run.optimizer).steps_at_once else SLICE_WEIGHTS
@@ -240,35 +246,38 @@ class _Run:
         num_arrays = 1 if self.run.has_master_weights else 2  # gradient, value
         working = max(moved, in_slice, _WORKING_ARRAYS * largest)
         workspace = {"optimizer workspace": FLOAT32_BYTES * (num_arrays * in_slice + working)}
-        return workspace | ({"copies in case of a skipped update": self._copies()} if self._copies() else {})
+        return workspace | (
+            {"copies in case of a skipped update": self._skip_copies_bytes()} if self._skip_copies_bytes() else {}
+        )
 
-    def _copies(self) -> int:
-        """Return the bytes of the copies of a weight and its state during its update in a fused backward pass."""
+    def _skip_copies_bytes(self) -> int:
+        """Return the bytes of the copies of a weight and its state, with which a fused update can be skipped."""
         spec, settings = optimizer_spec(self.run.optimizer), self.run.optimizer
         if not self.run.is_fused or spec.skips_on_device(settings):
             return 0
         return max((FLOAT32_BYTES * math.prod(s) + int(spec.state_bytes(settings, s)) for s in self.trained), default=0)
 
-    def _sums(self) -> dict[str, int]:
-        """Return the bytes of the sums of gradients that are in transfer between processes; nothing without any.
+    def _gradient_sums(self) -> dict[str, int]:
+        """Return the bytes of the gradients that are being summed between processes; empty for a single process.
 
-        Sums of sharded weights belong to the block that they are of.
+        The gradients of sharded weights are counted with their blocks.
         """
         run = self.run
         if run.summed_bytes is None:
             return {}
         sizes = [
-            math.prod(shape) * (FLOAT32_BYTES if run.sums_in_float32 else self._trained_item(name))
+            math.prod(shape) * (FLOAT32_BYTES if run.sums_in_float32 else self._trained_item_bytes(name))
             for name in run.plans
             if name not in run.sharded
-            for shape in self._trained_of(name)
+            for shape in self._trained_shapes(name)
         ]
         at_once = max(run.summed_bytes, SUMMED_BYTES, *sizes, 0)
         return {"gradient sums": min(sum(sizes), at_once)} if sizes else {}
 
     def _largest_gradient(self) -> int:
         return max(
-            (self._trained_item(n) * math.prod(s) for n in self.run.plans for s in self._trained_of(n)), default=0
+            (self._trained_item_bytes(n) * math.prod(s) for n in self.run.plans for s in self._trained_shapes(n)),
+            default=0,
         )
 
     def _gradients_at_step(self) -> int:
@@ -278,36 +287,36 @@ class _Run:
         return FLOAT32_BYTES * self.num_trained
 
     def _gradient_bytes(self) -> int:
-        return sum(count(self._trained_of(n)) * self._trained_item(n) for n in self.run.plans)
+        return sum(count(self._trained_shapes(n)) * self._trained_item_bytes(n) for n in self.run.plans)
 
     def _original_bytes(self) -> int:
         """Return the bytes of the copies of weights before training; offloaded weights have offloaded copies."""
         return self._gradient_bytes() if self.run.has_originals else 0
 
     def _reference_bytes(self) -> int:
-        """Return the bytes of the copies of weights as they were at a later step, offloaded likewise."""
+        """Return the bytes of the copies of weights from a later step; offloaded weights have offloaded copies."""
         return self._gradient_bytes() if self.run.sampled and self.run.sampled.copies_weights else 0
 
     def _latents_bytes(self) -> int:
         return self.run.sampled.kept_latents_bytes if self.run.sampled else 0
 
-    def _without_gradients(self, activations_bytes: int) -> dict[str, int]:
-        """Return the bytes of a phase between training steps, in which the model is only used, besides its weights."""
+    def _inference_bytes(self, activations_bytes: int) -> dict[str, int]:
+        """Return the bytes, besides weights, of a phase that runs the model without gradients between steps."""
         swapped = {"weights swapped out for EMA": self._swapped_bytes()}
         return self._lasting_bytes() | {"activations": activations_bytes} | swapped
 
     def _swapped_bytes(self) -> int:
-        """Return the bytes of the weights kept aside while EMA, or the optimizer's evaluation weights, replace them."""
+        """Return the bytes of the trained weights that are set aside while EMA or evaluation weights replace them."""
         is_swapped = self.run.average != "off" or optimizer_spec(self.run.optimizer).has_evaluation_mode(
             self.run.optimizer
         )
         return self._gradient_bytes() if is_swapped else 0
 
-    def _denoising(self, batch: int, size: tuple[int, int]) -> int:
+    def _denoising_peak(self, batch: int, size: tuple[int, int]) -> int:
         name = self._part("denoiser")
         return self.passes.inference(name, self.run.plans[name], batch=batch, width_px=size[0], height_px=size[1])
 
-    def _text(self, here: frozenset[str], *, batch: int) -> int:
+    def _text_peak(self, here: frozenset[str], *, batch: int) -> int:
         """Return the peak of the text encoders on the device, one caption after the other."""
         encoders = [n for n in here if self.passes.role_of(n) == "text_encoder"]
         return max(
@@ -315,7 +324,7 @@ class _Run:
             default=0,
         )
 
-    def _encoding(self, sizes: tuple[tuple[int, int], ...]) -> int:
+    def _encoding_peak(self, sizes: tuple[tuple[int, int], ...]) -> int:
         """Return the peak of encoding images of these sizes, their references, or the clips of the run."""
         vae, tiling = self._vae_name(), self.run.tiles
         clips = (
@@ -330,13 +339,13 @@ class _Run:
             for size in self.run.clips
             if vae is not None
         )
-        return max([self._vae(encodes=True, sizes=(*sizes, *self.run.references)), *clips])
+        return max([self._vae_peak(encodes=True, sizes=(*sizes, *self.run.references)), *clips])
 
-    def _vae(self, *, encodes: bool, sizes: tuple[tuple[int, int], ...], tiles: Tiling | None = None) -> int:
+    def _vae_peak(self, *, encodes: bool, sizes: tuple[tuple[int, int], ...], tiles: Tiling | None = None) -> int:
         vae, tiling = self._vae_name(), tiles or self.run.tiles
         if vae is None:  # a pixel-space model has none
             return 0
-        # The largest image in tiles needs less than the largest one without.
+        # An image in tiles may need less than a smaller one without tiles.
         tiled = [size for size in sizes if tiling.applies(*size)]
         groups = (tiled, [size for size in sizes if size not in tiled])
         largest = [max(group, key=lambda s: s[0] * s[1]) for group in groups if group]

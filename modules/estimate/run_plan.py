@@ -20,7 +20,7 @@ RUNTIME_BYTES = 600_000_000
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An image to sample; with `is_guided` the denoiser runs on a batch of two."""
+    """An image to sample; with guidance (`is_guided`) the denoiser runs on a batch of two."""
 
     width_px: int
     height_px: int
@@ -29,7 +29,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class SampledImages:
-    """The memory facts of a method that trains on images it samples.
+    """What a method that trains on sampled images needs in memory.
 
     `backprop_steps` is the maximum number of denoising steps of one graph, which continues through the decoding; 0 for
     a method that samples without gradient and trains on the results in passes of their own. `is_guided`: sampling runs
@@ -60,7 +60,7 @@ class RunPlan:
     accumulates: bool
     optimizer: OptimizerSettings
     has_master_weights: bool
-    """Whether 16-bit weights have float32 ones."""
+    """Whether 16-bit weights have float32 master weights."""
     average: Average
     """Whether EMA is kept, and where."""
     encodes_in_training: bool
@@ -70,7 +70,7 @@ class RunPlan:
     is_fused: bool = False
     """Whether weights are updated inside the backward pass."""
     sampled: SampledImages | None = None
-    """Set where training steps sample images."""
+    """Set if training steps sample images."""
     runtime_bytes: int = RUNTIME_BYTES
     """The memory of the device's runtime."""
     has_originals: bool = False
@@ -82,12 +82,12 @@ class RunPlan:
     is_perceptual: bool = False
     """Whether the loss contains LPIPS."""
     step_batch: int = 0
-    """The batch of this process where several share a step; 0 for the whole one."""
+    """The batch of this process if several share a step; 0 for the whole batch."""
     sharded: frozenset[str] = frozenset()
     """The parts whose weights are sharded among `num_shards` processes."""
     num_shards: int = 1
     summed_bytes: int | None = None
-    """How much of the gradients several processes sum at a time; None for a single process."""
+    """The bytes of gradients that several processes sum at a time; None for a single process."""
     sums_in_float32: bool = True
     """Whether gradients of 16 bits are summed in float32."""
     training_adapter_bytes: int = 0
@@ -101,7 +101,7 @@ class RunPlan:
     references: tuple[tuple[int, int], ...] = ()
     """The sizes of reference images with another size than their image."""
     clips: tuple[Size, ...] = ()
-    """The sizes of clips, which `sizes` has as images with as many latents."""
+    """The sizes of clips; `sizes` contains them as images with as many latents."""
 
     @property
     def batch_of_step(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from modules.estimate.architecture import architecture_of, own_configs
+from modules.estimate.architecture import architecture_of, part_configs
 from modules.estimate.recordings import SHIPPED, keep, perceptual_file, shipped_file
 from modules.estimate.tracing import traced_part, traced_perceptual
 from modules.families.kinds.identify import identify
@@ -56,7 +56,7 @@ def _shipped_models() -> Iterator[tuple[FamilySpec, Mapping[str, Mapping[str, An
         if configs := model.shipped_configs():
             spec = FAMILIES[model.family]
             for of_variant in (spec, *map(spec.of_variant, spec.caption_images)):
-                yield of_variant, own_configs(of_variant, configs)
+                yield of_variant, part_configs(of_variant, configs)
     for folder in _DEMOS:
         family = identify(folder).family
         architecture = architecture_of(str(folder), family)

@@ -1,4 +1,4 @@
-"""The passes through the denoiser that an optimizer step takes: on them its time depends."""
+"""The passes through the denoiser in an optimizer step, on which its time depends."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _FORWARD, _BACKWARD = 1.0, 2.0  # the usual ratio of their FLOPs
 
 @dataclass(frozen=True, slots=True)
 class StepPasses:
-    """How many images an optimizer step passes through the denoiser, on average: with guidance each counts twice.
+    """How many images on average pass through the denoiser in an optimizer step; with guidance each counts twice.
 
-    `with_gradient` are trained. `repeats_forward`: the backward pass computes the forward pass again (checkpointing).
-    `num_sampled` is how many images are sampled.
+    `with_gradient` are the trained ones, `num_sampled` the number of sampled images. `repeats_forward`: the backward
+    pass computes the forward pass again (checkpointing).
     """
 
     without_gradient: float
@@ -29,7 +29,7 @@ class StepPasses:
         return _FORWARD * self.without_gradient + trained * self.with_gradient
 
     def times_denoising(self, num_images: int) -> float:
-        """Return how many denoising steps of a batch of `num_images` images take as long."""
+        """Return the number of plain training steps with `num_images` images each that take as long."""
         return self.cost / StepPasses(0.0, num_images, repeats_forward=self.repeats_forward).cost
 
 
@@ -45,10 +45,10 @@ def passes_of_step(
 ) -> StepPasses:
     """Return the passes of an optimizer step whose accumulation group has `batch_size` samples in all.
 
-    `sampled_share` is the share of steps that sample, `images_per_pass` how many images the other ones pass for each
-    sample of the batch. Each trained pass is also made without gradient by each of the reference models, and
-    before a step by the model itself if a rollout has `predicts_before_training`. Several steps
-    that train on one rollout share the passes that sampled it.
+    `sampled_share` is the share of steps that sample; in the others, `images_per_pass` images of each sample of the
+    batch pass through the denoiser. Each trained pass is repeated without gradient by each of the reference models, and
+    before a step by the model itself if a rollout has `predicts_before_training`. Several steps that train on one
+    rollout share the passes that sampled it.
     """
     plain = float(batch_size * images_per_pass)
     if rollout is None:
@@ -58,7 +58,7 @@ def passes_of_step(
     if rollout.gradient_steps:  # one graph of the last denoising steps
         sampling = num_images * doubled * (0 if rollout.uses_own_images else rollout.steps - rollout.gradient_steps)
         trained = num_images * doubled * rollout.gradient_steps
-    else:  # passes of their own: each trained denoising step or timestep, or a loss on the finished images
+    else:  # separate passes: each trained denoising step or timestep, or a loss on the finished images
         sampling = num_images * doubled * (rollout.sampling_passes or rollout.steps)
         per_prompt = rollout.trained_per_prompt or rollout.samples_per_prompt
         trained_alone = rollout.trained_steps * doubled + rollout.trained_timesteps

@@ -1,17 +1,17 @@
 """A small model of the time of an optimizer step, to compare settings of one run with each other.
 
-Times are in forward passes of SDXL's UNet over one image of 1024 px in 16 bits: 6 TFLOP, about 0.075 s at 80 TFLOP/s,
-an assumed mid-range card. Only the order of settings and the ratio of two times mean something. The figures
+The unit of time is a forward pass of SDXL's UNet over one image of 1024 px in 16 bits: 6 TFLOP, about 0.075 s at
+80 TFLOP/s, an assumed mid-range card. Only the order of settings and the ratio of two times are meaningful. The figures
 are counted or assumed, as noted with each, not fitted to one card (`step_seconds` turns them into seconds):
 
 - A backward pass is two forward passes, or one where only an adapter is trained and the weights need no gradient
   (Kaplan et al. 2020, section 2.1); recomputing adds what it computes again (Chen et al. 2016).
-- Weights and activations that are offloaded cross the bus at 12 GB/s (PCIe 4.0 with 16 lanes and pinned memory)
-  during the computation; the longer of both decides.
-- Unpacking quantized weights moves the bytes that were counted, in each pass, at 1 TB/s on such a card; on a CPU
-  docs/quantization.md has the measured speeds.
-- Starting kernels takes the host a time for each micro-batch, whatever its size: small images want large batches. Their
-  number follows from the operations of the model's recorded pass (`kernels_of`).
+- Offloaded weights and activations cross the bus at 12 GB/s (PCIe 4.0 with 16 lanes and pinned memory) during the
+  computation; the longer of the two decides.
+- Unpacking quantized weights moves a counted number of bytes in each pass, at 1 TB/s on such a card. The measured
+  speeds on a CPU are in docs/quantization.md.
+- Starting the kernels of a micro-batch takes the host the same time for any size of images, so small images need large
+  batches. Their number follows from the operations of the model's recorded pass (`kernels_of`).
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ _WEIGHTS = 2.57e9  # of SDXL's UNet
 _PIXELS = 1024 * 1024
 _UNIT_SECONDS = 0.075
 _FLOP_PER_WEIGHT_AND_PIXEL = 6e12 / (_WEIGHTS * _PIXELS)
-# Times as long as this count: users name 1.2 s for a step of an SDXL LoRA on an RTX 3090, counted 0.15 s, and 0.37 s
-# for an image of one with checkpointing on an RTX 4090, counted 0.2 s (kohya_ss 1288).
-_OF_USERS = 4.0
-_CORE_FLOPS = 40e9  # of one core in float32: SD 1.5's UNet took 10.4 s for a pass at 512 px on one, and 12.6 s by this
-_OPERATION_SECONDS = 0.13e-3  # on a processor, however small: the demo's step took 0.15 s for its 1,071 operations
+# How many times longer than counted here a step takes for users: for an SDXL LoRA they report 1.2 s a step on an
+# RTX 3090 (counted: 0.15 s), and with checkpointing 0.37 s an image on an RTX 4090 (counted: 0.2 s; kohya_ss 1288).
+_MEASURED_TO_COUNTED = 4.0
+_CORE_FLOPS = 40e9  # of one core in float32: SD 1.5's UNet took 10.4 s for 512 px (12.6 s by this)
+_OPERATION_SECONDS = 0.13e-3  # on a CPU, however small: a step of the demo took 0.15 s for its 1,071 operations
 _BUS = 12e9 * _UNIT_SECONDS  # bytes in a unit of time
 _CARD_MEMORY = 1e12 * _UNIT_SECONDS
 _HOST_MEMORY = 20e9 * _UNIT_SECONDS
 
-# The share of the forward pass that is computed again. The transformer blocks of SDXL's UNet have three quarters of its
-# FLOPs, SD 1.5's about half; "selective" keeps the products and attention and repeats what is between them;
-# "auto" repeats between nothing and all.
+# The share of the forward pass that is computed again. The transformer blocks have three quarters of the FLOPs in
+# SDXL's UNet and about half of them in SD 1.5's. "selective" keeps products and attention and repeats only the rest;
+# "auto" repeats anything between nothing and everything.
 _RECOMPUTED: dict[CheckpointMode, float] = {
     "off": 0.0, "auto": 0.5, "selective": 0.15, "transformer": 0.7, "block": 1.0, "whole": 1.0,
 }  # fmt: skip
-_LAUNCH_SECONDS = 14e-6  # that PyTorch needs for a kernel: 230 ms for the 16,224 of a step of an SDXL LoRA
+_LAUNCH_SECONDS = 14e-6  # of PyTorch for each kernel: 230 ms for the 16,224 kernels of a step of an SDXL LoRA
 # Kernels for each operation of the forward pass, and for each factor of an adapter, forward and back: counted for SDXL
-# (`python -m benchmarks kernels`), within 1 %; of Z-Image's step that finds 4 % too few under autocast, 4 to 7 % too
-# many without. A gradient of the weights needs a product and a sum or a cast of its own.
+# (`python -m benchmarks kernels`), within 1 %. For Z-Image this gives 4 % too few under autocast, and 4 to 7 % too many
+# without it. A gradient of the weights needs a product, and a sum or a cast, of its own.
 _BACKWARD, _BACKWARD_OF_WEIGHTS = 0.97, 1.6
 _OF_FACTOR, _OF_FACTOR_IN_AUTOCAST = (0.65, 1.95), (3.5, 5.2)
 _CPU_LAUNCHES = 0.02
-# Selective checkpointing asks Python at each operation.
+# Selective checkpointing calls Python for each operation.
 _SELECTIVE_HOST = {True: 1.5, False: 20.0}
 _HIDDEN = 0.9  # the share of the shorter of computation and transfer that the longer one hides
-_KEPT_PER_PASS = 0.25  # moving one image's kept activations out and in again, what of it is not hidden
-_FUSED = 1.03  # many small updates in place of a few large ones
+_KEPT_PER_PASS = 0.25  # the part that is not hidden of moving one image's activations out and back in
+_FUSED = 1.03  # many small updates instead of a few large ones
 _OPTIMIZER_BYTES = 40  # read and written for each trained weight: gradient, value, two moments
 
 
@@ -58,12 +58,12 @@ _OPTIMIZER_BYTES = 40  # read and written for each trained weight: gradient, val
 class StepFacts:
     """The settings and sizes on which the time of an optimizer step depends.
 
-    `num_weights` counts the weights of the part that is passed through, `weight_bytes` the stored bytes of each,
-    `work` the cost of a weight relative to a UNet's. `batch_size` counts images; `num_trained` the weights of the
-    optimizer; `num_encoder_weights` the weights of text encoders that are offloaded like the part, in 16 bits.
-    `num_operations` is the number of operations of the part's pass, `num_factors` the factors of its adapter (2 of a
-    LoRA's layer), and `has_autocast` whether it runs under autocast. `unpacking_bytes` are moved for each quantized
-    weight in a pass; `is_cast`: weights are float32 and cast to 16 bits once a batch.
+    `num_weights` is the number of weights of the denoiser, `weight_bytes` the stored bytes of each, and `work` the cost
+    of a weight relative to a UNet's. `batch_size` is in images, `num_trained` the number of trained weights, and
+    `num_encoder_weights` that of text encoders in 16 bits that are offloaded like the denoiser. `num_operations` is the
+    number of operations of the denoiser's pass, `num_factors` that of its adapter's factors (2 for each layer of a
+    LoRA), and `has_autocast` whether the pass runs under autocast. `unpacking_bytes` are moved for each quantized
+    weight in a pass. `is_cast`: weights are float32 and cast to 16 bits once per batch.
     """
 
     num_weights: int
@@ -89,14 +89,14 @@ class StepFacts:
 
 
 def step_time(facts: StepFacts) -> float:
-    """Return the time of an optimizer step in forward passes (see above); only ratios mean something."""
+    """Return the time of an optimizer step, in forward passes (see above); only ratios are meaningful."""
     forward = facts.work * facts.num_weights / _WEIGHTS * facts.pixels / _PIXELS * facts.batch_size
     recomputed = _RECOMPUTED[facts.checkpointing]
     computing = forward * (2 + facts.trains_weights + recomputed)
     computing *= _FUSED if facts.is_fused else 1.0
     if facts.checkpointing == "selective":
         computing += _SELECTIVE_HOST[facts.on_gpu] * min(1.0, facts.num_weights / _WEIGHTS + 0.3)
-    passes = 2 + (0 if facts.checkpointing == "selective" else recomputed)  # selective keeps what weights are for
+    passes = 2 + (0 if facts.checkpointing == "selective" else recomputed)  # selective repeats no product with weights
     stored = facts.num_weights * facts.weight_bytes
     computing += passes * facts.unpacking_bytes * facts.num_weights / _CARD_MEMORY
     if facts.is_cast:
@@ -115,13 +115,13 @@ def step_time(facts: StepFacts) -> float:
 
 
 def step_seconds(facts: StepFacts, *, num_cores: int) -> float:
-    """Return about how long an optimizer step takes: on a mid-range card, or on cores of a processor.
+    """Return about how many seconds an optimizer step takes, on a mid-range card or on the cores of a CPU.
 
-    Cards of today differ by a factor of four, so that it may be half or twice as long. A processor computes for nearly
-    all of the time: the FLOPs of the passes, or its operations if the model is tiny, and the update of the weights.
+    Today's cards differ by a factor of four, so it may be half or twice as long. A CPU's time follows from the FLOPs of
+    the passes, or for a tiny model from the number of operations, and from the update of the weights.
     """
     if facts.on_gpu:
-        return step_time(facts) * _UNIT_SECONDS * _OF_USERS
+        return step_time(facts) * _UNIT_SECONDS * _MEASURED_TO_COUNTED
     forward = facts.work * facts.num_weights * facts.pixels * facts.batch_size * _FLOP_PER_WEIGHT_AND_PIXEL
     passes = 2 + facts.trains_weights + _RECOMPUTED[facts.checkpointing]
     computing = forward * passes / (_CORE_FLOPS * max(1, num_cores))
@@ -139,7 +139,7 @@ def kernels_of(facts: StepFacts) -> float:
 
 
 def _updating(facts: StepFacts) -> float:
-    """Return the time of the optimizer and of EMA; offloaded weights are updated where they are."""
+    """Return the time of the optimizer and of EMA; offloaded weights are updated on the offload device."""
     there = facts.num_trained * (facts.offload_fraction if facts.trains_weights else 0.0)
     touched = _OPTIMIZER_BYTES * (facts.num_trained - there) / (_CARD_MEMORY if facts.on_gpu else _HOST_MEMORY)
     touched += _OPTIMIZER_BYTES * there / _HOST_MEMORY

@@ -17,32 +17,32 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from modules.memory.transfers import Arriving, OffloadedTensor, Transfers
+from modules.memory.transfers import IncomingTensors, OffloadedTensor, Transfers
 
 
 class _OffloadedStorage:
-    """An offloaded storage, as a flat tensor. A backward pass needs them from the last one to the first."""
+    """An offloaded storage, as a flat tensor; a backward pass needs the storages in reverse order."""
 
     def __init__(self, sent: OffloadedTensor, source: StorageWeakRef, former: _OffloadedStorage | None) -> None:
         self.source = source
         self.num_views = 0
         self._sent = sent
         self._former = weakref.ref(former) if former is not None else None
-        self._arriving: Arriving | None = None
+        self._incoming: IncomingTensors | None = None
         self._num_taken = 0
 
-    def bring(self, transfers: Transfers) -> Arriving:
+    def bring(self, transfers: Transfers) -> IncomingTensors:
         """Start fetching it."""
-        if self._arriving is None:
-            self._arriving = transfers.bring([self._sent.tensor], after=self._sent.done)
-        return self._arriving
+        if self._incoming is None:
+            self._incoming = transfers.bring([self._sent.tensor], after=self._sent.done)
+        return self._incoming
 
     def take(self, transfers: Transfers) -> torch.Tensor:
-        """Return it on the training device for one of its views, and start fetching the next one."""
+        """Return it on the training device for one of its views, and start fetching the one that is needed next."""
         [flat] = self.bring(transfers).take()
         self._num_taken += 1
         if self._num_taken % self.num_views == 0:  # all views have it; a second backward pass counts from 0 again
-            self._arriving = None
+            self._incoming = None
         former = self._former() if self._former is not None else None
         if former is not None:  # otherwise the graph has already freed it
             former.bring(transfers)
@@ -63,7 +63,7 @@ class _View:
         return self.kept.take(transfers).as_strided(self.size, self.stride, self.offset)
 
 
-class _Keeping:
+class _OffloadedStorages:
     """The storages that one forward pass offloads."""
 
     def __init__(self, module: nn.Module, transfers: Transfers) -> None:
@@ -75,7 +75,7 @@ class _Keeping:
         self._newest: weakref.ref[_OffloadedStorage] | None = None
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor | _View:
-        """Return the object autograd saves instead of a tensor: the tensor itself if it is a weight or very small."""
+        """Return what autograd saves for a tensor: itself if it is a weight, a scalar or not on the training device."""
         is_elsewhere = tensor.device.type != self._transfers.train_device.type
         if tensor.dim() == 0 or is_elsewhere or tensor.untyped_storage().data_ptr() in self._weights:
             return tensor
@@ -104,8 +104,8 @@ class _Keeping:
 @contextmanager
 def offloaded_activations(module: nn.Module, transfers: Transfers) -> Iterator[None]:
     """Offload the tensors that autograd saves inside the block. Weights and their views stay: they are not copies."""
-    keeping = _Keeping(module, transfers)
-    with torch.autograd.graph.saved_tensors_hooks(keeping.pack, keeping.unpack):
+    storages = _OffloadedStorages(module, transfers)
+    with torch.autograd.graph.saved_tensors_hooks(storages.pack, storages.unpack):
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""The arrays of a replayed pass, and the tape of those that its backward pass needs.
+"""The arrays of a replayed pass, and the tape with the arrays that its backward pass needs.
 
 An `Array` is a number of elements and their size; like a tensor's, its bytes count as long as it is referenced. Arrays
 that autograd saves for the backward pass are referenced by the tape.
@@ -64,9 +64,10 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment of the backward pass: bytes in use besides weights and their gradients, and the missing gradients.
+    """A moment of the backward pass.
 
-    `later` counts the trained weights' bytes of the layers before this one, whose gradients are not computed yet.
+    `in_use` are the bytes in use besides weights and their gradients, `later` the bytes of the weight gradients that
+    are not computed yet: of the layers before this one.
     """
 
     in_use: int
@@ -85,7 +86,7 @@ class Tape:
     trained_bytes: int = 0
 
     def keep(self, array: Array) -> None:
-        """Reference an array until the backward pass. The arrays of another tape are counted there."""
+        """Reference an array until the backward pass. An array of another tape's meter is counted there."""
         storage = array.storage
         if id(storage) not in self.kept:
             self.kept[id(storage)] = storage
@@ -111,8 +112,6 @@ class Tape:
 
     def backward_peak(self, gradients: Gradients) -> tuple[int, int]:
         """Return the bytes in use and the bytes of weight gradients at the peak moment of the backward pass."""
-        everything = self.trained_bytes
-        coming = 1 if gradients == "new" else 0
-        there = 0 if gradients == "fused" else everything
-        moments = ((m.in_use, there - coming * m.later) for m in self.moments)
-        return max(moments, key=sum, default=(0, there))
+        at_end = 0 if gradients == "fused" else self.trained_bytes
+        moments = ((m.in_use, at_end - (m.later if gradients == "new" else 0)) for m in self.moments)
+        return max(moments, key=sum, default=(0, at_end))

@@ -32,7 +32,7 @@ _NUM_CHECKED = 8
 which takes the host 1.5 microseconds for each. It always compares their number.
 """
 _ATEN = torch.ops.aten
-# Which argument of a product has the weight, of shape (out, in, ...) or, in front of the last axis, (in, out).
+# The index of the argument with the weight in each product, of shape (out, in, ...) or, as the last axes, (in, out).
 _PRODUCTS: dict[object, int] = {
     _ATEN.mm.default: 1,
     _ATEN.addmm.default: 2,
@@ -67,14 +67,16 @@ def create_checkpointed_forward(
 ) -> Forward:
     """Make a module's forward pass use checkpointing, and return the callable that runs it.
 
-    `mode` is "off"; "whole": only the inputs of the module are saved; "block": the inputs of every sub-module of one of
-    `block_types`; "transformer": of one of `transformer_types`; "auto": of the blocks named in `chosen_blocks`, as the
-    estimate names them; "selective": as "block", but the results of matrix products, convolutions and attention are
-    saved, too, so that only what is fast is computed again (torch's selective activation checkpointing; not together
-    with offloaded layers). With `offload_activations` the tensors saved between forward and backward are on
-    `temp_device` and are fetched to `train_device` when the backward pass needs them. `offload_fraction` of the weights
-    of the blocks, except the `resident` ones, stay on `temp_device` and are copied to `train_device` while their block
-    is computed (`modules/memory/offload.py`). With a `compilation` the blocks are compiled, inside of all this
+    `mode` selects the modules whose inputs alone are saved. "off": none; "whole": the module itself; "block": each
+    submodule of a class in `block_types`; "transformer": of one in `transformer_types`; "auto": the blocks whose names,
+    as in the estimate, are in `chosen_blocks`; "selective": as "block", but the results of matrix products,
+    convolutions and attention are saved, too, so that only fast operations are computed again (torch's selective
+    activation checkpointing; not together with offloaded layers).
+
+    With `offload_activations` the tensors saved between forward and backward are on `temp_device` and are fetched to
+    `train_device` when the backward pass needs them. `offload_fraction` of the weights of the blocks, except the
+    `resident` ones, stay on `temp_device` and are copied to `train_device` while their block is computed
+    (`modules/memory/offload.py`). With a `compilation` the blocks are compiled, inside of checkpointing and offloading
     (`modules/memory/compiled_blocks.py`). `entry` is the method that runs the module, if that is not its forward pass,
     such as the `decode` of a VAE. Calling this again on the same module replaces the previous setup; a `Placement` made
     afterwards moves the weights to their devices. Without gradients (`no_grad`) nothing is computed twice.
@@ -82,7 +84,7 @@ def create_checkpointed_forward(
     The gradients are bit-identical to the plain forward's; offloaded ones too, as copying is lossless. Compiled blocks
     are bit-identical to themselves.
     """
-    for wrapped, name in _wrapped_in(module, entry):
+    for wrapped, name in _wrapped_modules(module, entry):
         delattr(wrapped, name)
     blocks = [m for m in module.modules() if isinstance(m, tuple(block_types))]
     if compilation is not None:
@@ -117,9 +119,8 @@ class _CheckpointedForward:
     """A forward pass that is recomputed in the backward pass instead of being saved.
 
     The second pass uses the copies of weights that the first one had (`modules/memory/pass_copies.py`). The state of
-    the generators is only kept for it if something in the module draws from them: keeping and restoring it takes the
-    host about as long as starting ten kernels, for each block. With `restores_mps` an Apple GPU's generator is kept
-    here.
+    the random generators is kept for it only if the module draws from them: keeping and restoring it takes the host
+    about as long as starting ten kernels, for each block. With `restores_mps` the state of an Apple GPU is kept here.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class _CheckpointedForward:
             options["determinism_check"] = "none"
         run = self._with_present_copies()
         if self._restores_mps and options["preserve_rng_state"]:
-            run = _drawing_alike_on_mps(run)
+            run = _with_same_draws_on_mps(run)
         if any(isinstance(value, torch.Tensor) for value in args):
             return checkpoint(run, *args, **options, **kwargs)
         # Torch finds the devices whose random state it must restore from the positional arguments only: an encoder
@@ -174,7 +175,7 @@ class _CheckpointedForward:
         return run
 
 
-def _drawing_alike_on_mps(run: Forward) -> Forward:
+def _with_same_draws_on_mps(run: Forward) -> Forward:
     """Return a pass that draws the same numbers on an Apple GPU each time that it runs.
 
     torch.utils.checkpoint keeps a device's random state only if the device's module is `_initialized`, a name that
@@ -182,7 +183,7 @@ def _drawing_alike_on_mps(run: Forward) -> Forward:
     """
     state = torch.mps.get_rng_state()
 
-    def run_alike(*args: Any, **kwargs: Any) -> Any:
+    def run_again(*args: Any, **kwargs: Any) -> Any:
         before = torch.mps.get_rng_state()
         torch.mps.set_rng_state(state)
         try:
@@ -191,7 +192,7 @@ def _drawing_alike_on_mps(run: Forward) -> Forward:
             if not torch.equal(before, state):  # it is one: the first pass has drawn what it drew
                 torch.mps.set_rng_state(before)
 
-    return run_alike
+    return run_again
 
 
 def _call_with(run: Forward, kwargs: dict[str, Any], *args: Any) -> Any:
@@ -272,7 +273,7 @@ def _policy(_context: object, operation: object, *args: Any, **_kwargs: object) 
     return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def _wrapped_in(module: nn.Module, entry: str) -> list[tuple[nn.Module, str]]:
+def _wrapped_modules(module: nn.Module, entry: str) -> list[tuple[nn.Module, str]]:
     places = [(module, entry), *((m, "forward") for m in module.modules())]
     is_ours = _CheckpointedForward | OffloadedForward | CompiledForward
     return [place for place in dict.fromkeys(places) if isinstance(place[0].__dict__.get(place[1]), is_ours)]

@@ -72,15 +72,15 @@ class Compilation:
         return self._is_on
 
     def turn_off(self) -> None:
-        """Run every block as it is from now on. Only between steps: see above."""
+        """Run every block without compiled code from now on. Only between steps: see above."""
         self._is_on = False
 
     def turn_on(self) -> None:
-        """Compile blocks from now on, and run those that are compiled. Only between steps."""
+        """Compile blocks from now on, and use their compiled code. Only between steps."""
         self._is_on = True
 
     def compile_in_place(self, blocks: Sequence[nn.Module]) -> None:
-        """Compile the forward pass of blocks when each first runs with gradients. Names of weights stay as they are."""
+        """Compile the forward pass of each block when it first runs with gradients. Names of weights do not change."""
         functions: dict[type[nn.Module], Forward] = {}
         for block in blocks:
             kind = type(block)
@@ -102,7 +102,7 @@ class Compilation:
         torch.compiler.reset()
 
     def run(self, compiled: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run compiled code; compiling takes place in it. Raises CompileError if that fails."""
+        """Run compiled code, which compiles it at its first run. Raises CompileError if that fails."""
         _allow_versions()
         num_graphs, started = self._num_graphs, self._clock()
         try:
@@ -153,7 +153,7 @@ class CompiledForward:
         owner = self._owner
         if not owner.is_on or self._has_failed or not torch.is_grad_enabled():
             return self.plain(*args, **kwargs)
-        if owner.failure and not self.is_compiled:  # as the others will: their time is saved
+        if owner.failure and not self.is_compiled:  # as the other blocks will from the next step on
             self._has_failed = True
             return self.plain(*args, **kwargs)
         try:
@@ -169,8 +169,8 @@ class CompiledForward:
 def _allow_versions() -> None:
     """Let torch keep the code of all sizes and structures in the thread that calls this.
 
-    What is set in torch's config is set for one thread alone. On a GPU autograd recomputes checkpointed blocks in a
-    thread of its own: there torch would count to its default, and run further sizes as they are, unreported.
+    Torch's config applies to one thread alone. On a GPU autograd recomputes checkpointed blocks in a thread of its own,
+    where torch would stop at its default number, and silently run further sizes without compiling.
     """
     if torch._dynamo.config.accumulated_recompile_limit < _MAX_VERSIONS:
         torch._dynamo.config.accumulated_recompile_limit = _MAX_VERSIONS

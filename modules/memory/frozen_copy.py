@@ -1,4 +1,4 @@
-"""A frozen copy of trained weights: with it a fine-tune can also predict as its original model."""
+"""A frozen copy of trained weights, with which a fine-tune can also predict like its original model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class FrozenCopy(nn.Module):
-    """The values that weights have now, and a context in which the weights have them again.
+    """The present values of weights, and a context in which the weights have these values again.
 
     It is a module so that a `Placement` moves it: in the context each copy must be on the device of its weight. The
     weights are exchanged, not copied, so the context costs no memory and no time.
@@ -23,7 +23,7 @@ class FrozenCopy(nn.Module):
         self.copies = nn.ParameterList(nn.Parameter(w.detach().clone(), requires_grad=False) for w in self.weights)
 
     def refresh(self, decay: float = 0.0) -> None:
-        """Copy the values that the weights have now; with a decay keep that share of the former values (EMA).
+        """Copy the present values of the weights; with a decay, keep that share of the former values (EMA).
 
         The average is rounded to the dtype of the weights.
         """

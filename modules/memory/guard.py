@@ -21,7 +21,7 @@ from modules.system.devices import Device, pop_guard, push_guard
 
 # Operations that copy from one device to another.
 _CROSSING = frozenset({torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default})
-# Operations on lists of tensors. Torch splits such lists by device, so they may contain tensors of several devices.
+# Operations on lists of tensors. Torch groups such lists by device, so they may contain tensors of several devices.
 _LIST_WISE = ("aten::_foreach_", "aten::_fused_")
 _FIRST_SWEEP = 64  # tags
 
@@ -55,7 +55,7 @@ class DeviceGuard(TorchDispatchMode):
         pop_guard()
 
     def retag(self, tensor: torch.Tensor, device: Device) -> torch.Tensor:
-        """Return the tensor with the tag of a device: itself if it already has it, else a copy, as on real devices."""
+        """Return a tensor with a device's tag: itself if it has it already, else a copy, as on real devices."""
         if self.tag_of(tensor) == device.name:
             return tensor
         with torch.utils._python_dispatch._disable_current_modes():
@@ -64,7 +64,7 @@ class DeviceGuard(TorchDispatchMode):
         return copy
 
     def note_pinned(self, tensor: torch.Tensor) -> None:
-        """Do nothing: where a tensor is does not depend on it."""
+        """Do nothing: pinning does not change the device of a tensor."""
 
     def retag_module(self, module: torch.nn.Module, device: Device) -> None:
         """Set the tag of every parameter and buffer of a module, in place."""
@@ -110,7 +110,7 @@ class DeviceGuard(TorchDispatchMode):
         return result
 
     def _list_wise(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Check an operation on lists of tensors, which treats the first items, the second items and so on alike."""
+        """Check an operation on lists of tensors: of all lists the first items belong together, and so on."""
         lists = [a for a in args if isinstance(a, list | tuple)]
         tags = [self._common_tag(func, tensors_in(one)) for one in zip(*lists, strict=False)]
         result = func(*args, **kwargs)
@@ -121,7 +121,7 @@ class DeviceGuard(TorchDispatchMode):
         return result
 
     def _common_tag(self, func: Any, tensors: Iterable[torch.Tensor]) -> str | None:
-        """Return the tag that some tensors share. Raises DeviceMixError where they have several."""
+        """Return the tag that tensors share; None if none has one. Raises DeviceMixError if they have several."""
         tags: dict[str, torch.Tensor] = {}
         for tensor in tensors:
             if tensor.dim() > 0 and (tag := self.tag_of(tensor)) is not None:

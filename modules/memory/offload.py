@@ -26,7 +26,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from modules.memory.offloaded_layers import choose_offloaded
-from modules.memory.transfers import Arriving, LateGradients, Transfers
+from modules.memory.transfers import IncomingTensors, LateGradients, Transfers
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +75,9 @@ class OffloadedForward:
 class LayerOffload:
     """The offloaded layers of one part. While one is computed, the next ones are fetched.
 
-    Their order is recorded in the first pass; a backward pass runs in reverse. As many layers are fetched ahead as have
-    the bytes of the second largest, at least one: so the training device never holds more than the two largest, and a
-    small layer leaves time for a large one behind it.
+    Their order is recorded in the first pass; a backward pass runs in reverse. Layers are fetched ahead up to the size
+    of the second largest layer, at least one. So the training device never holds more than the two largest, and a large
+    layer after small ones arrives in time.
     """
 
     def __init__(self, transfers: Transfers) -> None:
@@ -85,7 +85,7 @@ class LayerOffload:
         self._gradients = LateGradients(transfers)
         self._order: list[OffloadedForward] = []
         self._former: int | None = None
-        self._ahead: deque[tuple[OffloadedForward, Arriving]] = deque()
+        self._ahead: deque[tuple[OffloadedForward, IncomingTensors]] = deque()
         self._last: tuple[OffloadedForward, list[torch.Tensor]] | None = None
         self.most_ahead_bytes = 0
 
@@ -114,7 +114,7 @@ class LayerOffload:
             self._ahead.append((one, self._transfers.bring(one.weights)))
         return self._link(layer.weights, copies)
 
-    def _next(self, layer: OffloadedForward) -> Arriving:
+    def _next(self, layer: OffloadedForward) -> IncomingTensors:
         """Return the copies of a layer, which were fetched ahead if it is the one that was expected."""
         if self._ahead and self._ahead[0][0] is layer:
             return self._ahead.popleft()[1]
@@ -132,7 +132,7 @@ class LayerOffload:
         return copies
 
     def _following(self, layer: OffloadedForward) -> tuple[bool, list[OffloadedForward]]:
-        """Return whether this is a backward pass, and the layers that are computed after this one, if known."""
+        """Return whether this is a backward pass, and the layers after this one, as far as they are known."""
         if layer not in self._order:
             self._order.append(layer)
         here, former, last = self._order.index(layer), self._former, len(self._order) - 1
@@ -163,7 +163,7 @@ class _FetchWeights(torch.autograd.Function):
 def offload_layers(
     blocks: Sequence[nn.Module], *, fraction: float, resident: Collection[nn.Parameter], transfers: Transfers
 ) -> LayerOffload | None:
-    """Offload a share of a part's blocks; return None where the share is less than a block.
+    """Offload a share of a part's blocks; return None if the share is less than a block.
 
     `fraction` is relative to the blocks' weights; `resident` ones stay with the part. The weights are not moved here: a
     `Placement` does that.

@@ -12,15 +12,15 @@ from modules.system.errors import DarkroomError
 
 
 class OtherWeights:
-    """Exchanges the weights and buffers of a module with the ones of `other`, as often as `exchange` is called.
+    """Exchanges the weights and buffers of a module with those of another one at each call of `exchange`.
 
-    The modules and their parameters stay the same objects, with their hooks, adapters and offloaded layers: only the
-    memory is another one. So both must be on the same device when they are exchanged.
+    The modules and their parameters stay the same objects, with their hooks, adapters and offloaded layers; only their
+    memory is exchanged. So both modules must be on the same device then.
     """
 
     def __init__(self, module: nn.Module, other: nn.Module, *, name: str, zeros: tuple[str, ...] = ()) -> None:
-        """`module` must not have adapters yet; `name` is the user's name for the other model. That may lack weights
-        whose names begin with one of `zeros`: these are 0 in it.
+        """`module` must not have adapters yet; `name` is the user's name for the other model, which may lack weights
+        whose names begin with one of `zeros`: they are taken as 0.
 
         Raises DarkroomError if the two do not have the same weights in the same formats.
         """
@@ -55,7 +55,7 @@ def _quantized_layers(module: nn.Module) -> dict[str, QuantizedLinear]:
 def _require_equal(
     mine: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], packed: set[str], name: str
 ) -> None:
-    """Raise DarkroomError where the tensors differ in more than their values; packed ones may have other sizes."""
+    """Raise DarkroomError if the tensors differ in more than their values; packed ones may differ in size."""
     for path in sorted(mine.keys() | theirs.keys()):
         a, b = mine.get(path), theirs.get(path)
         is_equal = a is not None and b is not None and (path in packed or (a.shape, a.dtype) == (b.shape, b.dtype))

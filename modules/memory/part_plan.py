@@ -44,12 +44,11 @@ class AdapterMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """An adapter on every linear and convolution layer that `layers` takes.
+    """An adapter on the linear and convolution layers that match `layers`.
 
-    `memory` counts it for a layer, by its `settings` or those that `settings_at(path, shape)` returns for the layer,
-    from its name and the shape of its weight. `decomposes`: DoRA's magnitudes are trained with it, of the outputs or of
-    the inputs of each layer. `has_own` takes the layers that get an adapter of those that `layers` takes; None if all
-    do.
+    `memory` counts it for a layer, with `settings`, or with those that `settings_at(path, shape)` returns for the
+    layer's name and the shape of its weight. `decomposes`: DoRA's magnitudes are trained, too, of the outputs or of the
+    inputs of each layer. `has_rank(path)` is whether a matching layer gets an adapter; without it all do.
     """
 
     settings: Any
@@ -59,7 +58,7 @@ class AdapterPlan:
     has_dropout: bool = False
     settings_at: Callable[[str, Shape], Any] | None = None
     decomposes: Literal["", "outputs", "inputs"] = ""
-    has_own: Callable[[str], bool] | None = None
+    has_rank: Callable[[str], bool] | None = None
 
     def settings_of(self, path: str, weight: Shape) -> Any:
         """Return the settings for a layer."""
@@ -79,23 +78,25 @@ class AdapterPlan:
 
     def takes(self, path: str) -> bool:
         """Whether a layer gets the adapter."""
-        return self.layers.takes(path) and (self.has_own is None or self.has_own(path))
+        return self.layers.takes(path) and (self.has_rank is None or self.has_rank(path))
 
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
     """The dtypes, training and memory settings of a part.
 
-    `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without. Unless it `autocasts`, only an
-    adapter multiplies in that size, and the part computes in its weights' own. `trains` selects what is trained, and
-    `adapter` is the adapter, if it is one. Layers with a prefix in `unreached` are never trained: they get no gradient;
-    a fine-tune only trains the ones that `layers` takes. `offloads` moves activations to the offload device.
-    `offload_fraction` of the weights of its blocks stay there; the selection depends on the sizes: the layers with a
-    prefix in `offloaded_prefixes`. `num_kept` is the number of values in float32 of an adapter that the part has and
-    that is not trained. `quantized` is the format of the linear layers that it takes, whose weights are then frozen.
-    `has_words`: embeddings are trained, so that a gradient passes through the text encoder. With the checkpointing
-    "auto", `checkpointed_blocks` has the names of the blocks that are checkpointed. `fuses_norms`: without autocast an
-    RMS norm of diffusers is one kernel (`modules/families/parts/fused_norms.py`).
+    `weight_bytes` is the item size of the weights, `compute_bytes` of 16-bit products, 0 without. An adapter's products
+    always have that size, those of the part itself only if it `autocasts`.
+
+    `adapter` is set if `trains` is "adapter". Layers with a prefix in `unreached` get no gradient and are not trained;
+    a fine-tune trains only the layers that match `layers`. `trains_embeddings`: embeddings are trained, so a gradient
+    passes through the text encoder. `num_kept` counts the float32 values of a starting adapter that stay untrained.
+
+    `offloads` moves activations to the offload device. `offload_fraction` of the weights of the blocks stay there:
+    those with a prefix in `offloaded_prefixes`, which are chosen by their sizes. With the checkpointing "auto",
+    `checkpointed_blocks` are the names of the blocks that are checkpointed. `quantized` is the format of the linear
+    layers that match it, whose weights are then frozen. `fuses_norms`: an RMS norm of diffusers is one kernel without
+    autocast (`modules/families/parts/fused_norms.py`).
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -110,23 +111,23 @@ class PartPlan:
     offloaded_prefixes: tuple[str, ...] = ()
     num_kept: int = 0
     quantized: ChosenFormat | None = None
-    has_words: bool = False
+    trains_embeddings: bool = False
     checkpointed_blocks: frozenset[str] = frozenset()
     autocasts: bool = True
     fuses_norms: bool = False
 
     @property
     def autocast_bytes(self) -> int:
-        """The item size of autocast's results in the part itself, 0 without."""
+        """The item size of autocast's results in the part itself, 0 without autocast."""
         return self.compute_bytes if self.autocasts else 0
 
     @property
     def has_gradient(self) -> bool:
         """Whether a gradient passes through a text encoder: its weights are trained, or embeddings before them."""
-        return self.trains != "nothing" or self.has_words
+        return self.trains != "nothing" or self.trains_embeddings
 
     def format_of(self, path: str) -> QuantizedFormat | None:
-        """Return the format of a linear layer's weight, None where it is not quantized."""
+        """Return the format of a linear layer's weight; None if it is not quantized."""
         return self.quantized.format if self.quantized is not None and self.quantized.takes(path) else None
 
     def is_trained(self, path: str) -> bool:

@@ -36,10 +36,10 @@ class PassCopies:
         *,
         is_used: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Add the hooks. A layer gets copies of the `weight` of each of its modules in `copied`, as many as the others.
+        """Add the hooks. `copied` has the modules whose `weight` is copied, by layer; all layers have equally many.
 
-        The copies of all first modules lie one after the other in memory, then all copies of second ones.
-        While `is_used()` is false a pass has no copies.
+        In memory, the copies of the first modules of all layers come first, then those of the second ones, and so on. A
+        pass has no copies while `is_used()` is false.
         """
         self._layers = list(copied)
         self._weights = [module._parameters for modules in zip(*copied.values(), strict=True) for module in modules]
@@ -73,7 +73,7 @@ def layers_with_copies(module: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def given_copies(layers: Sequence[nn.Module], copies: Sequence[Copies | None]) -> Iterator[None]:
-    """Give layers these copies within this context, then those that they had before."""
+    """Give layers these copies within this context; afterwards they have their former ones again."""
     before = [copies_of(layer) for layer in layers]
     try:
         _give(layers, copies)

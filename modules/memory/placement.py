@@ -26,11 +26,11 @@ from modules.memory.transfers import on_temp_device
 from modules.system.devices import Device
 
 DROPPED = Device("dropped")
-"""The place of a part whose weights are not in the memory."""
+"""The device of a part whose weights are not in memory."""
 
 
 def drop_weights(module: nn.Module, device: Device) -> None:
-    """Free the memory of a module's weights, in place; what is left of them is on a device."""
+    """Free the memory of a module's weights, in place: one NaN (or 0) on a device stands for each of them."""
     for weight in module.parameters():
         value = math.nan if weight.is_floating_point() else 0
         weight.data = torch.full((), value, dtype=weight.dtype, device=device.torch).expand(weight.shape)
@@ -70,9 +70,9 @@ class Placement:
     ) -> None:
         """`needed_in(phase)` names the parts that must be on the training device; the others are offloaded.
 
-        `may_stay` has, by phase, parts that stay where they are, because the device has room for them. The parts in
-        `read_again` leave the memory after `drop_readable`, and after each phase from then on; the functions there read
-        them again, on the CPU.
+        `may_stay` has, by phase, parts that stay where they are, because the device has room for them. The functions in
+        `read_again` read a part again, on the CPU: such parts leave the memory after `drop_readable`, and after each
+        phase from then on.
         """
         self.train_device = train_device
         self.temp_device = temp_device
@@ -90,7 +90,7 @@ class Placement:
             self._move(name, temp_device)
 
     def device_of(self, part: str) -> Device:
-        """Return the device of a part; `DROPPED` for one whose weights are not in the memory."""
+        """Return the device of a part; `DROPPED` for one whose weights are not in memory."""
         return self._devices.get(part, DROPPED)
 
     def add_part(self, name: str, module: nn.Module) -> None:
@@ -115,7 +115,7 @@ class Placement:
         self._devices[name] = self.train_device
 
     def enter(self, phase: str) -> None:
-        """Move every part to its device in this phase: first offload the others, then move in those it needs.
+        """Move every part to its device in this phase: first offload unneeded parts, then load those it needs.
 
         Parts that may stay are not moved.
         """
@@ -128,7 +128,7 @@ class Placement:
         self._phase = phase
 
     def drop_readable(self) -> None:
-        """Let all parts that can be read again leave the memory now, and from now on after each phase."""
+        """Drop all parts that can be read again from memory, now and from now on after each phase."""
         self._drops = True
         for name in self._read_again:
             self._leave(name)
@@ -175,7 +175,7 @@ class Placement:
 
     @contextmanager
     def parked(self) -> Iterator[None]:
-        """Offload every part within this context, then move those back that were on the training device."""
+        """Offload every part within this context, then move back the parts that were on the training device."""
         here = [name for name in self._modules if self._devices[name] == self.train_device]
         for name in here:
             self._move(name, self.temp_device)
@@ -213,7 +213,7 @@ class Placement:
             gradients = [w.grad for w in offloaded_parameters if w.grad is not None]  # of earlier micro-batches
             offloaded = {id(t) for t in (*offloaded_parameters, *gradients)}
             parks = device == self.temp_device
-            module._apply(lambda t: self._offload_copy(t) if parks or id(t) in offloaded else _brought(t, device))
+            module._apply(lambda t: self._offload_copy(t) if parks or id(t) in offloaded else _copy_to(t, device))
         if self._guard is not None:
             self._guard.retag_module(module, device)
             self._guard.retag_in_place(offloaded_parameters, self.temp_device)
@@ -238,7 +238,7 @@ class Placement:
         return check
 
 
-def _brought(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+def _copy_to(tensor: torch.Tensor, device: Device) -> torch.Tensor:
     return tensor.to(device.torch, non_blocking=tensor.is_pinned())
 
 

@@ -5,9 +5,9 @@ Autocast is CUDA's: matrix products and convolutions in 16 bits, norms in float3
 each use.
 
 Adapters and quantized layers are not recorded but computed here by rules, of 3 to 18 lines for an adapter
-(`AdapterMemory.walk`). A recording would hold for one setting only: the sizes depend on the rank, which may differ by
-layer, and on LoKr's and OFT's factors of a layer's width, which are not polynomials of it. Each of the settings that
-"fit to my card" and the form try would need another trace, of seconds, where a rule takes none.
+(`AdapterMemory.walk`). A recording would be valid for a single setting: the sizes depend on the rank, which may differ
+by layer, and on LoKr's and OFT's factors of a layer's width, which are not polynomials of it. Each setting that "fit to
+my card" and the form try would need another trace of seconds; a rule takes no time.
 `tests/training/test_memory_estimate.py` compares the rules with what torch holds.
 """
 
@@ -42,8 +42,8 @@ class Replay:
         self._counts = [count.at(monomials) for count in recording.counts]
         self._records = records
         self._is_inside = False
-        self._selected: list[Array] | None = None  # results that selective checkpointing keeps of the current block
-        self._is_again = False  # that block is being computed again, and takes them from the list
+        self._selected: list[Array] | None = None  # the results of the current block that selective checkpointing keeps
+        self._is_again = False  # whether that block is being computed again, with the kept results
 
     def inputs(self, *, need_grad: Sequence[int] = ()) -> list[Array]:
         """Return new inputs of the pass, of which those with an index in `need_grad` need a gradient."""
@@ -80,7 +80,7 @@ class Replay:
         return [values[i] for i in program.results]
 
     def _block(self, program: Program, path: str, inputs: Sequence[Array]) -> list[Array]:
-        """Run one of the blocks that checkpointing per block applies to."""
+        """Run a block, checkpointed if the plan requires it."""
         modes = ("block", "selective", "transformer") if program.is_transformer else ("block", "selective")
         if self.plan.checkpointing in modes or path in self.plan.checkpointed_blocks:
             return self._replay_checkpointed(program, f"{path}.", inputs)
@@ -136,7 +136,7 @@ class Replay:
             return [taken[0]]
         weights = [self._cast_weight(step.kind, n, trained=t) for n, t in zip(names, is_trained, strict=True)]
         needs = [x.needs_grad for x in operands] + [
-            t or (step.kind == "embedding" and self.plan.has_words) for t in is_trained
+            t or (step.kind == "embedding" and self.plan.trains_embeddings) for t in is_trained
         ]
         needs_grad = self._records and any(needs)
         length = LEAST_KEPT_LENGTH if step.kind == "attention" else step.length
@@ -150,9 +150,9 @@ class Replay:
         return results
 
     def _replay_norm(self, step: Operation, name: str, x: Array) -> Array:
-        """Return an RMS norm of diffusers in the dtype of its weights, which it casts to by itself.
+        """Return the result of an RMS norm of diffusers, which it casts to the dtype of its weights.
 
-        Written out it saves a copy in float32, and squares and products in float32 are there meanwhile.
+        If it is not fused it saves a copy in float32, and needs squares and products in float32 meanwhile.
         """
         out = self._result(step.results[0], self.plan.weight_bytes)
         is_trained = self.plan.is_trained(name.rpartition(".")[0])
@@ -188,11 +188,11 @@ class Replay:
         is_trained: Sequence[bool],
     ) -> None:
         """Record the moment of the backward pass with the gradients of the results and of the operands."""
-        if not any(step.saves):  # its gradient is passed on
+        if not any(step.saves):  # its gradient is passed on unchanged
             return
         of_weights = sum(math.prod(self.weights[n]) for n, t in zip(names, is_trained, strict=True) if t)
         in_use = sum(a.num_bytes for a in results if a.is_float)
-        # An operand may be a part of its array: the gradient of a function that works on elements is as large as they.
+        # An operand may be a part of its array: gradients of an elementwise function are as large as its results.
         most = None if names or step.length else in_use
         in_use += sum(a.num_bytes if most is None else min(a.num_bytes, most) for a in operands if a.needs_grad)
         self.tape.mark(in_use + of_weights * self.plan.weight_bytes)
@@ -214,8 +214,8 @@ class Replay:
     def _cast(self, kind: str, x: Array, part: int) -> Array:
         """Return an operand as autocast casts it; `part` is the count of its elements that are read, -1 for all.
 
-        Without autocast the model itself casts what it multiplies with a weight: a norm of 16-bit weights, for example,
-        computes in float32 and returns 16 bits, which a recording of float32 weights does not show.
+        Without autocast the model itself casts the inputs of products with a weight: a norm with 16-bit weights, for
+        example, computes in float32 and returns 16 bits, which a recording of float32 weights does not show.
         """
         if not x.is_float:
             return x
@@ -227,7 +227,7 @@ class Replay:
         return self.to(x, item_bytes)
 
     def _cast_weight(self, kind: str, name: str, *, trained: bool) -> Array | None:
-        """Return the copy that autocast makes of a weight, or None where it uses the weight itself."""
+        """Return the copy that autocast makes of a weight; None if it uses the weight itself."""
         if not self.plan.compute_bytes or kind not in _HALF:
             return None
         return self._half_copy(name, math.prod(self.weights[name]), self.plan.weight_bytes, trained=trained)
@@ -293,8 +293,8 @@ class Replay:
     def _multiply_quantized(self, path: str, x: Array, num_out: int, form: QuantizedFormat) -> Array:
         """Return the product with a quantized weight (`modules/quantization/linear.py`), which saves nothing.
 
-        The weight is unpacked in both passes. Inputs that are rounded, and gradients then, are there in float32 and in
-        8 bits, and their products in float32.
+        The weight is unpacked in both passes. If inputs are rounded, inputs and gradients are held in float32 and in 8
+        bits, and their products in float32.
         """
         shape = self.weights[f"{path}.weight"]
         taken = self._cast_input(x)
@@ -311,7 +311,7 @@ class Replay:
         if out.needs_grad:
             in_product = num_weights * item + taken.num_bytes
             working = [num_weights * form.unpacking_bytes(item), in_product]
-            if form.rounds_inputs == "int8":  # float8 is unpacked where it has no product
+            if form.rounds_inputs == "int8":  # float8 has no such product for gradients: it is unpacked
                 working = [out.num_bytes + size for size in _rounded_product(num_out, x.numel)]
             self.tape.mark(out.num_bytes + max(working))
         return out
@@ -326,7 +326,7 @@ class Replay:
         if adapter.decomposes:
             x = self._apply_magnitudes(x, weight, adapter)
         is_cast = adapter.has_dropout or not self.plan.compute_bytes or adapter.item_bytes != FLOAT32_BYTES
-        taken = self.to(x, adapter.item_bytes) if is_cast else x  # (`modules/adapters/layer_input.py`)
+        taken = self.to(x, adapter.item_bytes) if is_cast else x  # as `delta_adapter.layer_input`
         if adapter.has_dropout and self._records:
             self._keep(self.new(taken.numel, 1))
             taken = self._like(taken)
@@ -340,7 +340,7 @@ class Replay:
         return self._scale_channels(result) if adapter.decomposes == "outputs" else result
 
     def _scale_channels(self, x: Array) -> Array:
-        """Return x times trained factors of its channels, which saves x, and what is computed meanwhile."""
+        """Return x times trained factors of its channels, a product that saves x."""
         if self._records:
             self._keep(x)
         out = replace(self._like(x), needs_grad=self._records)
@@ -349,7 +349,7 @@ class Replay:
         return out
 
     def _apply_magnitudes(self, x: Array, weight: Shape, adapter: AdapterPlan) -> Array:
-        """Return the input of a layer with DoRA's magnitudes (`modules/adapters/decomposition.py`), after its norms."""
+        """Return a layer's input with DoRA's magnitudes, after its norms (`modules/adapters/decomposition.py`)."""
         magnitudes_bytes = math.prod(adapter.magnitudes(weight)) * FLOAT32_BYTES
         self.tape.trained_bytes += magnitudes_bytes if self._records else 0
         sizes = (math.prod(weight),) * 3  # the weight and its change in float32, and their sum
@@ -358,7 +358,7 @@ class Replay:
         return x if adapter.decomposes == "outputs" else self._scale_channels(x)
 
     def frozen_product(self, path: str, x: Array, weight: Shape, *, channels: int, out: Array) -> Array:
-        """A matrix product with a frozen matrix of an adapter, named `path`, of the shape `weight`."""
+        """Return the product of x and a frozen matrix of an adapter, named `path`, of the shape `weight`."""
         assert self.plan.adapter is not None
         taken = self._cast_input(x)
         copy = self._half_copy(path, math.prod(weight), self.plan.adapter.item_bytes, trained=False)
@@ -371,7 +371,7 @@ class Replay:
     def adapter_product(
         self, path: str, x: Array, trained: Mapping[str, Shape], *, channels: int, out: Array, composed: int = 0
     ) -> Array:
-        """A matrix product of an adapter, with `channels` and otherwise the shape of the layer's output `out`.
+        """Return a product of an adapter, with `channels` and otherwise the shape of the layer's output `out`.
 
         `trained` are the shapes of the adapter's trained weights for it: the weight itself, or the factors of a weight
         with `composed` elements that each pass computes from them. `path` names the weight in the cache of casts.
@@ -393,7 +393,7 @@ class Replay:
         return replace(result, channels=channels)
 
     def own_product(self, x: Array, weight: Shape, *, out: Array) -> Array:
-        """A product of a layer's own frozen weight with an adapter's result; only a convolution saves its input."""
+        """Return the product of a layer's frozen weight and an adapter's result; only a convolution saves its input."""
         taken = self._cast_input(x)
         result = self._product(out.numel, taken.channels, item_bytes=taken.item_bytes, needs_grad=self._records)
         if self._records and len(weight) > 2:
@@ -401,13 +401,13 @@ class Replay:
         return replace(result, channels=weight[0])
 
     def add(self, x: Array, y: Array) -> Array:
-        """A sum of two arrays, which saves neither; y may be smaller and is then broadcast."""
+        """Return the sum of two arrays, which saves neither; y may be smaller and is then broadcast."""
         item_bytes = max(x.item_bytes, y.item_bytes)
         total = self.new(x.numel, item_bytes, needs_grad=x.needs_grad or y.needs_grad)
         return replace(total, channels=x.channels)
 
     def product(self, x: Array, y: Array) -> Array:
-        """A product of two arrays, which saves both."""
+        """Return the product of two arrays, which saves both."""
         out = self.add(x, y)
         if out.needs_grad:
             self._keep(x, y)

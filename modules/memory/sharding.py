@@ -50,7 +50,7 @@ class ShardedModule:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Hold all whole weights in each process within this context: forward passes then wait for no other process.
+        """Hold the whole weights in each process within this context, so forward passes wait for no other process.
 
         All processes must enter it together.
         """
@@ -65,7 +65,7 @@ class ShardedModule:
                 part.set_reshard_after_forward(part is not self.module, recurse=False)
 
     def gather(self, name: str, rows: torch.Tensor) -> torch.Tensor:
-        """Return a whole tensor, sharded as a weight is, from the rows of all processes, on their device.
+        """Return a whole tensor, sharded like a weight, from the rows of all processes, on their device.
 
         All processes must call it together.
         """
@@ -77,22 +77,22 @@ class ShardedModule:
         return whole
 
     def is_like(self, name: str, shape: Sequence[int]) -> bool:
-        """Return whether a whole tensor of a shape is sharded as a weight is."""
+        """Return whether a whole tensor of this shape can be sharded like a weight."""
         return name in self._shapes and tuple(shape) == tuple(self._shapes[name])
 
     def rows_of(self, name: str, whole: torch.Tensor) -> torch.Tensor:
-        """Return the process's own rows of a whole tensor, sharded as a weight is."""
+        """Return this process's rows of a whole tensor, sharded like a weight."""
         mesh = self._meshes["cpu"]
         chunks, index = whole.chunk(mesh.size()), mesh.get_local_rank()
         return chunks[index] if index < len(chunks) else whole[:0]
 
     def place_of(self, name: str) -> tuple[int, int]:
-        """Return the first of the process's own rows of a weight, and the number of rows of the whole."""
+        """Return the index of this process's first row of a weight, and the number of rows of the whole weight."""
         mesh, num_rows = self._meshes["cpu"], self._shapes[name][0]
         return min(mesh.get_local_rank() * -(-num_rows // mesh.size()), num_rows), num_rows
 
     def _own_rows(self, weight: nn.Parameter) -> nn.Parameter:
-        """Return a plain parameter over the memory of a sharded weight, which gets the weight's gradients."""
+        """Return a plain parameter that shares the memory of a sharded weight and gets its gradients."""
         assert isinstance(weight.data, DTensor)
         with torch.no_grad():
             own = nn.Parameter(weight.data.to_local(), requires_grad=weight.requires_grad)
@@ -116,8 +116,8 @@ def gathered_values(
 ) -> dict[str, torch.Tensor]:
     """Return the whole weights of sharded parts on the CPU, by full name ("part.weight"), trained or not.
 
-    `values` has the rows of those that are trained, by the same names, and whole other tensors, which are returned,
-    too. Empty without `keeps`; all processes must call it together.
+    `values` has this process's rows of the trained weights by the same names, and other tensors, whole, which are
+    returned unchanged. The result is empty without `keeps`. All processes must call it together.
     """
     gathered = dict(values) if keeps else {}
     for part, module in sharded.items():

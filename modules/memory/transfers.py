@@ -24,7 +24,7 @@ _MOST_LEAVING = 4  # tensors; each is held on the GPU for as long as its copy ta
 _LEFT_FREE_BYTES = 4 << 30  # of the computer's memory, for everything but weights that wait for the GPU
 
 
-class Arriving:
+class IncomingTensors:
     """Tensors being copied to the training device."""
 
     def __init__(self, tensors: list[torch.Tensor], done: torch.cuda.Event | None = None) -> None:
@@ -32,7 +32,7 @@ class Arriving:
         self._done = done
 
     def take(self) -> list[torch.Tensor]:
-        """Return the tensors; the computation that follows waits for them."""
+        """Return the tensors; the computation after this call waits for them."""
         self._wait()
         return self._tensors
 
@@ -77,10 +77,10 @@ class Transfers:
         return self._outward is not None
 
     @torch.no_grad()
-    def bring(self, tensors: Sequence[torch.Tensor], *, after: torch.cuda.Event | None = None) -> Arriving:
+    def bring(self, tensors: Sequence[torch.Tensor], *, after: torch.cuda.Event | None = None) -> IncomingTensors:
         """Start copying tensors to the training device, after the event `after`."""
         if self._inward is None or not tensors:
-            return Arriving([move(t.detach(), self.train_device) for t in tensors])
+            return IncomingTensors([move(t.detach(), self.train_device) for t in tensors])
         with _disable_current_modes():
             here = [torch.empty_like(t, device=self.train_device.torch, pin_memory=False) for t in tensors]
             self._inward.wait_stream(torch.cuda.current_stream(self.train_device.torch))
@@ -89,7 +89,7 @@ class Transfers:
             with torch.cuda.stream(self._inward):
                 for copy, tensor in zip(here, tensors, strict=True):
                     copy.copy_(tensor, non_blocking=True)
-            return Arriving(here, self._inward.record_event())
+            return IncomingTensors(here, self._inward.record_event())
 
     @torch.no_grad()
     def send(self, tensor: torch.Tensor) -> OffloadedTensor:
@@ -129,9 +129,9 @@ class Transfers:
 class LateGradients:
     """Gradients on their way to weights on the offload device, while the backward pass continues.
 
-    Autograd would read them at once, so they are added to the weights here: as soon as they have arrived, and all of
-    them at the end of the backward pass, where the host waits once. A weight with a hook (a fused backward pass) gets
-    its gradient from autograd, and the host waits for it. So it does where copies are synchronous.
+    Autograd would read them at once, so they are added to the weights here: each as soon as it has arrived, and the
+    rest at the end of the backward pass, where the host waits once. A weight with a hook (a fused backward pass) gets
+    its gradient from autograd, and the host waits for it; so do all weights if copies are synchronous.
     """
 
     def __init__(self, transfers: Transfers) -> None:
@@ -160,7 +160,7 @@ class LateGradients:
         return [None] * len(weights)
 
     def drop(self) -> None:
-        """Drop what a backward pass has left that did not end."""
+        """Drop the gradients of a backward pass that did not end."""
         self._pending.clear()
         self._is_awaited = False
 
@@ -199,7 +199,7 @@ def on_temp_device(tensor: torch.Tensor, *, train_device: Device, temp_device: D
 
 
 def _has_room_to_pin(num_bytes: int) -> bool:
-    """Return whether enough memory stays free where a tensor is pinned, or torch has some pinned that nothing uses."""
+    """Return whether a tensor can be pinned: enough memory stays free, or torch has unused pinned memory."""
     needed = (1 << max(0, num_bytes - 1).bit_length()) + _LEFT_FREE_BYTES
     if needed <= (free := free_memory()):
         return True

@@ -21,7 +21,7 @@ from modules.memory.checkpointing import create_checkpointed_forward, offloaded_
 from modules.memory.guard import DeviceGuard
 from modules.memory.offloaded_layers import choose_offloaded
 from modules.memory.placement import Placement
-from modules.memory.transfers import Arriving, Transfers
+from modules.memory.transfers import IncomingTensors, Transfers
 from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
@@ -213,7 +213,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     log: list[str] = []
     plain = Transfers.bring
 
-    def bring(self: Transfers, tensors: Any, **options: Any) -> Arriving:
+    def bring(self: Transfers, tensors: Any, **options: Any) -> IncomingTensors:
         log.append(f"fetch {tensors[0].shape[0]}")
         return plain(self, tensors, **options)
 

@@ -192,12 +192,12 @@ def test_ranks_by_layer_and_magnitudes_are_counted_from_shapes() -> None:
         "decompose_output_axis": True,
     }
     unet, lora = meta_part("sd1", "unet"), Lora(rank=4, **options)
-    has_own = layers_with_rank(lora, "unet")
-    assert has_own is not None
+    has_rank = layers_with_rank(lora, "unet")
+    assert has_rank is not None
     names = target_layers(unet, "denoiser", layers=EVERYTHING, reaches=lambda name: True)
     with torch.device("meta"):
-        adapter = LORA_KIND.attach("unet", unet, [name for name in names if has_own(name)], lora, seed=0)
-    own = {"settings_at": settings_by_layer(lora, "unet"), "has_own": has_own}
+        adapter = LORA_KIND.attach("unet", unet, [name for name in names if has_rank(name)], lora, seed=0)
+    own = {"settings_at": settings_by_layer(lora, "unet"), "has_rank": has_rank}
     by_layer = replace(dora_plan(lora, "outputs"), layers=EVERYTHING, **own)
     found = passes_of(FAMILIES["sd"], shipped_configs("sd1")).weights(
         "unet", PartPlan(trains="adapter", adapter=by_layer)

@@ -224,7 +224,7 @@ def _part_plan(
         offloads=settings.offload_activations,
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
         quantized=quantized.formats.get(part.name),
-        has_words=part.name in usage.trained_encoders(config) and bool(usage.trained_embeddings(config)),
+        trains_embeddings=part.name in usage.trained_encoders(config) and bool(usage.trained_embeddings(config)),
         fuses_norms=fuses_norms,
     )
 
@@ -259,7 +259,7 @@ def _adapter_plan(settings: AdapterSection, part: PartSpec) -> AdapterPlan | Non
         has_dropout=settings.dropout > 0,
         settings_at=settings_by_layer(settings, part.name),
         decomposes=decomposition_axis(settings),
-        has_own=layers_with_rank(settings, part.name),
+        has_rank=layers_with_rank(settings, part.name),
     )
 
 

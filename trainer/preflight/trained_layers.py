@@ -83,7 +83,7 @@ def idle_layer_names(passes: Passes, plans: Plans) -> Iterator[Problem]:
 def of_all_ranks(plans: Plans) -> Plans:
     """Return plans whose adapters are also on the layers that are left out by a rank of 0."""
     return {
-        name: plan if plan.adapter is None else replace(plan, adapter=replace(plan.adapter, has_own=None))
+        name: plan if plan.adapter is None else replace(plan, adapter=replace(plan.adapter, has_rank=None))
         for name, plan in plans.items()
     }
 
