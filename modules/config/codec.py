@@ -96,7 +96,7 @@ def as_text(config: Config) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UnconfirmedList:
-    """A list file that saving a config would write, and why only if the user confirms it."""
+    """A list file that saving a config would write, and why the user has to confirm it first."""
 
     kind: str
     path: Path
@@ -266,7 +266,7 @@ def decode(raw: object, *, over: Config | None = None, name: str = "The file") -
 
 
 def _has_setting(tree: Mapping[str, Any]) -> bool:
-    """Return whether anything in one of our trees is a setting, a list of them or a choice, of whatever value."""
+    """Return whether one of our trees contains any setting, list or choice, valid or not."""
     known = sift({name: value for name, value in tree.items() if name not in _NOT_SETTINGS}, Config, "", {}, [])
     choices = {record.path for record in records_of(Config) if record.kind == "section"}
     return any((isinstance(value, dict | list) and value) or name in choices for name, value in known.items())
@@ -286,7 +286,7 @@ def _merge(below: dict[str, Any], above: dict[str, Any], path: str = "") -> dict
     for key, value in above.items():
         under, place = below.get(key), f"{path}.{key}" if path else key
         joined[key] = _merge(under, value, place) if isinstance(under, dict) and isinstance(value, dict) else value
-    keys = {key: key for key in (*below, *above)}  # in the order of `below`; those of `above` may be moved ones
+    keys = {key: key for key in (*below, *above)}  # the order of `below`, the keys of `above` (`MovedKey`)
     return {key: joined[key] for key in keys.values()}
 
 

@@ -49,7 +49,7 @@ def fixed_on_resume(one: Config, other: Config) -> list[str]:
 def resumed_config(of_run: Config, now: Config) -> Config:
     """Return the run's config with the current values of settings that may change on resume (epochs, samples, ...).
 
-    Settings that one of the configs does not have stay the run's, as of the parts of another model family.
+    Settings that only one of the configs has keep the run's values, such as those of another model family's parts.
     """
     result = of_run
     for path in _changeable_paths(of_run, now):
@@ -64,13 +64,13 @@ def changed_learning(one: Config, other: Config) -> list[str]:
 
 
 def _other_variants(one: Config, other: Config) -> list[str]:
-    """Return the paths of the sections of which each config has another variant."""
+    """Return the paths of the sections with different variants in the two configs."""
     sections = [record.path for record in records_of(Config) if record.kind == "section"]
     return [path for path in sections if get_path(one, path).name != get_path(other, path).name]
 
 
 def _changeable_paths(one: Config, other: Config) -> Iterator[str]:
-    """Yield the paths that may change on resume, also in the parts of both and in the variants that they share."""
+    """Yield the paths that may change on resume, also inside the parts and the variants that both configs have."""
     for record in records_of(Config):
         if record.setting.changeable_on_resume:
             yield record.path

@@ -191,14 +191,14 @@ def _optimizer_row(spec: OptimizerSpec[Any]) -> tuple[str, ...]:
         name,
         _packages(spec, settings),
         _yes(spec.can_fuse),
-        _waits(spec, settings),
+        _host_waits(spec, settings),
         f"{spec.state_bytes(settings, _LARGE) / math.prod(_LARGE):.2g} B",
         _yes(spec.has_evaluation_mode(settings)),
         _yes(spec.finds_its_rate),
     )
 
 
-def _waits(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> str:
+def _host_waits(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> str:
     if spec.skips_on_device(settings):
         return "no"
     return "per weight" if spec.waits_per_weight(settings) else "per step"

@@ -54,7 +54,7 @@ LISTS = (
 
 @dataclass(frozen=True, slots=True)
 class LoadedList:
-    """A list that was read: our entries, its file, the version of the entries, and unused settings of OneTrainer's."""
+    """A list that was read: its entries, their version, its file, and the unused settings of OneTrainer's entries."""
 
     entries: list[Any]
     path: Path

@@ -1,4 +1,4 @@
-"""A run on another model family: what belongs to the data and the run stays, the rest is a preset's of that family."""
+"""A run on another model family: the settings of data and run stay, the rest comes from a preset of that family."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.config.records import heads, record_at
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.sections.evaluation import REFERENCE_IMAGES, SamplePrompt
-from modules.config.usage import trained_parts, uses_denoiser, with_kind
+from modules.config.usage import trained_parts, uses_denoiser, with_family
 from modules.families.registry import FAMILIES, files_of
 from modules.families.spec import BASE_VARIANT, VARIANT_LABELS
 from modules.sampling.registry import SAMPLERS
@@ -46,7 +46,7 @@ _KEPT = (
 )
 # The same, if they differ from the defaults: a preset of another method has its own.
 _KEPT_IF_CHANGED = ("training.method", "training.loss", "reward")
-_OF_THE_MODEL = ("general.notes", "sampling.model")  # among the kept ones
+_NOT_KEPT = ("general.notes", "sampling.model")  # although their sections are kept
 _LAYER_NAMES = ("adapter.custom_layers", "training.layer_filter_names", "quantization.custom_layers")
 _CHANGED_ANYWAY = ("model.family", "model.base_model", "parts.", "embeddings.words.", "general.notes")
 _FILE_ENDINGS = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
@@ -67,7 +67,7 @@ class CarriedOver:
 
 def start_of(family: str) -> Config:
     """Return the config of a family that has no presets: the defaults, with its first published model."""
-    config, spec = with_kind(Config(), family, BASE_VARIANT), FAMILIES[family]
+    config, spec = with_family(Config(), family, BASE_VARIANT), FAMILIES[family]
     repository = next((model.repository for model in files_of(family).models if model.repository), "")
     model = config.model.model_copy(update={"base_model": repository or config.model.base_model})
     data = config.data.model_copy(update={"resolution_px": (spec.default_resolution_px,)})
@@ -85,7 +85,7 @@ def train_on(config: Config, start: Config) -> CarriedOver:
     changed = [path for path in _KEPT_IF_CHANGED if get_path(config, path) != get_path(Config(), path)]
     for path in (*_KEPT, *changed):
         result = replace_value(result, path, get_path(config, path))
-    for path in _OF_THE_MODEL:
+    for path in _NOT_KEPT:
         result = replace_value(result, path, get_path(start, path))
     result = replace_value(result, "output.destination", _destination(config, start))
     result = _with_periods(result, _step_images(config) / _step_images(start))
@@ -281,7 +281,7 @@ def _is_same(config: Config, result: Config, record: FieldRecord) -> bool:
 
 def _is_kept(path: str) -> bool:
     kept = (*_KEPT, *_KEPT_IF_CHANGED)
-    return path not in _OF_THE_MODEL and any(path == k or path.startswith(f"{k}.") for k in kept)
+    return path not in _NOT_KEPT and any(path == k or path.startswith(f"{k}.") for k in kept)
 
 
 def _is_at_default(config: Config, record: FieldRecord) -> bool:

@@ -88,7 +88,7 @@ def list_presets(*, user_dir: Path | None = None) -> list[Preset]:
     Those of a family are in natural order (8 GB before 12 GB). Files without the suffix of a config are skipped, and so
     is a folder that cannot be read.
     """
-    users = (Preset(file.stem, "yours", file) for file in _own_files(user_dir or user_presets_dir()))
+    users = (Preset(file.stem, "yours", file) for file in _user_files(user_dir or user_presets_dir()))
     return [*_built_in_presets(BUILT_IN_DIR), *users]
 
 
@@ -170,7 +170,7 @@ def import_presets(folder: Path, *, user_dir: Path | None = None) -> ImportResul
     target = user_dir or user_presets_dir()
     presets: list[Preset] = []
     problems: list[Problem] = []
-    for file in _own_files(folder):
+    for file in _user_files(folder):
         loaded = load_file(file)
         if any(p.severity == "error" and not p.path for p in loaded.problems):
             problems += (Problem("", f"{file.name} was left out. {p.message}", "warning") for p in loaded.problems)
@@ -196,7 +196,7 @@ def _keep(config: Config, name: str, target: Path) -> tuple[Preset, str]:
     raise AssertionError("there is always another number")
 
 
-def _own_files(folder: Path) -> Iterator[Path]:
+def _user_files(folder: Path) -> Iterator[Path]:
     return (file for file in _files(folder, "*.json") if file.stem[0] not in "#.")
 
 

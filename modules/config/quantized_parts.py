@@ -19,8 +19,8 @@ from modules.settings.layer_filter import EVERYTHING
 class QuantizedParts:
     """The formats of the quantized parts by name, and the dtype of their other weights.
 
-    `cache_dir` keeps weights together with their low-rank product; `files` are those that the parts are read from, if
-    they have one of their own.
+    `cache_dir` keeps weights together with their low-rank product; `files` are the files of parts that are not read
+    from the base model.
     """
 
     formats: Mapping[str, ChosenFormat] = field(default_factory=dict)
@@ -37,7 +37,7 @@ NOTHING_QUANTIZED = QuantizedParts()
 
 
 def quantized_parts(config: Config) -> QuantizedParts:
-    """Return the quantized parts of a config: their other weights are in the precision's dtype."""
+    """Return the quantized parts of a config; the dtype of their other weights follows from the training precision."""
     filters = {"denoiser": quantized_layers(config.quantization, config.family.denoiser.model.layers)}
     residual = residual_of(config.quantization)
     formats = {
@@ -60,11 +60,11 @@ def quantized_parts(config: Config) -> QuantizedParts:
 
 
 def part_source(config: Config, part: PartSpec) -> str:
-    """Return the file that a part is read from: its own, for a denoiser else the base model; empty without one."""
+    """Return the file that a part is read from: its own, or for a denoiser the base model; empty for neither."""
     base = config.model.base_model.strip() if part.role == "denoiser" else ""
-    return own_file(config, part) or base
+    return part_file(config, part) or base
 
 
-def own_file(config: Config, part: PartSpec) -> str:
+def part_file(config: Config, part: PartSpec) -> str:
     """Return the file that a part is read from in place of the base model's weights; empty without one."""
     return file_of_part(part, config.part(part.name).file, config.model.base_model)

@@ -107,7 +107,7 @@ _OF_TRAINED_PARTS = ("train", "learning_rate", "stop_after")
 
 
 def why_unused(config: Section, path: str) -> str:
-    """Return why a run does not use the setting at a path, as "training the VAE"; empty if it may use it."""
+    """Return why a run does not use the setting at a path, such as "training the VAE"; empty if it may use it."""
     if not isinstance(config, Config):
         return ""  # the settings of a job
     return next(
@@ -184,7 +184,7 @@ def _needs(config: Section, record: FieldRecord) -> list[str]:
 
 
 def _dependencies(config: Section, record: FieldRecord) -> list[FieldRecord]:
-    """Return the records of the section of a field, and of the field of its condition."""
+    """Return the records that a field depends on: of its section, and of the field in its condition."""
     condition = record.setting.applies_when
     paths = [record.path.rpartition(".")[0]]
     if condition is not None and condition.otherwise is None:

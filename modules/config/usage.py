@@ -155,7 +155,7 @@ def steps_per_group(config: Config) -> int:
 
 
 def rate_factor_of(config: Config) -> float:
-    """Return the factor of the learning rate scaler on all learning rates."""
+    """Return the factor by which the learning rate scaler multiplies all learning rates."""
     training = config.training
     return rate_factor(
         training.learning_rate_scaler,
@@ -189,8 +189,8 @@ def updates_in_backward(config: Config) -> bool:
 # The further inputs that the model variant gets besides the prompt. A run of the VAE uses no denoiser, so it has none.
 
 
-def with_kind(config: Config, family: str, variant: str) -> Config:
-    """Return the config for a model of a family and a variant. Another family has its remembered settings."""
+def with_family(config: Config, family: str, variant: str) -> Config:
+    """Return the config for another model family and variant, with the family's remembered settings."""
     config, _ = choose_variant(config, "model.family", family)
     return config.model_copy(update={"model": config.model.model_copy(update={"variant": variant})})
 
@@ -228,7 +228,7 @@ def reads_references(config: Config) -> bool:
 
 
 def fit_of_references(config: Config) -> ReferenceFit | None:
-    """Return how reference images are brought to their size; None for a model that gets none."""
+    """Return how reference images are resized; None for a model that gets none."""
     sizes = config.family.references
     if sizes is None or not reads_references(config):
         return None
@@ -236,7 +236,7 @@ def fit_of_references(config: Config) -> ReferenceFit | None:
 
 
 def num_references(config: Config) -> int:
-    """Return how many images of the size of the trained one the reference images of an image are, as a memory estimate.
+    """Return how many images of the trained size a sample's reference images amount to, for the memory estimate.
 
     That is the most that a concept's settings name, and more if the pipeline's size is larger than a resolution.
     """
@@ -268,8 +268,8 @@ def _most_references(config: Config) -> int:
 def weighs_areas(config: Config) -> bool:
     """Return whether masks weigh the loss.
 
-    They do not for an inpainting model, which learns the whole image from the rest of it: as in OneTrainer, its masks
-    are the areas to inpaint.
+    They do not for an inpainting model, which learns the whole image from its unmasked areas: as in OneTrainer, its
+    masks are the areas to inpaint.
     """
     return config.masks.enabled and not inpaints(config)
 
@@ -347,6 +347,6 @@ def embedding_rates(config: Config) -> Mapping[str, float]:
     return {w.placeholder: fallback if w.learning_rate is None else w.learning_rate for w in trained_embeddings(config)}
 
 
-def key_of_embedding(word: EmbeddingSettings) -> str:
+def key_of_embedding(embedding: EmbeddingSettings) -> str:
     """Return the key of an embedding in backups: its UUID, so that the placeholder may change, or the placeholder."""
-    return word.uuid.strip() or word.placeholder
+    return embedding.uuid.strip() or embedding.placeholder

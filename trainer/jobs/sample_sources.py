@@ -9,7 +9,7 @@ from pathlib import Path
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.config.usage import with_kind
+from modules.config.usage import with_family
 from modules.families.kinds.identify import identify
 from modules.families.spec import BASE_VARIANT
 from modules.formats.repository import index_file
@@ -53,7 +53,7 @@ def with_model(config: Config, base_model: str) -> Config:
         kind = identify(path)
         if not kind.is_model:
             raise kind.refusal(f"{path.name} is not a whole model.", "Choose a model file or a diffusers folder.")
-        config = with_kind(config, kind.family, kind.variant or BASE_VARIANT)
+        config = with_family(config, kind.family, kind.variant or BASE_VARIANT)
     return config.model_copy(update={"model": config.model.model_copy(update={"base_model": base_model})})
 
 

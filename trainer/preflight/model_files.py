@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Literal
 
-from modules.config.quantized_parts import own_file
+from modules.config.quantized_parts import part_file
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.families.registry import published_model
@@ -68,7 +68,7 @@ def downloaded_folder(config: Config) -> Path | None:
 
 def parts_with_files(config: Config) -> frozenset[str]:
     """Return the parts whose weights are in a file of their own."""
-    return frozenset(p.name for p in config.family.parts if own_file(config, p))
+    return frozenset(p.name for p in config.family.parts if part_file(config, p))
 
 
 def why_incomplete(part: Path, *, has_weights: bool = True) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from modules.config.quantized_parts import own_file, part_source, quantized_parts
+from modules.config.quantized_parts import part_file, part_source, quantized_parts
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
@@ -52,7 +52,7 @@ def problems_of_part_files(config: Config) -> Iterator[Problem]:
     `problems_of_vaes` checks the file of a VAE.
     """
     for part in config.family.parts:
-        name = own_file(config, part)
+        name = part_file(config, part)
         if part.role == "vae":
             continue
         if name:
@@ -210,7 +210,7 @@ def problems_of_separate_parts(config: Config, file_kind: FileKind | None) -> It
     """
     name = config.model.base_model.strip()
     for part in (p for p in config.family.in_base_model.parts if p.published_in):
-        if file := own_file(config, part):
+        if file := part_file(config, part):
             if not (from_root(name) / part.tokenizer_folder).is_dir():
                 yield from _without_tokenizer(part, file)
         elif part.name in file_kind.without if file_kind is not None else _is_by_publisher(config, name):

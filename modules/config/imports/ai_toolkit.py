@@ -27,7 +27,7 @@ _PROCESSES = ("sd_trainer", "diffusion_trainer", "ui_trainer")
 _FILE_OF_ROLE = {"vae": "vae_path", "denoiser": "unet_path"}
 _FLAGS = ("is_v2", "is_v3", "is_xl", "is_ssd", "is_vega", "is_flux", "is_lumina2", "is_pixart", "is_pixart_sigma")
 _ARCH_OF_FLAG = {"is_v2": "sd2", "is_v3": "sd3", "is_xl": "sdxl"}
-# What people call the models that are not supported here; others are called by their `arch`.
+# The usual names of models that are not supported here; other models are called by their `arch`.
 _LABELS = {
     "sd3": "Stable Diffusion 3",
     "flux": "FLUX.1",
@@ -113,7 +113,7 @@ def _require_training(job: object, process: Args, others: list[Args], notes: Not
 
 
 def _model(model: Args, result: Tree, notes: Notes) -> FamilySpec:
-    """Convert the base model and return its family; of one that is not supported, what all families share is read."""
+    """Convert the base model and return its family; of an unsupported one, settings of all families are read."""
     flags = [flag for flag in _FLAGS if flag_of(model.pop(flag, False))]
     arch = str(model.get("arch") or "").partition(":")[0]
     arch = arch or next((_ARCH_OF_FLAG.get(flag, flag.removeprefix("is_")) for flag in reversed(flags)), "sd1")
@@ -187,7 +187,7 @@ def _output(save: Args, result: Tree, path: str, train: Args) -> None:
 
 
 def _legacy_accumulation(train: Args) -> float:
-    """Return the batches of a step of ours in steps of theirs: with `gradient_accumulation_steps` each batch is one."""
+    """Return how many of ai-toolkit's steps are one of ours: `gradient_accumulation_steps` makes each batch a step."""
     return max(1.0, number_of(train.get("gradient_accumulation_steps")) or 1.0)
 
 
@@ -223,7 +223,7 @@ def _network(network: Args, family: FamilySpec, result: Tree, notes: Notes) -> N
 
 
 def _layers(network: Args, family: FamilySpec, has_convolutions: bool, result: Tree) -> None:
-    """Convert the layers: theirs are the usual ones, unless parts of names are given."""
+    """Convert the layers: the usual ones of other trainers, unless parts of names are given."""
     arguments = section(network, "network_kwargs")
     only, ignored = (_names(arguments.pop(key, None)) for key in ("only_if_contains", "ignore_if_contains"))
     if only or ignored:
@@ -237,14 +237,14 @@ def _layers(network: Args, family: FamilySpec, has_convolutions: bool, result: T
 
 
 def _names(value: object) -> list[str]:
-    """Return parts of layers' names without the denoiser's own name before them."""
+    """Return parts of layers' names without the name of the denoiser before them."""
     texts = value if isinstance(value, list) else [value] if is_set(value) else []
     names = (re.sub(r"^(transformer|unet|diffusion_model)\.", "", str(text).strip()) for text in texts)
     return [name for name in names if name]
 
 
 def _rest(given: Args, above: str = "") -> Args:
-    """Return the settings that are left and set, without those that do not change a run."""
+    """Return the settings that are left and set, except those that do not change a run."""
     rest: Args = {}
     for key, value in given.items():
         path = f"{above}{key}"

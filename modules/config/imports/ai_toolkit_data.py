@@ -1,6 +1,6 @@
 """ai-toolkit's datasets and samples.
 
-A dataset with several resolutions is one dataset for each of them there; here each image gets one of them each time.
+There, a dataset with several resolutions counts as one dataset for each; here each use of an image has one of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, quote
 
 _EXTENSIONS = (".txt", ".caption")
-# Read, and without an effect here: workers, caches that are always used, and what ours does anyway.
+# Keys that have no effect here: workers, caches (always used here), and settings that are always on here.
 _WITHOUT_EFFECT = (
     *("type", "num_workers", "prefetch_factor", "cache_latents", "cache_latents_to_disk", "cache_text_embeddings"),
     *("fast_image_size", "debug", "num_frames", "shrink_video_to_frames", "do_i2v", "fps", "scale", "caption_type"),
@@ -25,7 +25,7 @@ _TRIGGER = ("[trigger]", "[name]")
 
 
 def datasets(sets: list[Any], trigger: str, train: Args, result: Tree, notes: Notes) -> float:
-    """Convert the datasets, which lose the keys that were read; return the images of an epoch, 0 if not known."""
+    """Convert the datasets, whose keys are popped, and return the number of images in an epoch, 0 if unknown."""
     given = [one for one in sets if isinstance(one, dict)]
     sizes = [_resolutions(one.pop("resolution", 512)) for one in given]
     shared = sorted({side for one in sizes for side in one}) or [512]
@@ -144,7 +144,7 @@ _DEFAULTS = {"width": 512, "height": 512, "seed": 0, "guidance_scale": 7, "sampl
 
 
 def samples(given: Args, trigger: str, train: Args, result: Tree, notes: Notes) -> None:
-    """Convert the samples, which may have settings of their own, and when they are made."""
+    """Convert the samples, which may have settings of their own, and how often they are generated."""
     every = number_of(given.pop("sample_every", 100)) or 0
     start = number_of(given.pop("sample_start_step", 0))
     steps_per_update = max(1.0, number_of(train.get("gradient_accumulation_steps")) or 1.0)

@@ -28,7 +28,7 @@ _WITHOUT_EFFECT = (
     "force_first_sample",
     "switch_boundary_every",
 )
-_LEAST_OWN_RATE = 0.1  # below it theirs gives Prodigy and D-Adaptation the rate 1
+_LEAST_ADAPTIVE_RATE = 0.1  # ai-toolkit replaces a lower rate of Prodigy and D-Adaptation by 1
 _EPS = 1e-6  # of Adam, AdamW, Prodigy and their 8-bit forms there
 _EPS_OPTIMIZERS = ("adam", "adamw", "prodigy", "ademamix")
 _LOSSES = {"mse": "mse", "mae": "mae"}
@@ -96,7 +96,7 @@ def _parts(train: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
 
 
 def _optimizer(train: Args, result: Tree, notes: Notes) -> None:
-    """Convert optimizer, rate and schedule with kohya's names, which are the same, and the defaults of theirs."""
+    """Convert optimizer, rate and schedule: their names are kohya's, their defaults ai-toolkit's."""
     theirs = str(train.pop("optimizer", None) or "adamw")
     arguments = _object(train.pop("optimizer_params", None))
     word = theirs.lower()
@@ -109,7 +109,7 @@ def _optimizer(train: Args, result: Tree, notes: Notes) -> None:
     optimizer(given, result, notes)
     rate = number_of(train.pop("lr", 1e-6))
     name = result["training"]["optimizer"]["name"]
-    if rate is not None and rate < _LEAST_OWN_RATE and OPTIMIZERS[name].finds_its_rate:
+    if rate is not None and rate < _LEAST_ADAPTIVE_RATE and OPTIMIZERS[name].finds_its_rate:
         rate = 1.0
     if rate is not None:
         put(result, "training.learning_rate", rate)

@@ -19,7 +19,7 @@ _KOHYA_KEYS_NAMES = """
     pretrained_model_name_or_path train_data_dir network_module network_dim LoRA_type max_train_epochs
     max_train_steps train_batch_size lr_scheduler unet_lr optimizer_type datasets mixed_precision
 """
-# The time that tomllib takes grows with the square of the parts of a key, each of which ends in a dot.
+# The time of tomllib grows with the square of the parts of a key, which end in dots.
 _MAX_TOML_DOTS, _MAX_TOML_BYTES = 5_000, 4_000_000
 _KOHYA_KEYS = frozenset(_KOHYA_KEYS_NAMES.split())
 # Programs whose configs are not read, some of which share names with kohya's, by the names that only they have.
@@ -46,7 +46,7 @@ def load_any(path: Path, *, over: Config | None = None) -> LoadedConfig:
         raw = json_object_in(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):  # reported by `load_file`
         raw = None
-    return _of_others(raw, path) or load_file(path, over=over)
+    return _from_other_program(raw, path) or load_file(path, over=over)
 
 
 def load_any_text(text: str, *, name: str) -> LoadedConfig:
@@ -54,7 +54,7 @@ def load_any_text(text: str, *, name: str) -> LoadedConfig:
     raw = json_object_in(text)
     if raw is None and text.lstrip("- \n").startswith("job:"):
         return _from_yaml(text, name)
-    return _of_others(raw, PROGRAM_ROOT / name) or load_text(text, name=name, folder=PROGRAM_ROOT)
+    return _from_other_program(raw, PROGRAM_ROOT / name) or load_text(text, name=name, folder=PROGRAM_ROOT)
 
 
 def is_kohya(raw: dict[str, Any]) -> bool:
@@ -62,8 +62,8 @@ def is_kohya(raw: dict[str, Any]) -> bool:
     return not {"darkroom_version", "__version"} & raw.keys() and len(_KOHYA_KEYS & raw.keys()) >= 2
 
 
-def _of_others(raw: dict[str, Any] | None, path: Path) -> LoadedConfig | None:
-    """Read a config of kohya or of ai-toolkit; None for any other. One of a program that is not read is an error."""
+def _from_other_program(raw: dict[str, Any] | None, path: Path) -> LoadedConfig | None:
+    """Read a config of kohya or of ai-toolkit; None for any other. Configs of other known programs are an error."""
     if raw is None:
         return None
     if refused := _refused(raw, path.name):

@@ -30,7 +30,7 @@ _SIZE_OF_PIPELINES = (1024, 1024)
 def ai_toolkit_folders(given: Args, notes: Notes) -> dict[str, str]:
     """Return the conditioning folders of a dataset of ai-toolkit, whose keys are popped.
 
-    `control_path` is a folder or a list of them; numbered ones are used in its place where there are any.
+    `control_path` is a folder or a list of folders; numbered keys take precedence over it.
     """
     single = given.pop("control_path", None)
     numbered = [pop_first(given, f"control_path_{number}") for number in (1, 2, 3)]
@@ -57,7 +57,7 @@ def musubi_folders(given: Args, notes: Notes) -> dict[str, str]:
 def musubi_sizes(given: Args, result: Tree, notes: Notes) -> None:
     """Give reference images the size of the model's pipeline where datasets of musubi-tuner have a size for them.
 
-    That is what a `control_resolution` of 1024 x 1024 does there; another one, and `no_resize_control`, are noted.
+    A `control_resolution` of 1024 x 1024 does that there; another one, and `no_resize_control`, are reported.
     """
     datasets = given.get("datasets")
     for source in (given.get("general"), *(datasets if isinstance(datasets, list) else [])):

@@ -85,10 +85,10 @@ def _sizes(given: Args, result: Tree, notes: Notes) -> None:
     pop_first(given, "min_bucket_reso", "max_bucket_reso", "bucket_info")
 
 
-def lift_of_datasets(given: Args) -> None:
-    """Take size, batch and buckets of the whole run from the datasets of a dataset config, where it has none itself.
+def lift_dataset_settings(given: Args) -> None:
+    """Move size, batch size and buckets from the datasets of a dataset config to the run, unless the run has them.
 
-    The first dataset that has one decides.
+    The first dataset that has a setting decides.
     """
     datasets = given.get("datasets")
     for source in (given.get("general"), *(datasets if isinstance(datasets, list) else [])):
@@ -98,7 +98,7 @@ def lift_of_datasets(given: Args) -> None:
 
 
 def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
-    """Return a concept for each sub-folder with repeats in its name, of training and regularization images.
+    """Return a concept for each subfolder with repeats in its name, of training and regularization images.
 
     A folder with a metadata file (`in_json`) is one concept.
     """
@@ -161,7 +161,7 @@ def _masked_training(given: Args, concepts: list[dict[str, Any]], result: Tree, 
 
 
 def _masks(given: Args) -> dict[str, Any]:
-    """Return where the masks of a folder are. Of both, sd-scripts uses the mask images."""
+    """Return where the masks of a folder are. If both kinds are set, sd-scripts uses the mask images."""
     is_alpha = flag_of(given.pop("alpha_mask", False))
     if (folder := pop_first(given, "conditioning_data_dir")) is not None:
         return {"mask_source": "folder", "masks_folder": str(folder)}
@@ -205,14 +205,14 @@ def _from_dataset_config(given: Args, notes: Notes) -> list[dict[str, Any]]:
             merged = {**defaults, **dataset, **subset} if isinstance(subset, dict) else {}
             if is_set(file := merged.get("image_jsonl_file")) and (found := concept_of_rows(str(file), notes)):
                 concepts.append(found | {"repeats": number_of(merged.get("num_repeats")) or 1})
-            elif (concept := _of_subset(merged, notes)) is not None:
+            elif (concept := _from_subset(merged, notes)) is not None:
                 concepts.append(concept | (_regularization(given) if flag_of(merged.get("is_reg")) else {}))
     if isinstance(datasets, list) and not concepts:
         notes.append(Problem("concepts", "The dataset config contains no image folder.", "warning"))
     return concepts
 
 
-def _of_subset(given: Args, notes: Notes) -> dict[str, Any] | None:
+def _from_subset(given: Args, notes: Notes) -> dict[str, Any] | None:
     """Return the concept of a subset with the settings of its dataset; None if it has no folder."""
     folder, metadata_file = (v if is_set(v := given.get(key)) else None for key in ("image_dir", "metadata_file"))
     if folder is None and metadata_file is None:

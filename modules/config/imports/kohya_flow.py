@@ -19,7 +19,7 @@ from modules.system.problem import Problem, quote
 _MODULE = re.compile(r"networks\.[a-z]+_([a-z0-9][\w.-]*)")  # networks.lora_flux
 _NO_MODEL = ("fa", "diffusers")  # networks.lora_fa
 _BOXES = {"flux1_checkbox": "flux", "sd3_checkbox": "sd3", "lumina_checkbox": "lumina"}
-# The weights of a part by the classes that read them, where a key is not ComfyUI's name of a text encoder.
+# Keys of weights that are not named as ComfyUI names text encoders, with the classes that read them.
 _FILES = {"clip_l": (":CLIPTextModel",), "t5xxl": (":T5EncoderModel",), "ae": (":AutoencoderKL",),
           "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel", ":Qwen2_5_VLTextModel"),
           "byt5": (":T5EncoderModel",), "qwen3": (":Qwen3Model",), "gemma2": (":Gemma2Model",)}  # fmt: skip
@@ -78,7 +78,7 @@ def report_unsupported(model_type: str, given: Args, notes: Notes) -> None:
 
 
 def flow(given: Args, network: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
-    """Convert what only flow models have. The parts' training must be converted already."""
+    """Convert the settings that only flow models have. The training of the parts must be converted already."""
     is_of_musubi = is_set(given.get("dit"))  # musubi-tuner's key of the denoiser
     _files(given, family, result)
     _variant(given, family, result)
@@ -120,7 +120,7 @@ def _files(given: Args, family: FamilySpec, result: Tree) -> None:
 
 
 def _variant(given: Args, family: FamilySpec, result: Tree) -> None:
-    """Convert musubi-tuner's `model_version`, such as edit-2509, or the flags that it had before."""
+    """Convert musubi-tuner's `model_version`, such as edit-2509, or the flags of its older versions."""
     flags = [flag for flag in ("edit_plus", "edit") if flag_of(given.get(flag))]
     named = str(given.get("model_version") or next(iter(flags), ""))
     if named and (variant := files_of(family.name).variant_named(f"{family.label}-{named}")):
@@ -186,7 +186,7 @@ def _inputs(given: Args, family: FamilySpec, result: Tree, notes: Notes, *, pred
 
 
 def _dropouts(given: Args, family: FamilySpec, result: Tree) -> None:
-    """Convert the rates at which each text encoder gets no caption, of models with three of them."""
+    """Convert the caption dropout of each text encoder, for models with three."""
     rates = [number_of(given.pop(key, None)) or 0.0 for key in _DROPOUTS]
     if any(rates) and len(family.names_of("text_encoder")) == len(rates):
         for path, rate in zip(("caption_dropout", "caption_dropout_2", "caption_dropout_3"), rates, strict=True):
@@ -232,7 +232,7 @@ def _memory(given: Args, family: FamilySpec, result: Tree) -> None:
 
 
 def _num_blocks(family: FamilySpec) -> float:
-    """Return the blocks of the published model as sd-scripts swaps them: two single-stream ones count as one."""
+    """Return the number of blocks as sd-scripts swaps them: two single-stream blocks count as one."""
     for model in published_models():
         config = model.shipped_configs().get(family.denoiser.name, {}) if model.family == family.name else {}
         if config:

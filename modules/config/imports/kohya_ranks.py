@@ -21,10 +21,10 @@ _CONV = "resnets.{n}.conv[12]"
 _WITHOUT_ATTENTION = {25: ("down_blocks.3.", "up_blocks.0."), 21: ("down_blocks.0.", "up_blocks.2.")}
 
 
-def ranks_and_more(given: Args, network: Args, result: Tree, notes: Notes, *, name: str, on_resnets: bool) -> None:
-    """Convert an adapter's settings other than rank, alpha and dropout; they are popped from both.
+def adapter_options(given: Args, network: Args, result: Tree, notes: Notes, *, name: str, on_resnets: bool) -> None:
+    """Convert an adapter's settings besides rank, alpha and dropout, which are popped from `given` and `network`.
 
-    `on_resnets`: it is also on the layers outside of the attention.
+    `on_resnets`: the adapter is also on the layers outside of the attention.
     """
     fields = ADAPTERS[name].settings.model_fields
     settings = {
@@ -41,7 +41,7 @@ def ranks_and_more(given: Args, network: Args, result: Tree, notes: Notes, *, na
 
 
 def _pop_either(given: Args, network: Args, name: str) -> object:
-    """Pop a setting that may be in either place; None if it is not set."""
+    """Pop a setting from both places and return its value; None if it is set in neither."""
     return pop_first({name: given.pop(name, None), "": network.pop(name, None)}, name, "")
 
 
@@ -87,7 +87,7 @@ def _numbers(value: object) -> list[float]:
 
 
 def _lines(dims: Sequence[float], alphas: Sequence[float], pattern: str, notes: Notes) -> list[str]:
-    """Return the lines of our ranks by layer, one for all blocks of a rank and an alpha."""
+    """Return lines of our setting "ranks by layer", one for all blocks with the same rank and alpha."""
     num_middle = {25: 1, 21: 3}.get(len(dims))
     if num_middle is None:
         message = f"The ranks of {len(dims)} blocks are left out: 25 are known for SD, 21 for SDXL."

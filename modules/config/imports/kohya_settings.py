@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
-from modules.config.imports.kohya_dataset import images, images_of_epoch, lift_of_datasets
+from modules.config.imports.kohya_dataset import images, images_of_epoch, lift_dataset_settings
 from modules.config.imports.kohya_flow import family_of_type, flow, model_type_of, report_unsupported
-from modules.config.imports.kohya_ranks import ranks_and_more
+from modules.config.imports.kohya_ranks import adapter_options
 from modules.config.imports.kohya_training import learning
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
 from modules.config.migrations.chain import NEWEST_DARKROOM
@@ -26,7 +26,7 @@ from modules.sampling.registry import SAMPLERS
 from modules.system.problem import Problem
 
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
-_NOT_HERE = ("full", "native", "ia3", "dylora", "glora", "lora_fa")
+_UNSUPPORTED = ("full", "native", "ia3", "dylora", "glora", "lora_fa")
 # LyCORIS' presets of layers.
 _LAYERS = {"full": "all", "full-lin": "all", "attn-mlp": "attention_mlp", "attn-only": "attention"}
 # Paths, logging and hardware: settings that do not change a run here.
@@ -58,7 +58,7 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
 
 def convert_arguments(given: Args, notes: Notes) -> Tree:
     """Return our tree; every setting that has a counterpart here is popped from `given`."""
-    lift_of_datasets(given)
+    lift_dataset_settings(given)
     result: Tree = {"darkroom_version": NEWEST_DARKROOM}
     network = arguments_of(given.pop("network_args", None))
     _model(given, result, notes)
@@ -109,7 +109,7 @@ def _family(given: Args, result: Tree, notes: Notes) -> None:
     if flag_of(given.pop("zero_terminal_snr", False)):
         put(result, "model.family.zero_terminal_snr", "on")
     skip = number_of(given.pop("clip_skip", None))
-    if skip is not None:  # theirs is the layer used, counted from the end; ours is the number of layers skipped
+    if skip is not None:  # kohya's is the layer used, counted from the end; ours is the number of layers skipped
         ours = max(0, int(skip) - 1)
         put(result, "model.family.clip_skip", ours)
         message = f"kohya's clip skip {skip:g} is {ours} here: the number of layers that are skipped, counted from 0."
@@ -117,7 +117,7 @@ def _family(given: Args, result: Tree, notes: Notes) -> None:
 
 
 def _speed(given: Args, result: Tree, notes: Notes) -> None:
-    """Convert compiling and the attention. Theirs all have the results of PyTorch's own choice."""
+    """Convert compiling and the attention: all of kohya's implementations have the same results as PyTorch's choice."""
     backend = str(given.pop("dynamo_backend", "") or "no").lower()
     if flag_of(given.pop("torch_compile", False)) or backend != "no":
         put(result, "model.compile", "on")
@@ -141,8 +141,8 @@ _SWITCHES = {
 _NUMBERS = {"factor": "factor", "constraint": "constraint", "constrain": "constraint"}
 
 
-def _of_kind(given: Args, network: Args, result: Tree, *, name: str, dim: float | None) -> None:
-    """Convert the settings of a single type of adapter, which are popped from both."""
+def _type_settings(given: Args, network: Args, result: Tree, *, name: str, dim: float | None) -> None:
+    """Convert the settings that only one type of adapter has, popped from `given` and `network`."""
     fields = ADAPTERS[name].settings.model_fields
     settings: dict[str, object] = {"block_size": int(dim)} if dim else {}
     for key, field in (*_SWITCHES.items(), *_NUMBERS.items()):
@@ -156,11 +156,11 @@ def _of_kind(given: Args, network: Args, result: Tree, *, name: str, dim: float 
 
 
 def _layers(given: Args, network: Args, result: Tree, kind: str) -> bool:
-    """Convert whether convolutions have an adapter, and LyCORIS' preset of layers; one not known here is reported.
+    """Convert whether convolutions have an adapter, and LyCORIS' preset of layers; an unknown one is reported.
 
     Returns whether layers outside of the attention have an adapter.
     """
-    # kohya_ss has the field for every type, and passes it on for these; an argument of the network always counts.
+    # kohya_ss has the field for every type, but uses it only for these; an argument of the network always counts.
     conv_rank = number_of(given.get("conv_dim")) if "c3lier" in kind or "lycoris" in kind else None
     conv_rank = conv_rank or number_of(network.get("conv_dim"))
     has_convolutions = "locon" in kind or (conv_rank or 0) > 0
@@ -179,12 +179,12 @@ def _layers(given: Args, network: Args, result: Tree, kind: str) -> bool:
 
 
 def _network_kind(given: Args, network: Args, result: Tree, notes: Notes) -> tuple[str, str]:
-    """Return our type of adapter, and kohya's words for it; a type that does not exist here is reported."""
+    """Return our type of adapter, and kohya's name of it; a type that does not exist here is reported."""
     kind = f"{given.pop('LoRA_type', '')} {given.pop('network_module', '')} {network.pop('algo', '')}".lower()
     words = ((word, name) for name, spec in ADAPTERS.items() for word in spec.kohya)
     name = next((name for word, name in words if word in kind), DEFAULT_ADAPTER.name)
     put(result, "adapter.name", name)
-    if missing := next((word for word in re.split(r"[\s./]+", kind) if word in _NOT_HERE), ""):
+    if missing := next((word for word in re.split(r"[\s./]+", kind) if word in _UNSUPPORTED), ""):
         message = f"The network {missing} is not supported here; a LoRA is trained instead."
         notes.append(Problem("adapter.name", message, "warning"))
     if "boft" in kind:
@@ -221,9 +221,9 @@ def _adapter(given: Args, network: Args, result: Tree, notes: Notes) -> None:
         put(result, "adapter.max_norm", norm or None)
         given.pop("scale_weight_norms")
     has_convolutions = _layers(given, network, result, kind)
-    ranks_and_more(given, network, result, notes, name=name, on_resnets=has_convolutions)
+    adapter_options(given, network, result, notes, name=name, on_resnets=has_convolutions)
     is_of_sd_scripts = "networks.oft" in kind
-    _of_kind(given, network, result, name=name, dim=None if is_of_sd_scripts else rank)
+    _type_settings(given, network, result, name=name, dim=None if is_of_sd_scripts else rank)
     if is_of_sd_scripts:
         message = (
             "OFT of sd-scripts sets the number of blocks of each layer. Here their size is set: it is left at its "

@@ -24,7 +24,7 @@ _RESULTS_NAMES = """
     cache_latents_hash vae_name
 """
 _RESULTS = frozenset(_RESULTS_NAMES.split())
-# Of these, kept if they are set, since they change the training.
+# Names among these that are kept if they are set, since they change the training.
 _SETTINGS_AMONG_RESULTS = ("color_aug", "flip_aug", "random_crop", "shuffle_caption", "keep_tokens")
 
 

@@ -65,7 +65,7 @@ def _from_kohya(given: Tree) -> tuple[Tree, list[Problem]]:
 
 
 def _paths_of(key: str, plain: Mapping[str, object], convert: Convert) -> Iterable[str]:
-    """Return the settings that a key sets."""
+    """Return the paths of the settings that a key sets."""
     paths: dict[str, None] = {}
     for probe in _PROBES:
         tree, notes = convert({key: probe})
@@ -101,7 +101,7 @@ def _flat(tree: Tree, above: str = "") -> dict[str, object]:
 
 
 class _KeyRecorder(dict[str, Any]):
-    """Settings that note which keys are looked up in them."""
+    """A dict of settings that records which keys are looked up."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         super().__init__(given)

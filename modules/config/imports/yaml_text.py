@@ -19,7 +19,7 @@ class UnreadableYamlError(ValueError):
 
 
 class _PlainLoader(SafeLoader):  # type: ignore[misc]  # the package has no types
-    """YAML's plain values: no dates, which JSON does not have, and which nothing here reads."""
+    """YAML's plain values, without dates, which JSON does not have and nothing here reads."""
 
 
 _PlainLoader.yaml_implicit_resolvers = {
@@ -29,9 +29,9 @@ _PlainLoader.yaml_implicit_resolvers = {
 
 
 def read_yaml(text: str) -> Any:
-    """Return the value of a YAML text, with strings, numbers, booleans, nulls, lists and objects alone.
+    """Return the value of a YAML text, which may have strings, numbers, booleans, nulls, lists and objects.
 
-    Raises UnreadableYamlError. Nothing of it is built before its size, with aliases written out, is known.
+    Raises UnreadableYamlError. Values are built only after their number, with aliases written out, has been checked.
     """
     if len(text) > MAX_BYTES:
         raise UnreadableYamlError(f"is not read: it has more than {MAX_BYTES:,} characters")
@@ -51,7 +51,7 @@ def read_yaml(text: str) -> Any:
     except RecursionError:
         raise UnreadableYamlError(_TOO_DEEP) from None
     except (YAMLError, ValueError, OverflowError, AttributeError, TypeError, KeyError) as error:
-        # Of values that their tags promise and that they are not, and numbers of thousands of digits.
+        # For values that do not match their tags, and numbers of thousands of digits.
         raise UnreadableYamlError(f"is not a YAML file: {describe_yaml_error(text, str(error), None)}") from None
 
 
@@ -92,7 +92,7 @@ def _plain(value: Any) -> Any:
 _MAX_QUOTED = 60
 _QUOTE_PATHS = "Write paths with /, or put them in single quotation marks."
 _QUOTE_TEXT = "Put text in quotation marks."
-# What a parser reports, and what is to be done. The first that is part of the report applies.
+# Parts of parsers' reports, and what to do. The first one that is in a report applies.
 _YAML_ADVICE = (
     ("'\\t'", "Indent with spaces: YAML allows no tabs."),
     ("unknown escape", _QUOTE_PATHS),

@@ -4,8 +4,8 @@ A file with `darkroom_version` is ours. A file with OneTrainer's `__version` (0 
 OneTrainer's keys, goes through OneTrainer's steps first (`onetrainer_chain`), then the step to our version 1, then our
 own steps.
 
-Each step is a pure function from dict to dict, and total: a missing key is ordinary input. Steps append what they have
-to report to the notes they are given.
+Each step is a pure function from dict to dict, and total: a missing key is ordinary input. Steps append their reports
+to the notes that they get.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from modules.system.problem import Problem, quote
 Tree = dict[str, Any]
 Step = Callable[[Tree, list[Problem]], Tree]
 
-# A file without a version has the names of today, and the defaults of the last version that did not have to state them.
+# The version of a file without one: with today's names, and the defaults of the last version that files need not state.
 _UNSTATED = 2
 _DARKROOM_STEPS: dict[int, Step] = {
     1: to_darkroom_2,
@@ -43,11 +43,11 @@ _DARKROOM_STEPS: dict[int, Step] = {
 }
 NEWEST_DARKROOM = max(_DARKROOM_STEPS) + 1
 _STATES_DEFAULTS = frozenset({6})
-"""The steps that only state the defaults of their version; a file over other settings has theirs in place of these."""
+"""The steps that only state their version's defaults; a file that is laid over other settings has those instead."""
 
 
 def is_onetrainer(tree: Tree) -> bool:
-    """Return whether a tree is OneTrainer's. The migrations are imported for a tree without our version alone."""
+    """Return whether a tree is OneTrainer's. The migrations are imported only for a tree without our version."""
     if "darkroom_version" in tree:
         return False
     from modules.config.migrations.onetrainer_chain import has_onetrainer_keys
@@ -58,7 +58,7 @@ def is_onetrainer(tree: Tree) -> bool:
 def migrate(raw: Tree, *, is_whole: bool = True) -> tuple[Tree, list[Problem], bool]:
     """Return the tree at our newest version, the notes, and whether anything had to be migrated.
 
-    `is_whole`: what the tree lacks has the defaults of its version; otherwise it is laid over other settings.
+    `is_whole`: settings missing from the tree have the defaults of its version; otherwise it is laid over others.
     """
     tree, notes = copy.deepcopy(raw), list[Problem]()
     if is_onetrainer(tree):

@@ -259,7 +259,7 @@ def to_darkroom_5(tree: Tree, notes: Notes) -> Tree:
 
 
 def _add_missing(added: Tree, entries: Tree) -> Tree:
-    """Return entries by name with those added that they lack; an entry that is not an object stays as it is."""
+    """Return entries with missing ones, and their missing keys, added; an entry that is not an object is unchanged."""
     result = with_defaults(entries, added)
     for name, entry in entries.items():
         if isinstance(entry, dict):
@@ -273,11 +273,11 @@ def _with_place_in_mix(note: Problem) -> Problem:
 
 # Our version 5 to version 6: the file of a part is a setting of the part, so that every part can have one.
 #
-# Until then the denoiser and the VAE had one among the settings of the model. Entries of the load report get the new
+# Until then the settings of the model had the files of the denoiser and the VAE. Entries of the load report get the new
 # paths.
 
 
-# All others have a transformer.
+# By family; all other families have a transformer.
 _DENOISERS = {"sd": "unet", "sdxl": "unet", "stable_cascade": "prior", "wuerstchen": "prior"}
 _TRANSFORMER = "transformer"
 
@@ -310,17 +310,17 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
 # Our version 6 to version 7: large text encoders are not trained, and adapters of some families have ComfyUI's or
 # diffusers' names, unless a file states otherwise.
 #
-# Until then every part was trained, and all adapters had kohya's names. A file keeps what it meant: it is stated where
-# the file did not. Families whose large encoders cannot be trained are not affected. OneTrainer's files come through
-# here, too, with the same defaults: so do the sections of families that are newer than version 6.
+# Until then every part was trained, and all adapters had kohya's names. A file keeps its meaning: the old default is
+# written where it has no value. Families whose large encoders cannot be trained are not affected. OneTrainer's files,
+# also those of families that are newer than version 6, come through here, too, with the same defaults.
 
 
-_KOHYAS_NAMES = frozenset({"sd", "sdxl", "sd3", "flux", "flux2", "flux2_klein", "chroma"})  # still
+_KOHYAS_NAMES = frozenset({"sd", "sdxl", "sd3", "flux", "flux2", "flux2_klein", "chroma"})  # they still have them
 _LARGE = {"flux": "text_encoder_2", "chroma": "text_encoder", "sd3": "text_encoder_3", "pixart": "text_encoder"}
 
 
 def to_darkroom_7(tree: Tree, notes: Notes) -> Tree:
-    """Return a tree of our version 6 with the defaults of that version stated that depend on the family now."""
+    """Return a tree of our version 6 that states the version's defaults which now depend on the family."""
     model = tree.get("model")
     family = model.get("family") if isinstance(model, dict) else None
     name = family.get("name") if isinstance(family, dict) else family
@@ -332,15 +332,13 @@ def to_darkroom_7(tree: Tree, notes: Notes) -> Tree:
 
 
 def _fill_section(tree: Tree, section: str, values: Tree) -> Tree:
-    """Return a tree with values of a section where it lacks them; a section that is not an object stays as it is."""
+    """Return a tree with values added to a section that lacks them, unless the section is not an object."""
     present = tree.get(section, {})
     return {**tree, section: _add_missing(values, present)} if isinstance(present, dict) else tree
 
 
-# Settings of our own earlier files that no longer exist are dropped, with a note where they had a value of their own;
-# switches that became choices keep their value.
-#
-# The version of the files is the same: nothing else changed.
+# Settings of our earlier files that no longer exist are dropped, with a note if they were set; switches that have
+# become choices keep their value. This happens without a new version of the files.
 
 
 _DUMP_NOTE = (
@@ -376,7 +374,7 @@ def without_debug_dump(tree: Tree, notes: Notes) -> Tree:
 
 
 def with_choices(tree: Tree) -> Tree:
-    """Return one of our trees with the choices that have become of switches, in place."""
+    """Replace the switches that have become choices in one of our trees, in place, and return it."""
     _switch_to_choice(tree, "model", "channels_last")
     _switch_to_choice(tree, "model", "compile")
     return tree

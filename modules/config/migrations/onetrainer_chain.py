@@ -114,7 +114,10 @@ def _has_new_format(tree: Tree) -> bool:
 
 
 def _has_old_format(tree: Tree) -> bool:
-    """A file that states version 11 has SAFETENSORS as its raw default; a sparse file contains no defaults."""
+    """Return whether a tree has an old name of the output format.
+
+    SAFETENSORS proves nothing in a file that states a version: complete files of version 11 have it as a raw default.
+    """
     name = tree.get("output_model_format")
     is_stated = name == "SAFETENSORS" and tree.get("training_method") != "EMBEDDING" and "__version" not in tree
     return name == "CKPT" or is_stated

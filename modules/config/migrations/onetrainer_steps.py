@@ -10,9 +10,9 @@ from modules.config.migrations.tree_moves import (
     MovedKey,
     Notes,
     Tree,
+    copy_object,
     move_into,
     number,
-    own_object,
     pop_switch,
     put,
     rename,
@@ -230,7 +230,7 @@ def _embedding(tree: Tree, notes: Notes) -> None:
         return
     del tree["embeddings"]
     if given and any(given):
-        tree["embedding"] = {**given[0], **own_object(tree, "embedding", notes)}
+        tree["embedding"] = {**given[0], **copy_object(tree, "embedding", notes)}
     if given[1:]:
         tree["additional_embeddings"] = [*others, *given[1:]]
 
@@ -291,7 +291,7 @@ def to_10(tree: Tree, notes: Notes) -> Tree:
             continue
         if name in result and not isinstance(result[name], dict):
             continue
-        part = own_object(result, name, notes)
+        part = copy_object(result, name, notes)
         own = part.get("weight_dtype")
         if own == "NONE" or (own is None and name != "vae"):
             result[name] = {**part, "weight_dtype": dtype}

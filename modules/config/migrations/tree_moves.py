@@ -32,8 +32,8 @@ THEIR_DEFAULTS: Mapping[str, Any] = {
 class MovedKey(str):
     """A key of a converted tree that remembers the key that its value has in the user's file.
 
-    It equals any other key of this name: only the report of an invalid value, which is found after the conversion, asks
-    for `source`.
+    It equals any other key of this name, so trees can be copied and merged as usual. Only the report of an invalid
+    value, after the conversion, reads `source`.
     """
 
     __slots__ = ("source",)
@@ -47,7 +47,7 @@ class MovedKey(str):
 
 def moved_from(tree: Tree, key: str) -> str:
     """Return the key that a value of a tree has in the user's file; empty if it was not moved."""
-    return next((own.source for own in tree if own == key and isinstance(own, MovedKey)), "")
+    return next((k.source for k in tree if k == key and isinstance(k, MovedKey)), "")
 
 
 def put(tree: Tree, path: str, value: object, *, source: str = "") -> None:
@@ -60,7 +60,7 @@ def put(tree: Tree, path: str, value: object, *, source: str = "") -> None:
 
 
 def move(rest: Tree, result: Tree, source: str, path: str) -> None:
-    """Move a value, if present, to a path of the result, where its key remembers the old one."""
+    """Move a value, if present, to a path of the result, with a key that remembers the source."""
     if source in rest:
         theirs = moved_from(rest, source) or source
         put(result, path, rest.pop(source), source=theirs)
@@ -73,7 +73,7 @@ def move_or(rest: Tree, result: Tree, source: str, path: str, default: object) -
 
 
 def with_defaults(tree: Tree, defaults: Mapping[str, Any]) -> Tree:
-    """Return a tree with the defaults of the keys that it lacks; the others remember what they did."""
+    """Return a tree with the defaults of the keys that it lacks; the keys that it has remember their source."""
     return {**tree, **{key: value for key, value in defaults.items() if key not in tree}}
 
 
@@ -151,7 +151,7 @@ def move_into(tree: Tree, source: str, holder: str, key: str, notes: Notes) -> b
     if source not in tree or (isinstance(given, dict) and key in given):
         return False
     value = tree.pop(source)
-    tree[holder] = {**own_object(tree, holder, notes), MovedKey(key, source): value}
+    tree[holder] = {**copy_object(tree, holder, notes), MovedKey(key, source): value}
     return True
 
 
@@ -159,7 +159,7 @@ def move_into(tree: Tree, source: str, holder: str, key: str, notes: Notes) -> b
 _OUR_PATHS = {"optimizer": "training.optimizer", "embedding": "embeddings.words"}
 
 
-def own_object(tree: Tree, key: str, notes: Notes) -> Tree:
+def copy_object(tree: Tree, key: str, notes: Notes) -> Tree:
     """Return a copy of a nested object, empty if it is missing; anything else is reported."""
     given = tree.get(key)
     if given is not None and not isinstance(given, dict):
@@ -169,7 +169,7 @@ def own_object(tree: Tree, key: str, notes: Notes) -> Tree:
 
 
 def renamed(key: str, name: str) -> str:
-    """Return a key with another name, which remembers what the key did."""
+    """Return a key with another name and the same source."""
     return MovedKey(name, key.source) if isinstance(key, MovedKey) else name
 
 

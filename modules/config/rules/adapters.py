@@ -70,7 +70,7 @@ def file_format(config: Config) -> Iterator[Problem]:
 
 
 def misread_file(config: Config) -> Iterator[Problem]:
-    """Yield a warning for an option of the adapter with which other programs apply its file in another way.
+    """Yield a warning for an option of the adapter that makes other programs apply its file differently.
 
     The same facts about files are in `modules/formats/program_table.py`.
     """
@@ -94,7 +94,7 @@ def misread_file(config: Config) -> Iterator[Problem]:
 
 
 def max_norm(config: Config) -> Iterator[Problem]:
-    """Yield an error if the norm of the layers cannot be limited: they are derived, rounded or begun otherwise."""
+    """Yield an error if a max norm cannot work with the optimizer, the initialization or stochastic rounding."""
     if config.training.trains != "adapter" or max_norm_of(config.adapter) is None:
         return
     spec = optimizer_spec(config.training.optimizer)

@@ -1,4 +1,4 @@
-"""Rules for all settings alike: ones that are not supported yet, ones without an effect, and names of files.
+"""Rules for all settings: settings that are not supported yet, that have no effect, or that name files.
 
 A setting that is not supported yet is an error, never silently ignored. A config may be from a stranger, so names in it
 that become names of files must lead to no other folder.

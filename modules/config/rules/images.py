@@ -13,8 +13,6 @@ from modules.settings.every import Moment
 from modules.settings.shared_types import sides_of
 from modules.system.problem import Problem, quote
 
-# Sizes, concepts and sample prompts, without reading any folder.
-
 NAMES_OF_ZERO = {"repeats": "repeats", "samples_per_epoch": "samples per epoch"}
 
 

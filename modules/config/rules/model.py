@@ -114,7 +114,7 @@ def training_adapter(config: Config) -> Iterator[Problem]:
 
 
 def sampling_model(config: Config) -> Iterator[Problem]:
-    """Yield an error if the weights that a run trains are not in the model that it is sampled with."""
+    """Yield an error if the model that samples are drawn with lacks the weights that a run trains."""
     if config.sampling.model.strip() and config.training.trains == "full":
         yield Problem(
             "sampling.model",
@@ -149,7 +149,7 @@ def sample_images(config: Config) -> Iterator[Problem]:
 
 
 def text_encoders(config: Config) -> Iterator[Problem]:
-    """Yield an error where all text encoders of a family are left out."""
+    """Yield an error if all text encoders of a family are left out."""
     encoders = [part for part in config.family_parts if part.role == "text_encoder"]
     if encoders and not config.family.names_of("text_encoder"):
         yield Problem(

@@ -99,7 +99,7 @@ def noise_without_effect(config: Config) -> Iterator[Problem]:
 
 
 def noise_process(config: Config) -> Iterator[Problem]:
-    """Yield an error for each choice that is not defined for the models of the family, and the ones that are."""
+    """Yield an error, with the possible choices, for each choice that is not defined for the models of the family."""
     if not uses_denoiser(config):
         return
     process, method, settings = config.family.process, method_of(config), settings_of_method(config)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.usage import with_kind
+from modules.config.usage import with_family
 from modules.families.kinds.record import ModelType
 from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT
@@ -73,7 +73,7 @@ def find_parts(config: Config, model: FoundModel, files: Sequence[Path]) -> dict
     The files' headers are read: for a background thread.
     """
     kind = model.kind
-    config = with_kind(config, kind.family, _variant_of(model).get(VARIANT, BASE_VARIANT))
+    config = with_family(config, kind.family, _variant_of(model).get(VARIANT, BASE_VARIANT))
     config, _problems = set_path(config, PATH, as_config_path(model.path))
     fitting = fitting_files(config, files)
     return {name: found[0] for name, found in fitting.items()} if all(fitting.values()) else {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.config.usage import with_kind
+from modules.config.usage import with_family
 from modules.settings.edit import set_path
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
@@ -166,7 +166,7 @@ class SampleSession:
     def _use_identified_model(self, identified: Config) -> None:
         config = self.form.config
         if identified.model.base_model == config.model.base_model and identified.model != config.model:
-            self.form.replace(with_kind(config, identified.model.family.name, identified.model.variant))
+            self.form.replace(with_family(config, identified.model.family.name, identified.model.variant))
 
     def _send(self, request: SampleRequest) -> None:
         if self.state.stage != "running":

@@ -11,8 +11,9 @@ import copy
 from collections.abc import Mapping
 
 from modules.config.migrations.onetrainer_11.lists import concepts_of, samples_of
-from modules.config.migrations.onetrainer_11.model import adapter_of, model_of, parts_of
+from modules.config.migrations.onetrainer_11.model import adapter_of, model_of
 from modules.config.migrations.onetrainer_11.other_topics import data_of, devices_of, embeddings_of, evaluation_of
+from modules.config.migrations.onetrainer_11.parts import parts_of
 from modules.config.migrations.onetrainer_11.tables import family_of
 from modules.config.migrations.onetrainer_11.training import PLAIN, training_of
 from modules.config.migrations.onetrainer_keys import PARTS

@@ -20,8 +20,6 @@ from modules.families.registry import FAMILIES
 from modules.sampling.registry import SAMPLERS
 from modules.system.problem import Problem, quote
 
-# OneTrainer's lists: each entry is converted on its own, and its unused keys are kept.
-
 Convert = Callable[[Tree, Notes, str], Tree]
 
 
@@ -139,7 +137,7 @@ def _concept(given: Tree, notes: Notes, where: str) -> Tree:
 
 
 def _balancing(given: Tree, concept: Tree, notes: Notes, where: str) -> None:
-    """Their number means repeats of each image or samples per epoch, depending on the balancing strategy."""
+    """Convert the number of repeats of each image, or of samples per epoch, by the balancing strategy."""
     source = "balancing" if "balancing" in given else "repeats"
     balancing = given.pop(source, 1.0)
     given.pop("repeats", None)

@@ -1,17 +1,18 @@
-"""OneTrainer's model with its output and folders, the model's parts, and the adapter."""
+"""OneTrainer's model with its output and folders, and the adapter."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
 from modules.config.migrations.onetrainer_11.tables import (
     DTYPES,
+    FLUX2,
     OUTPUT_DTYPES,
-    WEIGHT_DTYPES,
+    VIDEO,
+    WITH_T5_LAST,
+    WITH_TWO_CLIPS,
     choose_layers,
-    every,
     family_of,
     move_all,
     remember,
@@ -22,10 +23,8 @@ from modules.config.migrations.tree_moves import (
     choose,
     move,
     move_or,
-    pop_object,
     pop_switch,
     put,
-    put_back,
 )
 from modules.families.registry import FAMILIES
 from modules.system.problem import Problem, quote
@@ -65,11 +64,7 @@ MODEL_TYPES: Mapping[str, tuple[str, str]] = {
 }
 """Our family and model variant for each model type. SD 2's prediction type is read from the model, as in OneTrainer."""
 _KLEIN = "klein"
-_FLUX2 = ("flux2", "flux2_klein")
 _T5_TOKENS = 77  # OneTrainer's default
-_VIDEO = "hunyuan_video"
-_WITH_TWO_CLIPS = ("sdxl", "sd3")
-_WITH_T5_LAST = ("sd3", "hidream")  # T5 is their third text encoder
 _LORA_FORMATS = {
     "KOHYA_LORA": "kohya",
     "LEGACY_LORA": "kohya",
@@ -125,15 +120,15 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
     if family_of(result) == "flux":
         move_or(rest, result, "text_encoder_2_sequence_length", "model.text_tokens", _T5_TOKENS)
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
-    elif family_of(result) in _FLUX2:
+    elif family_of(result) in FLUX2:
         _text_tokens(rest, result, notes)
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
     elif family_of(result) == "sd3":
         put(result, "model.text_tokens", _T5_TOKENS)
-    elif family_of(result) == _VIDEO and str(rest.get("frames", 1)) != "1":  # it is kept under unknown
+    elif family_of(result) == VIDEO and str(rest.get("frames", 1)) != "1":  # it is kept under unknown
         message = f"Videos are not supported (frames = {quote(rest['frames'])}), only images are trained."
         notes.append(Problem("model.family", message, "info"))
-    if family_of(result) in _WITH_T5_LAST:
+    if family_of(result) in WITH_T5_LAST:
         for key in ("text_encoder_3_layer_skip", "text_encoder_4_layer_skip"):
             if rest.get(key, 0) == 0:  # T5 and Llama have no clip skip here
                 rest.pop(key, None)
@@ -151,7 +146,7 @@ def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
     model_type = rest.get("model_type", "STABLE_DIFFUSION_15")
     known = MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
     family, variant = known or ("sd", "text_to_image")
-    if family in _FLUX2 and _KLEIN in str(rest.get("base_model_name", "")).lower():
+    if family in FLUX2 and _KLEIN in str(rest.get("base_model_name", "")).lower():
         family = "flux2_klein"
     put(result, "model.family", family)
     if variant != "text_to_image":
@@ -168,7 +163,7 @@ def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
 
 
 def _text_tokens(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Convert the tokens of a prompt, 512 by default in both programs."""
+    """Convert the maximum tokens of a prompt, 512 by default in both programs."""
     tokens = rest.pop("text_encoder_sequence_length", None)
     if isinstance(tokens, int) and 64 <= tokens < 512:
         put(result, "model.text_tokens", tokens)
@@ -188,7 +183,7 @@ def _of_older_families(rest: Tree, result: Tree, notes: Notes) -> None:
 
 
 def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Their rescaling to zero terminal SNR implies v-prediction."""
+    """Convert the prediction type and zero terminal SNR, which implies v-prediction in OneTrainer."""
     zero_snr, prediction = "model.zero_terminal_snr", "model.prediction"
     is_rescaled = pop_switch(rest, "rescale_noise_scheduler_to_zero_terminal_snr", notes, zero_snr)
     is_v = pop_switch(rest, "force_v_prediction", notes, prediction)
@@ -205,8 +200,8 @@ def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:
 
 
 def _second_clip_skip(rest: Tree, result: Tree) -> None:
-    """Theirs is set for each text encoder, ours for the second only if it differs."""
-    has_two = family_of(result) in _WITH_TWO_CLIPS
+    """Convert the second clip skip: OneTrainer has one for each text encoder, ours is set only if it differs."""
+    has_two = family_of(result) in WITH_TWO_CLIPS
     first = result["model"].get("clip_skip", 0)
     second = rest.pop("text_encoder_2_layer_skip", None)
     if second is None and has_two:
@@ -237,146 +232,6 @@ def _format(rest: Tree, result: Tree, notes: Notes) -> None:
         notes.append(Problem(path, message, "warning"))
         return
     choose(rest, result, "output_model_format", path, names, notes)
-
-
-# OneTrainer's parts of the model, and their quantization.
-
-_TRANSFORMER, _PRIOR, _GUIDE = "transformer", "prior", "unconditional_transformer"
-_PARTS = (
-    *("unet", _TRANSFORMER, _GUIDE, _PRIOR),
-    *("text_encoder", "text_encoder_2", "text_encoder_3", "text_encoder_4", "vae"),
-)
-# Their files of Stable Diffusion only name these.
-_LATER = (_TRANSFORMER, _GUIDE, _PRIOR, "text_encoder_3", "text_encoder_4")
-_WUERSTCHEN = "wuerstchen"
-_CASCADES = ("stable_cascade", _WUERSTCHEN)
-# The published files of their encoders: Stable Cascade's is in the decoder's folder, the other is the default.
-_PUBLISHED = re.compile(r"huggingface\.co/(stabilityai/stable-cascade|dome272/wuerstchen)/|^dome272/wuerstchen\b")
-_DROPOUTS = {
-    "text_encoder": "data.caption_dropout",
-    "text_encoder_2": "data.caption_dropout_2",
-    "text_encoder_3": "data.caption_dropout_3",
-}
-_OF_PARTS = ("train", "learning_rate", "train_embedding", "offload_fraction")
-_OPTIONAL = {"sd3": ("text_encoder", "text_encoder_2", "text_encoder_3")}  # with a switch to leave them out (`include`)
-
-
-def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
-    """Convert the settings of single parts, also of parts in the file that the family does not have."""
-    parts = [part.name for part in FAMILIES[family_of(result)].parts]
-    for name in _PARTS:
-        if name in parts or (name in rest and name not in _LATER):
-            source = "decoder" if name == "vae" and family_of(result) in _CASCADES else name
-            given = pop_object(rest, source, notes, f"parts.{name}")
-            if name == "vae" and result.get("training", {}).get("trains") == "vae":
-                given.pop("train", None)  # FINE_TUNE_VAE trains it whatever this is: the VAE has no such switch there
-            put(result, f"parts.{name}", _part(name, given, result, notes, steps_per_update))
-            put_back(rest, source, given)
-    if family_of(result) in _CASCADES:
-        _encoder_of_cascade(rest, result, notes)
-    _further_caption_dropout(result)
-    _quantization(rest, result, notes)
-
-
-def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: int) -> Tree:
-    where = f"parts.{name}"
-    part: Tree = {}
-    move_all(given, part, {key: key for key in _OF_PARTS})
-    if name in _OPTIONAL.get(family_of(result), ()):
-        move(given, part, "include", "include")
-    choose(given, part, "weight_dtype", "dtype", WEIGHT_DTYPES, notes, where=f"{where}.dtype")
-    is_checkpointed = pop_switch(given, "gradient_checkpointing", notes, f"{where}.checkpointing", default=True)
-    part["checkpointing"] = "block" if is_checkpointed else "off"
-    move_or(given, part, "activation_offloading", "offload_activations", False)
-    default = (30, "EPOCH") if name.startswith("text_encoder") else (0, "NEVER")
-    part["stop_after"] = every(given, "stop_training_after", steps_per_update, default, notes, f"{where}.stop_after")
-    if name in _DROPOUTS:
-        move(given, result, "dropout_probability", _DROPOUTS[name])
-    elif name == "text_encoder_4":
-        _llama(given, part, result)
-    elif name == "vae":
-        _vae(given, part, result)
-    elif name == _GUIDE:  # neither program trains it
-        move(given, part, "model_name", "file")
-        part = {key: value for key, value in part.items() if key in ("file", "dtype", "offload_fraction")}
-    elif name in (_TRANSFORMER, _PRIOR):
-        move(given, result, "model_name", "model.denoiser_file")
-        if family_of(result) in ("flux", "flux2", _VIDEO):
-            move(given, result, "guidance_scale", "model.guidance")
-        if family_of(result) == "flux2_klein":
-            given.pop("guidance_scale", None)  # it has no such input
-        if family_of(result) in ("flux", *_WITH_T5_LAST, *_FLUX2):
-            _mask(given, notes)
-    return part
-
-
-def _vae(given: Tree, part: Tree, result: Tree) -> None:
-    """Convert the place of the VAE, or of the decoder in its stead, which neither program trains."""
-    if family_of(result) not in _CASCADES:
-        move(given, result, "model_name", "model.vae_file")
-        return
-    for key in ("train", "learning_rate", "stop_after", "train_embedding"):
-        part.pop(key, None)
-    _place(given, result, "decoder")
-
-
-def _encoder_of_cascade(rest: Tree, result: Tree, notes: Notes) -> None:
-    """Convert the place of the image encoder; its dtype is the decoder's here, as both are one part."""
-    given = pop_object(rest, "effnet_encoder", notes, "model.family")
-    if _PUBLISHED.search(str(given.get("model_name", ""))):
-        del given["model_name"]
-    _place(given, result, "effnet_encoder")
-    put_back(rest, "effnet_encoder", given)
-
-
-def _place(given: Tree, result: Tree, name: str) -> None:
-    """Move the place of a part that no base model contains to the family's setting of this name, if it is set."""
-    if given.get("model_name"):
-        move(given, result, "model_name", f"model.{name}")
-    given.pop("model_name", None)
-
-
-def _llama(given: Tree, part: Tree, result: Tree) -> None:
-    """Convert where a fourth text encoder is, whose captions are dropped together with the first one's here."""
-    move(given, part, "model_name", "file")
-    if given.get("dropout_probability", 0.0) == result["data"].get("caption_dropout", 0.0):
-        given.pop("dropout_probability", None)
-
-
-def _mask(given: Tree, notes: Notes) -> None:
-    """Report a mask of the padding, which these models attend to."""
-    if given.get("attention_mask") is True:
-        message = "Masking the padding of prompts (attention_mask) is not supported: the model attends to it."
-        notes.append(Problem("model.family", message, "warning"))
-    else:
-        given.pop("attention_mask", None)
-
-
-def _further_caption_dropout(result: Tree) -> None:
-    """Theirs is set for each text encoder; ours for the second and the third only if it differs from the first."""
-    data, has_two = result["data"], family_of(result) in {*_WITH_TWO_CLIPS, *_WITH_T5_LAST, _VIDEO}
-    first = data.get("caption_dropout", 0.0)
-    second = data.setdefault("caption_dropout_2", 0.0 if has_two else first)
-    third = data.setdefault("caption_dropout_3", 0.0 if family_of(result) in _WITH_T5_LAST else first)
-    if second == first or not (has_two or second):
-        del data["caption_dropout_2"]
-    if third == first:
-        del data["caption_dropout_3"]
-
-
-def _quantization(rest: Tree, result: Tree, notes: Notes) -> None:
-    given = pop_object(rest, "quantization", notes, "quantization")
-    settings: Tree = {}
-    choose_layers(given, settings, ("layers", "custom_layers", "layers_regex"), notes, where="quantization.layers")
-    svd_dtypes = {**WEIGHT_DTYPES, "NONE": "none"}
-    choose(given, settings, "svd_dtype", "svd_dtype", svd_dtypes, notes, where="quantization.svd_dtype")
-    move(given, settings, "svd_rank", "svd_rank")
-    if given.get("cache_dir") is None:
-        given.pop("cache_dir", None)
-    move(given, settings, "cache_dir", "cache_dir")
-    if settings:
-        put(result, "quantization", settings)
-    put_back(rest, "quantization", given)
 
 
 # OneTrainer's adapters, by the names in their records.

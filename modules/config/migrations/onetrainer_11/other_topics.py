@@ -88,11 +88,11 @@ _OF_EMBEDDINGS = {
 
 
 def embeddings_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
-    """Convert the embeddings. Their single embedding applies only to the method EMBEDDING."""
-    words: list[Tree] = []
+    """Convert the embeddings. OneTrainer's single embedding is used only with the method EMBEDDING."""
+    embeddings: list[Tree] = []
     if result.get("training", {}).get("trains") == "embedding":
         given = pop_object(rest, "embedding", notes, "embeddings.words")
-        words.append(_word(given, notes, "embeddings.words.0", steps_per_update))
+        embeddings.append(_embedding(given, notes, "embeddings.words.0", steps_per_update))
         put_back(rest, "embedding", given)
     additional = rest.pop("additional_embeddings", None)
     if additional is not None and not isinstance(additional, list):
@@ -105,12 +105,12 @@ def embeddings_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int)
             notes.append(Problem("embeddings.words", message, "warning"))
             continue
         left = {k: v for k, v in item.items() if not k.startswith("__")}
-        words.append(_word(left, notes, f"embeddings.words.{len(words)}", steps_per_update))
+        embeddings.append(_embedding(left, notes, f"embeddings.words.{len(embeddings)}", steps_per_update))
         leftovers.append(left)
     if any(leftovers):
         rest["additional_embeddings"] = leftovers
-    if words:
-        put(result, "embeddings.words", words)
+    if embeddings:
+        put(result, "embeddings.words", embeddings)
     move_all(
         rest,
         result,
@@ -119,7 +119,7 @@ def embeddings_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int)
     choose(rest, result, "embedding_weight_dtype", "embeddings.dtype", DTYPES, notes)
 
 
-def _word(given: Tree, notes: Notes, where: str, steps_per_update: int) -> Tree:
+def _embedding(given: Tree, notes: Notes, where: str, steps_per_update: int) -> Tree:
     word: Tree = {}
     move_all(given, word, _OF_EMBEDDINGS)
     word["stop_after"] = every(

@@ -1,4 +1,4 @@
-"""Shared by several topics of OneTrainer's config: names of dtypes and layer presets, periods of time."""
+"""Names and conversions that several topics of OneTrainer's config share: dtypes, layer presets, periods of time."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ LAYERS: Mapping[str, str] = {
     "full": "all",
     "custom": "custom",
 }
+# Our families, by what is special about them in OneTrainer.
+FLUX2 = ("flux2", "flux2_klein")
+VIDEO = "hunyuan_video"
+WITH_TWO_CLIPS = ("sdxl", "sd3")
+WITH_T5_LAST = ("sd3", "hidream")  # T5 is their third text encoder
+
 _UNITS = {"EPOCH": "epoch", "STEP": "step", "SECOND": "second", "MINUTE": "minute", "HOUR": "hour"}
 
 
@@ -49,8 +55,8 @@ def move_all(rest: Tree, result: Tree, places: Mapping[str, str]) -> None:
 def choose_layers(rest: Tree, result: Tree, paths: tuple[str, str, str], notes: Notes, *, where: str = "") -> None:
     """Move a layer filter to three paths of the result: the preset, the layer names, and the regex switch.
 
-    Notes point to `where`, or to the first of the paths. Their presets are names for a filter that is also in the file;
-    an unknown preset belongs to a single family, and its filter is used as a custom one.
+    Notes point to `where`, or to the first of the paths. OneTrainer's preset is a name for a filter that the file
+    contains, too; an unknown preset belongs to a single family, and its filter is used as a custom one.
     """
     preset = rest.get("layer_filter_preset")
     names = rest.get("layer_filter")
@@ -94,7 +100,7 @@ def period(n: float, unit: str, steps_per_update: int) -> Tree:
 def resolution_of(given: object) -> tuple[list[float | str], bool]:
     """Return the resolutions, numbers or sizes such as "1024x768", and whether all of what was given is valid.
 
-    They write "512", "512, 768" or one fixed "1024x768"; a number or a list is accepted as well, and so is a mixed one.
+    OneTrainer writes "512", "512, 768" or one fixed "1024x768"; numbers and lists, also mixed ones, are accepted, too.
     """
     values = given.strip(" ,").split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
     resolutions: list[float | str] = []

@@ -49,7 +49,7 @@ PLAIN = {
     "noising_bias": "training.noise.distribution_bias",
     "timestep_shift": "training.noise.shift",
     "loss_weight_strength": "training.loss.gamma",
-    # To their place of today, which every later step keeps: version 1 has no name for a new loss.
+    # To their present places, which all later steps keep: version 1 has no name for a new loss.
     **{s.onetrainer_key: f"training.loss.mix.{s.name}.strength" for s in LOSSES.values() if s.onetrainer_key},
     "huber_delta": "training.loss.mix.huber.delta",
 }
@@ -215,8 +215,8 @@ _DEFAULTS: Mapping[str, tuple[object, ...]] = {
 def schedule_from(rest: Tree, notes: Notes, steps_per_update: int) -> Tree:
     """Return our schedule for their keys, which are popped from `rest`; never raises.
 
-    Their warm-up is counted in batches, of which `steps_per_update` make one of our steps; up to 1 it is a fraction
-    of the run.
+    OneTrainer counts the warm-up in batches, of which `steps_per_update` make one of our steps; up to 1 it is a
+    fraction of the run.
     """
     theirs = rest.pop("learning_rate_scheduler", "CONSTANT")
     schedule: Tree = {"name": "constant"}
