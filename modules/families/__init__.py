@@ -1,1 +1,4 @@
-"""The model families. One folder each, with the same file names: spec, load, forward, files, memory."""
+"""The model families, one folder each, with the same file names: spec, model, files, traced_passes.
+
+Model classes of our own are in transformer.py, unet.py, prior.py or autoencoder.py.
+"""

@@ -1,6 +1,6 @@
 """The attention implementations of the denoiser, one line each; the code is in `parts/attention_processor`.
 
-The first is what diffusers does: PyTorch's `scaled_dot_product_attention`, which chooses among its own kernels.
+The first one is diffusers' default: PyTorch's `scaled_dot_product_attention`, which chooses among its own kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class AttentionSpec:
     The kernel takes queries, keys and values (B, heads, tokens, channels) and returns (B, heads, tokens, channels).
     Without one nothing is replaced. `backend` is its name among diffusers' attention backends. `devices` are the types
     of devices that it can train on; `needs_16_bit`: on a GPU it only computes in 16 bits. `takes_mask`: it can leave
-    tokens out, and its gradients are right then. `packages` are needed besides torch.
+    tokens out, with correct gradients. `packages` are needed besides torch.
     """
 
     label: str

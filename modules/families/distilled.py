@@ -1,4 +1,4 @@
-"""The checkpoints of a family that were distilled to sample in few steps or without guidance, and their signs."""
+"""How to detect a family's checkpoints that were distilled to sample in few steps or without guidance."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _BY_NAME = "its name"
 class DistilledSpec:
     """The checkpoints of a family that were distilled to sample in few steps or without guidance.
 
-    One is recognized by a word in the name of its file or repository, by `config_key`, a key in the config of the
-    denoiser that only theirs set or, if there is a `config_value`, set to that, by `index_key`, an entry of the index
-    that is true, or by a scheduler of few-step models.
-    With one of `undone_words` in its name the distillation was undone. `advice` is shown to the user. They are sampled
-    in about `steps` steps, with a guidance scale of at most `guidance`. They may lack weights whose names begin with
-    one of `lacks`, which have no effect in other models of the family if they are 0. The names of weights that only
-    they have begin with one of `adds`. `is_refused`: training one without a training adapter is an error, as its
-    results are useless; `published` are the repositories and files of the published ones, in lower case. A similar name
-    alone, which a fine-tune of the base may have, is only doubtful.
+    A checkpoint is recognized by one of `words` in the name of its file or repository, by `config_key` in the
+    denoiser's config (set to `config_value`, if there is one), by a true `index_key` in its index, or by a scheduler of
+    few-step models. One of `undone_words` in its name means that the distillation was undone.
+
+    `advice` is shown to the user. Distilled models are sampled in about `steps` steps, with a guidance scale of at most
+    `guidance`. They may lack weights whose names begin with one of `lacks`, which have no effect in the base model if
+    they are 0, and add weights whose names begin with one of `adds`. `is_refused`: training one without a training
+    adapter is an error, as its results are useless. `published` are the published repositories and files, in lower
+    case: any other model with a similar name may be a fine-tune of the base and is not refused.
     """
 
     words: tuple[str, ...]
@@ -52,7 +52,7 @@ class DistilledSpec:
         return any(word in _file_name(base_model) for word in self.undone_words)
 
     def refuses(self, base_model: str, evidence: str) -> bool:
-        """Return whether a model with this evidence may not be trained: by its files, or as a published one."""
+        """Return whether a model with this evidence must not be trained: by its files, or as a published one."""
         is_published = not self.published.isdisjoint({base_model.strip().lower(), _file_name(base_model)})
         return self.is_refused and bool(evidence) and (is_published or evidence != _BY_NAME)
 
@@ -63,7 +63,7 @@ class DistilledSpec:
         scheduler: Mapping[str, Any],
         index: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the sign by which a model is known to be distilled, such as "its name"; empty without one.
+        """Return the evidence that a model is distilled, such as "its name"; empty without any.
 
         `config` is the config of its denoiser, `scheduler` the config of its scheduler, `index` its folder's index; all
         may be empty.
@@ -88,7 +88,7 @@ def _few_step_scheduler(scheduler: Mapping[str, Any]) -> str:
     if scheduler.get("stochastic_sampling"):
         return "stochastic_sampling"
     lowest, highest = scheduler.get("base_shift"), scheduler.get("max_shift")
-    # A shift by size that is the same for all sizes (Qwen-Image-Lightning, Krea 2 Turbo).
+    # A dynamic shift that is equal for all sizes (Qwen-Image-Lightning, Krea 2 Turbo).
     is_pinned = scheduler.get("use_dynamic_shifting") and lowest is not None and lowest == highest
     return "a fixed dynamic shift" if is_pinned else ""
 

@@ -77,8 +77,8 @@ class ModelClass:
     layer filters, by name; `never_quantized` the steps of dotted names whose layers keep their weights, or with "^"
     before it a whole name.
 
-    `usual_layers` is the preset that other trainers of the model have by default: its blocks, if empty and there is
-    such a preset.
+    `usual_layers` is the preset that other trainers of the model use by default; if empty, the preset of its blocks, if
+    there is one.
 
     `masks_padding`: its attention leaves out the padding of prompts that are shorter than others of their batch.
 
@@ -139,7 +139,7 @@ class ModelClass:
 
     @property
     def layers_elsewhere(self) -> str:
-        """The preset of layers that other trainers of the model have by default."""
+        """The preset of layers that other trainers of the model use by default."""
         return self.usual_layers or ("blocks" if "blocks" in self.layers else "attention_mlp")
 
     def channels_in(self, config: Mapping[str, Any]) -> int:

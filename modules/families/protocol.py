@@ -63,7 +63,7 @@ class PartMemory:
 class Posterior:
     """The normal distribution of the latents of images, as the VAE encodes them: float32, (B, C, H, W).
 
-    `norm` makes latents of them, as all else in the program uses them.
+    `norm` turns them into the normalised latents that the rest of the program uses.
     """
 
     means_BCHW: torch.Tensor
@@ -82,7 +82,7 @@ StaysPacked = Callable[[str, str, Literal["gguf", "float8"]], bool]
 
 
 def never_packed(part: str, layer: str, packed_in: Literal["gguf", "float8"]) -> bool:
-    """Return that no layer keeps its packed weight."""
+    """Return False: no layer keeps its packed weight."""
     return False
 
 
@@ -92,7 +92,7 @@ NONE_LATER: LayersReadLater = MappingProxyType({})
 
 
 def read_with_part(layer: str) -> bool:
-    """Return that the weight of a layer is read with its part."""
+    """Return False: the weight of a layer is read together with its part, not later."""
     return False
 
 
@@ -153,7 +153,7 @@ class ModelFamily(Protocol):
 
     @property
     def variant(self) -> str:
-        """The model variant (`model.variant`): by the input channels of the denoiser, or the one that was asked for."""
+        """The model variant (`model.variant`): by the input channels of the denoiser, or the requested one."""
         ...
 
     def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
@@ -272,8 +272,8 @@ class FamilyThatSees(ModelFamily, Protocol):
     """A family whose text encoder reads captions together with reference images (`FamilySpec.caption_images`)."""
 
     def encode_with_images(self, prompts: Sequence[str], images: Sequence[torch.Tensor]) -> Conditioning:
-        """Return the conditioning of prompts that are read together with the same images.
+        """Return the conditioning of prompts that are all read together with the same images.
 
-        These are (3, P, P) in [-1, 1], in float32 on the CPU, at one of the sizes in the facts of the family.
+        The images are (3, P, P) in [-1, 1], float32 on the CPU, in one of the sizes of `CaptionImages`.
         """
         ...

@@ -72,7 +72,7 @@ class PublishedModel:
     weight_bytes: int = 2
 
     def shipped_configs(self) -> dict[str, dict[str, Any]]:
-        """Return the configs of its parts and of its scheduler, by part; none where none ship."""
+        """Return the configs of its parts and of its scheduler, by part; empty if none ship."""
         return {} if self.configs is None else {n: dict(c) for n, c in _read_configs(self.configs).items()}
 
     def architecture_of(self, variant: str = "") -> str:
@@ -118,7 +118,7 @@ class FamilyFiles:
         return next((variant for word, variant in self.variant_words.items() if word in name.lower()), "")
 
     def configs_named(self, name: str) -> dict[str, dict[str, Any]]:
-        """Return the configs of the published model that the name of a repository stands for; none where none ship."""
+        """Return the configs of the published model with this repository name; empty if none ship."""
         model = self.repository_model(name)
         configs = next((m.shipped_configs() for m in self.models if m.name == model), {})
         for word, named in self.named_configs.items():

@@ -68,8 +68,9 @@ def family_labels() -> Mapping[str, str]:
 
 
 def newest_families() -> tuple[str, ...]:
-    """Return the names of the families, the newest first and those for research alone last: the order in which they are
-    offered to a user without one.
+    """Return the names of the families, the newest first and those for research alone last.
+
+    The window offers them in this order to a user who has not chosen one.
     """
     newest = sorted(FAMILIES.values(), key=lambda spec: spec.released, reverse=True)
     return tuple(spec.name for spec in sorted(newest, key=lambda spec: spec.is_for_research))

@@ -17,9 +17,9 @@ _WEIGHTS = ("model.safetensors.index.json", "model.safetensors")  # transformers
 def file_of_part(part: PartSpec, given: str, base_model: str) -> str:
     """Return the file that a part is read from in place of the base model's own weights; empty without one.
 
-    `given` is the one in its settings. For a part that is published apart from its model it may be a folder. Without
-    one, or for a repository of it, a folder with the repository's name is looked for in the folder of models and next
-    to a base model that lacks the part.
+    `given` is the file in its settings; for a part that is published apart from its model it may be a folder. If it is
+    empty or one of the part's repositories, a folder with the repository's name is looked for in the models folder and
+    next to a base model that lacks the part.
     """
     given = given.strip()
     if not (part.published_in and part.reads_file) or (given and from_root(given).is_file()):

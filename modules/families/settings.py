@@ -19,7 +19,7 @@ TrainingGuidance = Annotated[float, Ge(0.0), Le(100.0), TRAINING_GUIDANCE]
 class FamilySettings(Section):
     """The settings of one family, `model.family`: its name, and what no other family has.
 
-    A family without settings of its own needs only the name. The methods answer what code outside of the family asks.
+    A family without settings of its own needs only the name. Other code uses the methods, not the fields.
     """
 
     group: ClassVar[str] = "Base model"
@@ -41,7 +41,7 @@ class FamilySettings(Section):
         return frozenset()
 
     def tokens_read(self, most: int, denoiser: Mapping[str, Any]) -> int:
-        """Return how many tokens of a prompt are read at once: of `TextSpec.chunk_tokens`, `most`, usually all.
+        """Return how many tokens of a prompt are read at once: usually `most`, the family's `TextSpec.chunk_tokens`.
 
         `denoiser` is the config of the base model's denoiser; it may be empty.
         """

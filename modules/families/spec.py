@@ -40,13 +40,14 @@ VARIANT_LABELS: Mapping[str, str] = {
 class PartSpec:
     """One part of a model: its name in configs and files, its label, its role, and its class.
 
-    `most_tokens` are the tokens that a text encoder reads at once, if they are fewer than the family's. `optional`:
-    models may lack it, and a run may leave it out. `tokenizer` is the folder of its tokenizer, if that is not the usual
-    one. One that reads the states of another text encoder names it as `reads`: captions are dropped for both at once.
-    `in_variants` are its classes in the models of some variants, where they have another one.
+    `most_tokens` is the number of tokens that a text encoder reads at once, if it is less than the family's.
+    `optional`: models may lack the part, and a run may leave it out. `tokenizer` is the folder of its tokenizer if that
+    is not the usual one. `reads` is the name of another text encoder whose states it reads: captions are dropped for
+    both at once. `in_variants` are its classes in the variants whose models have another class.
+
     `published_in` are the repositories of a part that base models need not contain. It has a file of its own
-    (`families/separate_parts.py`), or the family reads it from places in its settings. Estimates have its own config,
-    or the published one.
+    (`families/separate_parts.py`), or the family reads it from places in its settings. Estimates use the config next to
+    its file, or the published one.
     """
 
     name: str
@@ -63,7 +64,7 @@ class PartSpec:
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """The defaults of its settings that differ from other parts': a large text encoder is not trained."""
+        """The defaults of its settings that differ from those of other parts: a large text encoder is not trained."""
         return {"train": False} if self.role == "text_encoder" and self.model.is_large else {}
 
     @property
@@ -73,7 +74,7 @@ class PartSpec:
 
     @property
     def is_in_base_model(self) -> bool:
-        """Whether base models may contain it, and saved ones with it; no model has one that only its family reads."""
+        """Whether base models, and so saved ones, may contain it; they lack a part that only its family reads."""
         return self.reads_file or not self.published_in
 
     @property
@@ -98,7 +99,7 @@ class PartSpec:
 
 
 def encoding_of(num_frames: int) -> str:
-    """Return the name of a VAE's pass that encodes clips of so many frames, or images."""
+    """Return the name of the VAE's pass that encodes clips with this number of frames, or images."""
     return f"encode_{num_frames}" if num_frames > 1 else "encode"
 
 
@@ -106,8 +107,8 @@ def encoding_of(num_frames: int) -> str:
 class LatentSpec:
     """The latents of a family: their channels, and the side in pixels of the square that each covers.
 
-    Of a clip, the first frame has latents of its own, and then every `frame_factor` frames have them together. Its VAE
-    encodes at most `frames_at_once` of them in one piece.
+    In a clip, the first frame has latents of its own; after it, `frame_factor` frames share their latents. The VAE
+    encodes at most `frames_at_once` frames in one piece.
     `factor` is a fraction where several latents cover the smallest possible square of whole pixels.
     `packed` is the side of the square of latents whose values are the input channels of the denoiser's first layer.
     `overflows_in_float16`: the published VAE does, so that it must run in another dtype.
@@ -130,16 +131,16 @@ class LatentSpec:
         return self.channels, *frames, height_px // self.factor, width_px // self.factor
 
     def frames(self, num_frames: int) -> int:
-        """Return the number of frames that the latents of so many frames have."""
+        """Return the number of frames in the latents of this number of frames."""
         return 1 + (num_frames - 1) // self.frame_factor
 
     def traced_frames(self, num_frames: int) -> int:
-        """Return the frames of the traced encoding of clips (`encoding_of`) that has the memory of so many at once."""
+        """Return the frames of the traced pass (`encoding_of`) with the memory of encoding this number of frames."""
         whole = 1 + -(-(num_frames - 1) // self.frame_factor) * self.frame_factor
         return min(whole, self.frames_at_once)
 
     def px(self, num_latents: int) -> int:
-        """Return the pixels that a row or column of so many latents covers."""
+        """Return the pixels that a row or column of this number of latents covers."""
         return int(num_latents * self.factor)
 
 
@@ -157,9 +158,9 @@ class TextSpec:
 
     `usual_tokens` is the number of tokens that the memory estimate assumes, if it is lower than the most that are read.
 
-    `widths` are the keys of configs that must agree, by text encoder: the one in its own config that holds the width of
-    its states, and the denoiser's. The denoiser's is `states_read` times as large: so many states of each token are
-    read side by side. `counted_by` is the text encoder whose tokenizer that is, the first one if empty.
+    `widths` has, by text encoder, the keys with the width of its states in its own config and in the denoiser's. The
+    denoiser's width is `states_read` times as large: that many states of each token are read side by side. `counted_by`
+    is the text encoder whose tokenizer counts tokens, the first one if empty.
 
     `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
     family without any does not support embeddings.
@@ -310,7 +311,7 @@ class FamilySpec:
         return replace(self, parts=tuple(p for p in self.parts if p.name not in absent), text=text)
 
     def by_inputs_alone(self, variant: str) -> str:
-        """Return the variant if its weights have the shapes of the base model's, and do not show which it is; or ""."""
+        """Return the variant if its weights have the shapes of the base model's and do not show it, else ""."""
         return variant if variant in self.inputs and variant not in (BASE_VARIANT, *self.variants) else ""
 
     def doubles_batch(self, guidance: float) -> bool:
@@ -333,7 +334,7 @@ class FamilySpec:
 
 
 def variant_of(spec: FamilySpec, in_channels: int) -> str:
-    """Return the variant of a model by the input channels of its denoiser; empty where the family has none such."""
+    """Return the variant of a model by the input channels of its denoiser; empty if no variant has that number."""
     if in_channels == spec.latents.in_channels():
         return BASE_VARIANT
     return next(
@@ -361,6 +362,6 @@ class LoraNaming:
     prediction: str = "epsilon"
     own_configs: str = ""
     variant: str = ""
-    """That of the model's files (`FileKind.variant`); empty for the base model."""
+    """The variant of the model's files (`FileKind.variant`); empty for the base model."""
     is_v2: bool = False
-    """kohya's `v2`: OpenCLIP's is the only text encoder."""
+    """kohya's `v2`: the only text encoder is OpenCLIP's."""

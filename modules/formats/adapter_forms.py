@@ -1,8 +1,8 @@
 """The table of how each program names the layers of a model in adapter files.
 
 A form is a record and a line in `_FORMS`. A layer's name is a prefix, which names the part of the model, and the path
-in one of the layouts, with dots, or with underscores after a prefix that ends in one: the same layer
-of SDXL is `lora_unet_input_blocks_4_1_proj_in` and `unet.down_blocks.1.attentions.0.proj_in`.
+in one of the layouts, with dots, or with underscores after a prefix that ends in one: the same layer of SDXL is
+`lora_unet_input_blocks_4_1_proj_in` and `unet.down_blocks.1.attentions.0.proj_in`.
 """
 
 from __future__ import annotations

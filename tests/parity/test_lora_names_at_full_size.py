@@ -1,6 +1,6 @@
 """The names of LoRA layers at the published sizes, on the meta device: no weight is read or created.
 
-Other programs load 794 and 282 layers of SDXL's and SD 1.5's UNets (formats.md 5.2). SDXL skips the last of CLIP-L's
+Other programs load 794 and 282 layers of SDXL's and SD 1.5's UNets. SDXL skips the last of CLIP-L's
 twelve layers, which therefore cannot be trained.
 """
 

@@ -1,7 +1,7 @@
 """The metadata of a run's result: facts about its images and settings, the embedded config, and a thumbnail.
 
-The keys and shapes of the facts are sd-scripts', which A1111, Forge and Civitai show on a model's card (formats.md 5.3
-in short). A fact that does not hold for a run is left out.
+The keys and shapes of the facts are sd-scripts', which A1111, Forge and Civitai show on a model's card. A fact that
+does not hold for a run is left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Anima: loading it from a diffusers folder, a Hugging Face repository, or files of its parts, and running it.
 
 Prompts are Qwen3's last states, read by a conditioner whose queries are T5's tokens. Both read the plain prompt,
-without a template. An empty prompt has no states; a state of zeros stands for them, as in diffusers' pipeline: without
+without a template. An empty prompt has no states; one state of zeros replaces them, as in diffusers' pipeline: without
 biases, the attention to zeros is zero, masked or not.
 """
 

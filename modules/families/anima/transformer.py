@@ -1,7 +1,7 @@
 """diffusers' transformer of Cosmos-Predict2, without its need for torchvision, and with a choice of attention.
 
-diffusers resizes the mask of padded pixels with torchvision, which this program does not install; the nearest
-neighbours are the same in PyTorch.
+diffusers' module resizes the mask of padded pixels with `transforms` of torchvision, which this program does not
+install. Without torchvision the module lacks that name, and gets one here with the same function in PyTorch.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if not hasattr(transformer_cosmos, "transforms"):
 
 
 class BackendProcessor:
-    """The processor of an attention layer, with one of diffusers' attention backends: its own does not choose one.
+    """The processor of an attention layer with one of diffusers' attention backends; diffusers' own has no choice.
 
-    Only captions beyond the usual length need masks (`forward.py`); PyTorch chooses the kernel for those.
+    Only captions beyond the usual length need masks (`text_mask`); PyTorch chooses the kernel for those.
     """
 
     def __init__(self, processor: Callable[..., torch.Tensor], backend: str) -> None:

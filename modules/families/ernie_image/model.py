@@ -1,6 +1,6 @@
 """ERNIE-Image: loading it from a diffusers folder or a Hugging Face repository, and running its parts.
 
-Prompts are the states of Ministral 3's last layer but one, which reads plain prompts.
+Its conditioning is the states of Ministral 3's last layer but one; prompts are read without a template.
 """
 
 from __future__ import annotations

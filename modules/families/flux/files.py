@@ -125,7 +125,7 @@ _SCHNELL = _model("flux_schnell", "FLUX.1 schnell", "flux-1-schnell", pipelines=
 
 
 def published_name(config: Mapping[str, Any]) -> str:
-    """Return the published model that a transformer with this config is like: schnell alone reads no guidance scale."""
+    """Return the published model that matches a transformer's config: only schnell reads no guidance scale."""
     return _DEV.name if config.get("guidance_embeds") else _SCHNELL.name
 
 

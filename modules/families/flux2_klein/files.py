@@ -42,7 +42,7 @@ _4B, _9B = _model("klein_4b", "4B"), _model("klein_9b", "9B")
 
 
 def published_name(config: Mapping[str, Any]) -> str:
-    """Return the published model that a transformer with this config is like, by its width."""
+    """Return the published model that matches a transformer's config, by its width."""
     return _of_width(width_of(config)).name
 
 

@@ -47,7 +47,7 @@ class Flux3(ChatModel[TokenConditioning]):
     """
 
     def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: the transformer's, and those for references, if any."""
+        """Return whether a denoising loss reaches a layer: the transformer's, those for references only in editing."""
         if self.variant == EDITING:
             return super().reaches(part, name)
         return super().reaches(part, name) and not f"{name}.".startswith(OF_REFERENCES)

@@ -1,9 +1,9 @@
 """diffusers' transformer of HiDream I1, in which every expert takes part in every pass.
 
-A token is computed by the experts that its block's gate chooses, and by the shared ones. diffusers' class has another
-way for training than for samples, whose output has another shape and whose experts get no gradient. Here there is one:
-an expert that no token chose computes no rows, so that its gradient is zeros and no part is ever left without one.
-Which experts a token has depends on the states of its block alone: a checkpointed block computes the same again.
+A token is computed by the experts that its block's gate chooses, and by the shared ones. diffusers' class has a path of
+its own for training, whose output has another shape and whose experts get no gradient. Here there is a single path: an
+expert that no token chose computes no rows, so its gradient is zeros and no weight is ever without one. The choice of
+experts depends only on the states in the block, so a checkpointed block computes the same again.
 
 Shapes: N tokens of a batch, K experts of a token, C channels, S tokens of an image, L tokens of a text.
 """
@@ -53,12 +53,12 @@ class RoutedFeedForward(nn.Module):
         result: torch.Tensor = routed_NC.to(states.dtype).view_as(states) + self.shared_experts(states)
         return result
 
-    # How many tokens an expert has changes from step to step.
+    # The number of tokens of an expert changes from step to step.
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _route(self, tokens_NC: torch.Tensor) -> torch.Tensor:
         weights_NK, chosen_NK = self.gate(tokens_NC)
         num_chosen = chosen_NK.shape[-1]
-        order = chosen_NK.flatten().argsort(stable=True)  # of all choices: the first expert's come first
+        order = chosen_NK.flatten().argsort(stable=True)  # sorts all choices by expert
         rows = tokens_NC[order // num_chosen].split(self._counts(chosen_NK))
         outputs = torch.cat([expert(routed) for expert, routed in zip(self.experts, rows, strict=True)])
         outputs_NKC = outputs.to(tokens_NC.dtype)[order.argsort()].unflatten(0, (-1, num_chosen))

@@ -108,7 +108,7 @@ class HunyuanImage(FlowModel[HunyuanImageConditioning]):
     byt5: T5Tower
 
     def reaches(self, part: str, name: str) -> bool:
-        """Return whether a layer is trained: the transformer's are, but for those that only quoted text reaches."""
+        """Return whether a layer is trained: the transformer's layers, except those that only read quoted text."""
         return part == self.spec.denoiser.name and not f"{name}.".startswith(GLYPH_LAYERS)
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> HunyuanImageConditioning:

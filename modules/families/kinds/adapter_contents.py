@@ -83,7 +83,7 @@ class _Layer:
 
 
 def read_contents(header: CheckpointHeader, model: str) -> AdapterContents:
-    """Return an adapter file for a published model as the rows of the table distinguish files."""
+    """Return the contents of an adapter file for a published model, as the rows of the table distinguish them."""
     record = published_model(model)
     layers = _layers(header)
     targets = targets_of(record, header.metadata)

@@ -1,4 +1,4 @@
-"""Textual-inversion embeddings (formats.md 5.4)."""
+"""Files of embeddings (textual inversion)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detects adapter files (formats.md 5.1), and states which programs load them.
+"""Detects adapter files, and states which programs load them.
 
 The factors of a layer identify the type of the adapter, its name the form, and names and shapes together the model. The
 programs follow from the rows of `program_table` that apply to the contents.
@@ -26,7 +26,7 @@ from modules.formats.peft_settings import doubt_about_alpha, with_peft_settings
 from modules.formats.program_table import CHANGES, EXTRAS, PROGRAMS, Answer, Answers, Row, Word, answer_about_names
 from modules.system.problem import with_article
 
-_MOST_TENSORS = 20_000  # SDXL's adapters have about 3,000, of one that changes every layer
+_MOST_TENSORS = 20_000  # an adapter on every layer of SDXL has about 3,000
 _LOST_ALPHA = {"unusual alpha", "unreadable alpha"}
 _AMOUNTS: tuple[Word, ...] = ("none", "unknown", "part", "all")
 

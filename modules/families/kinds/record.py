@@ -56,7 +56,7 @@ _ANSWERS: Mapping[Word, str] = {"all": "yes", "part": "partly", "none": "no", "u
 
 
 def loads_whole(program: str, complete: bool | None, note: str = "", *, version: str = "") -> Loads:
-    """Return that a program loads all of a file or nothing of it; None if that is unknown."""
+    """Return that a program loads a file completely (True), or not at all (False); None if that is unknown."""
     words: dict[bool | None, Word] = {True: "all", False: "none", None: "unknown"}
     return Loads(program, words[complete], note, version)
 
@@ -73,8 +73,8 @@ class FileKindSpec:
     `detect(header)` returns the kind of a matching file, else None; a kind of folder has no `detect`. `uses` are its
     uses in a run; `forms` are the forms that it can be converted into, by `opener` and `writer` ("module:function",
     which import torch); `notes` names the function that returns the losses of a conversion as sentences. `loads(header,
-    kind)` returns which programs load it; `header` is None for a folder. `kept_as` is the sort as which programs keep
-    such files.
+    kind)` returns which programs load it; `header` is None for a folder. `kept_as` is the kind of folder in which
+    programs keep such files.
     """
 
     name: str

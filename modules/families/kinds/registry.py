@@ -33,5 +33,5 @@ def serves_as(kind: FileKind, use: Use) -> bool:
 
 
 def kept_as(kind: FileKind) -> ModelType | None:
-    """Return the sort as which programs keep a file; None for a folder, and for a file that none of them keeps."""
+    """Return the kind of folder in which programs keep a file; None for a folder, and for a file that none keeps."""
     return "diffusion_models" if kind.is_denoiser else FILE_KINDS[kind.kind].kept_as

@@ -50,7 +50,7 @@ def vae_kind(header: CheckpointHeader) -> FileKind | None:
 def _layout(header: CheckpointHeader, prefix: str) -> tuple[str, str, str]:
     """Return the layout of a VAE's tensors, its class, and the layer behind its latents; empty where there is no VAE.
 
-    Of several classes it is the one that more of the names speak for.
+    If several classes match, it is the one whose layout has more of the names.
     """
     parts = [p for spec in FAMILIES.values() for p in spec.parts]
     matches = []

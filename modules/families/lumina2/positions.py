@@ -20,7 +20,7 @@ _THETA = 10000.0
 class Positions(nn.Module):
     """diffusers' `Lumina2RotaryPosEmbed` (Su et al. 2021, arXiv 2104.09864): it also cuts latents into patches.
 
-    diffusers reads the lengths of prompts from their mask, on the device; here the caller states them in `lengths`.
+    diffusers reads the lengths of prompts from their mask, on the device; here the caller sets them (`of`).
     """
 
     def __init__(self, axes: Sequence[int], sizes: Sequence[int], side: int) -> None:
@@ -31,7 +31,7 @@ class Positions(nn.Module):
 
     @contextmanager
     def of(self, lengths: Sequence[int]) -> Iterator[None]:
-        """State the lengths of the prompts of a forward pass."""
+        """Set the lengths of the prompts for a forward pass within this context."""
         self.lengths = lengths
         try:
             yield
@@ -46,7 +46,7 @@ class Positions(nn.Module):
         rows, columns, side = height // self._side, width // self._side, self._side
         lengths = list(self.lengths) or attention_mask.sum(dim=1).tolist()
         if hidden_states.device not in self._tables:
-            self._tables[hidden_states.device] = self._made_on(hidden_states.device)
+            self._tables[hidden_states.device] = self._make_tables(hidden_states.device)
         first, second, third = self._tables[hidden_states.device]
         texts, images = [], []
         for length in lengths:
@@ -63,7 +63,7 @@ class Positions(nn.Module):
         padded = (_pad_rows(texts, attention_mask.shape[1]), torch.stack(images), _pad_rows(both, max(map(len, both))))
         return patches.flatten(3).flatten(1, 2), *padded, lengths, [len(one) for one in both]
 
-    def _made_on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+    def _make_tables(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Return the rotations (size, F) of every axis, as complex numbers."""
         tables, dtype = [], widest_float(device)
         for channels, size in zip(self._axes, self._sizes, strict=True):
@@ -78,7 +78,7 @@ def _pad_rows(rows: Sequence[torch.Tensor], length: int) -> torch.Tensor:
 
 
 def give_positions(transformer: Any) -> Positions:
-    """Let a `Lumina2Transformer2DModel` number its tokens so; return what does it."""
+    """Replace the positions of a `Lumina2Transformer2DModel` by `Positions`, and return them."""
     config = transformer.config
     positions = Positions(config.axes_dim_rope, config.axes_lens, config.patch_size)
     transformer.rope_embedder = positions

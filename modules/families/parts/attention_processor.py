@@ -1,7 +1,7 @@
 """Puts an attention implementation into a denoiser built of diffusers' attention layers.
 
-The record of the denoiser's class names the way (`ModelClass.attention`): processors of our own for the layers of a
-UNet, or diffusers' attention backends for classes whose processors choose among them.
+The record of the denoiser's class names the function that does it (`ModelClass.attention`): it sets processors of our
+own, or one of diffusers' attention backends for classes whose processors choose among these.
 
 Kernels compute softmax(Q K^T / sqrt(channels)) V (Vaswani et al. 2017, equation 1) in several ways. All take queries,
 keys and values (B, heads, tokens, channels) and return (B, heads, tokens, channels). A kernel is chosen where it is
@@ -77,7 +77,7 @@ def xformers(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tor
 
 
 class KernelProcessor:
-    """diffusers' `AttnProcessor2_0` for the layers of a UNet, with a kernel of one's own."""
+    """diffusers' `AttnProcessor2_0` for the layers of a UNet, with any kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel

@@ -36,7 +36,7 @@ DESCRIBE_IMAGE = ChatTemplate(
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """Padding up to the most tokens, with the id of its token, before or after the others."""
+    """Padding up to the maximum of tokens, with the id of its token, before or after the prompt."""
 
     pad_id: int
     is_left: bool = False
@@ -73,8 +73,8 @@ class ChatReader:
     A prompt in its template is read up to `max_tokens`, and its first `dropped` tokens, which are the template's, are
     left out of the states. `layers` are the hidden states of each token, one after the other: 0 is the embedding, n the
     output of layer n, and -1 the last one after the norm, or with `is_before_norm` before it. If they alternate, the
-    first values of all layers are followed by the second ones. Without `padding` no token is padding. `keeps_end`: of a
-    prompt that is too long the end is not read, but the end of the template is.
+    first values of all layers are followed by the second ones. Without `padding` prompts are not padded. `keeps_end`: a
+    prompt that is too long is truncated before the end of the template, which is still read.
     """
 
     encoder: Any

@@ -1,7 +1,7 @@
 """Circular padding: convolutions that see the opposite edge of the image beyond an edge, for seamless tiles.
 
-A layer's input is padded before the layer, which then has no padding of its own. So whatever is put on a layer and
-computes from its input (those that use hooks) sees what the layer sees.
+A layer's input is padded by a hook before the layer, which then has no padding of its own. So whatever else computes
+from the layer's input, such as an adapter, gets the padded input, too.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import nn
 
 @dataclass(frozen=True)
 class CircularPadding:
-    """Pads the input of a convolution by wrapping it: its forward pre-hook. The order is torch's, the last axis first.
+    """Pads the input of a convolution by wrapping it around, as the convolution's forward pre-hook.
 
-    `left`, `right`, `top` and `bottom` are in elements.
+    `left`, `right`, `top` and `bottom` are in elements; torch's order has the last axis first.
     """
 
     left: int
@@ -40,7 +40,7 @@ def pad_circularly(part: nn.Module) -> None:
     """Make every convolution of a part pad circularly, in place; before adapters are put on it."""
     for module in part.modules():
         if isinstance(module, Downsample2D) and module.use_conv and module.padding == 0:
-            # A VAE's: it appends a row and a column of zeros itself, unless it believes that its layer pads.
+            # A VAE's: it appends a row and a column of zeros itself, unless its `padding` says that its layer pads.
             module.padding = 1
             module.conv.register_forward_pre_hook(CircularPadding(0, 1, 0, 1))
         elif isinstance(module, nn.ZeroPad2d):
@@ -48,7 +48,7 @@ def pad_circularly(part: nn.Module) -> None:
             module.padding = (0, 0, 0, 0)
             module.register_forward_pre_hook(CircularPadding(left, right, top, bottom))
         elif isinstance(module, QwenImageCausalConv3d) and any(module._padding[:4]):
-            left, right, top, bottom, *frames = module._padding  # what it pads with itself, before it convolves
+            left, right, top, bottom, *frames = module._padding  # the padding that it adds itself before it convolves
             module._padding = (0, 0, 0, 0, *frames)
             module.register_forward_pre_hook(CircularPadding(left, right, top, bottom))
         elif isinstance(module, HunyuanVideoCausalConv3d) and any(module.time_causal_padding[:4]):
@@ -67,7 +67,7 @@ def is_circular(part: nn.Module) -> bool:
 
 
 def pad_as(source: nn.Module, layer: nn.Module) -> None:
-    """Make a layer that gets the same input as `source`, with its padding, pad as `source` does."""
+    """Make a layer with the same input as `source`, and the same amount of padding, pad as `source` does."""
     for padding in _paddings(source):
         layer.register_forward_pre_hook(padding)
 

@@ -138,7 +138,7 @@ class PooledConditioning:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """Join conditionings into one, which has all else of the first."""
+        """Join conditionings into one, with the other values of the first."""
         states_BLD, pooled_BE = (torch.cat(t) for t in ([p.states_BLD for p in parts], [p.pooled_BE for p in parts]))
         return replace(parts[0], states_BLD=states_BLD, pooled_BE=pooled_BE)
 
@@ -168,9 +168,9 @@ def guidance_input(
 
 
 def stack_states(states: Sequence[torch.Tensor], *, dim: int = 0) -> torch.Tensor:
-    """Return states of equal sizes, stacked: also those of weights in the other 16-bit dtype than autocast's.
+    """Return states of equal sizes, stacked, also if their 16-bit dtype differs from autocast's.
 
-    Autocast on a CPU refuses to join these.
+    Autocast on a CPU refuses to join those.
     """
     with torch.autocast("cpu", enabled=False):
         return torch.stack(list(states), dim=dim)

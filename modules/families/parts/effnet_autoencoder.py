@@ -1,7 +1,7 @@
 """An autoencoder whose latents are the output of an EfficientNet, and whose decoder is a diffusion model (stage B).
 
 An image is encoded at three quarters of its size (Pernias et al. 2024, "Würstchen"): 24 x 24 latents of 16 channels at
-1024 px. Stage B makes the latents of stage A, a VQGAN of factor 4, of them.
+1024 px. From these, stage B makes the latents of stage A, a VQGAN of factor 4.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EffNetAutoencoder(ModelMixin, ConfigMixin, ABC):  # type: ignore[misc]  # 
     stage_a: PaellaVQModel
 
     def put_parts(self, parts: Mapping[str, nn.Module]) -> None:
-        """Put the parts of the decoder's folder, by name there, in the places of those without weights."""
+        """Replace the parts without weights by those of the decoder's folder, by their names there."""
         self.stage_b, self.stage_a = parts["decoder"], parts["vqgan"]
 
     def encode(self, images_B3PP: torch.Tensor) -> Any:
@@ -65,10 +65,10 @@ class EffNetAutoencoder(ModelMixin, ConfigMixin, ABC):  # type: ignore[misc]  # 
         return SimpleNamespace(latent_dist=SimpleNamespace(mode=lambda: latents_BCHW, mean=latents_BCHW))
 
     def decode(self, latents_BCHW: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-        """Return the images (B, 3, P, P) in [-1, 1] of latents and of what `encode_text` reads of their prompts.
+        """Return the images (B, 3, P, P) in [-1, 1] of latents and of their prompts' input for `encode_text`.
 
-        Stage B is sampled as in diffusers' decoder pipelines, with the same noise for every image, and at the next size
-        that it can have, where theirs fail. For a gradient each of its steps is computed again.
+        Stage B is sampled as in diffusers' decoder pipelines, with the same noise for every image. Sizes that it cannot
+        have are rounded up; theirs fail. With gradients each of its steps is computed again in the backward pass.
         """
         scheduler = DDPMWuerstchenScheduler()
         scheduler.set_timesteps(self.config.num_steps, device=latents_BCHW.device)
@@ -94,7 +94,7 @@ class EffNetAutoencoder(ModelMixin, ConfigMixin, ABC):  # type: ignore[misc]  # 
     @property
     @abstractmethod
     def side_step(self) -> int:
-        """The number of which the latents of stage A along a side are a multiple."""
+        """The number that must divide the sides of stage A's latents."""
 
     @abstractmethod
     def denoise(
@@ -110,10 +110,10 @@ class EffNetAutoencoder(ModelMixin, ConfigMixin, ABC):  # type: ignore[misc]  # 
 
 
 def without_dropout(network: nn.Module) -> None:
-    """Set a network's dropout to 0, and mark its attention as one to the image and the prompt together.
+    """Set a network's dropout to 0, and mark its attention as cross-attention: its keys also read the prompt.
 
-    The published configs mention dropout for training from the beginning: what is kept as the original model predicts
-    it would depend on chance. Queries have another input than keys.
+    The published configs have the dropout of the original training. With it, predictions of the original model, from
+    which a run learns, would be random.
     """
     for layer in network.modules():
         if isinstance(layer, nn.Dropout):
@@ -125,7 +125,7 @@ def without_dropout(network: nn.Module) -> None:
 def effnet_passes(autoencoder: Any, spec: FamilySpec, text_shape: tuple[int, ...]) -> Mapping[str, TracedPass]:
     """Return the encoding, and the last step of decoding, which needs as much memory as any.
 
-    `text_shape` is the shape of what stage B reads of one prompt.
+    `text_shape` is the shape of stage B's input for one prompt.
     """
 
     def images(size: PassSize) -> dict[str, Any]:

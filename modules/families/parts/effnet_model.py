@@ -41,8 +41,9 @@ class EffNetModel(TextModel[DDPMProcess, Text], ABC, Generic[Text]):
         return part != "vae"
 
     def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """Return the latents (B, C, H, W) of images in [-1, 1], each encoded as a whole: its channels are weighed by
-        their means. Nothing is drawn.
+        """Return the latents (B, C, H, W) of images in [-1, 1], without randomness.
+
+        Each image is encoded as a whole: the encoder weighs channels by their means.
         """
         dtype = next(self.vae.parameters()).dtype
         return torch.cat([self.vae.encode(image[None].to(dtype)).latent_dist.mode() for image in images_B3PP])

@@ -1,7 +1,7 @@
 """The conditioning of families with several text encoders: the states of each of them, apart from each other.
 
-So a cache entry has none of the zeros between and behind them, and each encoder's states can be replaced by the ones of
-the empty prompt.
+So a cache entry has no zeros between and behind them, and each encoder's states can be replaced by those of the empty
+prompt.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def scheduler_of(folder: Path, model: PublishedModel) -> dict[str, Any]:
 def _cast(module: Any, dtype: torch.dtype, is_read_later: Callable[[str], bool]) -> None:
     """Cast the weights of a part that were read in the dtype of its files, as the library would have cast them.
 
-    Those of the layers that `is_read_later` takes are cast one by one as they are quantized.
+    Layers for which `is_read_later` is true are cast one by one as they are quantized.
     """
     linear = [n for n, layer in module.named_modules() if type(layer) is torch.nn.Linear and is_read_later(n)]
     sources: dict[str, LazyTensor] = {name: lazy(module.get_submodule(name).weight.detach()) for name in linear}

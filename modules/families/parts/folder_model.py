@@ -38,9 +38,9 @@ _WEIGHTS = {"diffusers": "diffusion_pytorch_model", "transformers": "model"}
 
 
 def parts_in(traits: CheckpointTraits, lacking: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the parts with weights of a folder's model, which the published model has, or else its family.
+    """Return the parts with weights in a folder of a model: those of the published model, or of its family.
 
-    `lacking` are the optional parts that this one lacks.
+    `lacking` are the optional parts that this model lacks.
     """
     record = published_model(traits.model)
     parts = tuple(p.name for p in FAMILIES[record.family].in_base_model.parts)

@@ -169,18 +169,18 @@ def decode_latents(
 ) -> torch.Tensor:
     """Return the images (B, 3, P, P) of normalised latents, float32 in about [-1, 1].
 
-    Large ones are decoded one by one, in tiles; with gradients all are decoded as a whole.
+    Large images are decoded one by one, in tiles; with gradients all are decoded as a whole.
     """
     first = next(vae.parameters())
-    own_BCHW = norm_of(vae).denormalize(latents_BCHW).to(first.dtype)
+    plain_BCHW = norm_of(vae).denormalize(latents_BCHW).to(first.dtype)
     if torch.is_grad_enabled() or not _is_tiled(vae, latents_BCHW, factor, tiling):
-        images: torch.Tensor = decode(own_BCHW).sample
+        images: torch.Tensor = decode(plain_BCHW).sample
         return images.float()
-    tiled = [run_in_tiles(lambda z: decode(z).sample, z[None], tiling, px_in=factor, px_out=1) for z in own_BCHW]
+    tiled = [run_in_tiles(lambda z: decode(z).sample, z[None], tiling, px_in=factor, px_out=1) for z in plain_BCHW]
     return torch.cat(tiled)
 
 
 def _is_tiled(vae: Any, whole_BCHW: torch.Tensor, px: int, tiling: Tiling) -> bool:
-    """Return whether inputs are large enough for tiles; a VAE that wraps around uses none."""
+    """Return whether inputs are processed in tiles: if they are large enough and the VAE does not pad circularly."""
     height, width = whole_BCHW.shape[-2:]
     return tiling.applies(width * px, height * px) and not is_circular(vae)

@@ -141,7 +141,7 @@ _ALPHA = _model("pixart_alpha", "PixArt alpha", pipeline="PixArtAlphaPipeline", 
 
 
 def published_name(config: Mapping[str, Any]) -> str:
-    """Return the published model that a transformer with this config is like."""
+    """Return the published model that matches a transformer's config."""
     return _ALPHA.name if is_alpha(config) else _SIGMA.name
 
 

@@ -51,7 +51,7 @@ INSTRUCTION = "\n".join(
 
 
 class LowerCaseTokenizer(ChatTokenizer):
-    """A tokenizer that counts the tokens of prompts as they are read, in lower case."""
+    """A tokenizer that counts the tokens of prompts in lower case, as they are read."""
 
     def count(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without the instruction."""
@@ -64,7 +64,7 @@ class LowerCaseTokenizer(ChatTokenizer):
 
 @dataclass(frozen=True, eq=False)
 class InstructedReader(ChatReader):
-    """Reads prompts after the instruction, whose states but the first it leaves out: the prompt begins at `begin`."""
+    """Reads prompts after the instruction, and leaves out its states, except the first, up to the token `begin`."""
 
     begin: int = 1
 
@@ -93,10 +93,10 @@ def plain_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
 
 
 def instruct(reader: ChatReader) -> InstructedReader:
-    """Return how prompts are read, from how others are.
+    """Return the reader of prompts after the instruction, from the plain reader.
 
-    The pipeline cuts the states where the instruction ends by itself. Its last token is a blank, which belongs to the
-    first word of a prompt in Gemma's vocabulary.
+    As in the pipeline, the prompt begins one token before the end of the instruction alone: that token is a blank,
+    which becomes part of the prompt's first word in Gemma's vocabulary.
     """
     before = f"{START}{INSTRUCTION}"
     begin = len(reader.tokenizer.ids(before)) - 1

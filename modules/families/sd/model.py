@@ -104,7 +104,7 @@ def assemble(files: ModelFiles, settings: SdSettings) -> StableDiffusion:
 def _lora_naming(parts: Mapping[str, Any], prediction: str) -> LoraNaming:
     """Return the names for SD 1.x, or for SD 2.x, whose text encoder is OpenCLIP's.
 
-    The versions are kohya's, with "_v" for v-prediction (formats.md 5.3).
+    The versions are kohya's, with "_v" for v-prediction.
     """
     is_velocity = prediction == "v_prediction"
     if is_open_clip(parts["text_encoder"]):

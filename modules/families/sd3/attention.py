@@ -1,4 +1,4 @@
-"""The attention of joint blocks with an implementation of one's own: its processors in diffusers have PyTorch's."""
+"""The attention of joint blocks with any implementation; diffusers' processors always use PyTorch's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.system.factories import load_factory
 
 
 class JointProcessor:
-    """diffusers' `JointAttnProcessor2_0` with a kernel of one's own."""
+    """diffusers' `JointAttnProcessor2_0` with any kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel

@@ -176,7 +176,7 @@ def _original_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
-    """Return the configs without the ones of text encoders that the file lacks."""
+    """Return the configs without those of text encoders that the file lacks."""
     return {n: c for n, c in configs.items() if n not in _PREFIXES or any(s.startswith(_PREFIXES[n]) for s in shapes)}
 
 
@@ -299,7 +299,7 @@ _LARGE_35 = _model(
 
 
 def published_name(config: Mapping[str, Any]) -> str:
-    """Return the published model that a transformer with this config is like."""
+    """Return the published model that matches a transformer's config."""
     if config.get("dual_attention_layers"):
         return _MEDIUM_35.name
     return _LARGE_35.name if config.get("qk_norm") else _MEDIUM.name

@@ -1,8 +1,8 @@
 """The files of SDXL: markers, pipelines, key layout, and the names of layers in LoRA files.
 
 kohya's trainers train SDXL in the original ("SGM") layout, so kohya files use its names for the UNet's layers
-(formats.md 5.1): `lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q`. Every program reads those names
-completely; with diffusers' names, diffusers itself confuses two layers (formats.md 5.2).
+(`lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q`). Every program reads those names completely; with
+diffusers' names, diffusers itself confuses two layers.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Adapter files name the layers as diffusers does, behind `lora_unet_`, `transformer.` or, as ComfyUI has it,
 `diffusion_model.`: the published checkpoint has separate projections of queries, keys and values, too. Files that
-were made with ComfyUI's checkpoint have its names, with these projections in one matrix; they are read alone.
+were made with ComfyUI's checkpoint have its names, with these projections in one matrix; such files are only read.
 
 A file of the transformer has diffusers' names or the names of ComfyUI's checkpoints: with the projections of queries,
 keys and values in one matrix, other names of the norms of queries and keys, of the output projection and of the layers

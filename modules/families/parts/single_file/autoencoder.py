@@ -50,7 +50,7 @@ def vae_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _outside_halves(name: str) -> str:
-    """Return a name without the half of the VAE that some files have the convolutions at its latents in (FLUX.2)."""
+    """Return a name without its half of the VAE, in which some files have the convolutions at the latents (FLUX.2)."""
     for half, end in (("encoder.", "quant_conv."), ("decoder.", "post_quant_conv.")):
         name = name.replace(f"{VAE_PREFIX}{half}{end}", f"{VAE_PREFIX}{end}")
     return name

@@ -35,7 +35,7 @@ def configs_of_file(
     record, configs = published_model(model).single_file, shipped_configs(model)
     if record is not None:
         configs = {name: dict(config) for name, config in record.configs_of(configs, shapes).items()}
-    brought = _brought(metadata)
+    brought = _configs_in_metadata(metadata)
     known = configs or brought  # without bundled configs, the file's own are the only ones
     return configs | {name: config for name, config in brought.items() if name in known}
 
@@ -43,11 +43,11 @@ def configs_of_file(
 def configs_of_model(
     model: str, shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the same, with the configs of optional parts that the file lacks, for those from files of their own."""
-    return {**shipped_configs(model), **_brought(metadata), **configs_of_file(model, shapes, metadata)}
+    """Return `configs_of_file` with the configs of parts that the file lacks: they may have files of their own."""
+    return {**shipped_configs(model), **_configs_in_metadata(metadata), **configs_of_file(model, shapes, metadata)}
 
 
-def _brought(metadata: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def _configs_in_metadata(metadata: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the configs in a file's metadata, by part."""
     text = metadata.get(CONFIGS_KEY, "{}")
     try:

@@ -110,7 +110,7 @@ class DenoiserFile:
     config_marks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def with_marks(self, names: Iterable[str], config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the config of the denoiser in a file with tensors of these names, with what the marks there state."""
+        """Return the config of the denoiser in a file with these tensors, with the values that its marks state."""
         there = {name.rpartition(".")[2] for name in names}
         stated = (values for mark, values in self.config_marks.items() if mark in there)
         return {**config, **{key: value for values in stated for key, value in values.items()}}

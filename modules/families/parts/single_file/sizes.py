@@ -13,8 +13,9 @@ from modules.formats.checkpoint_header import CheckpointHeader
 
 
 def configs_to_bring(model: str, configs: Configs) -> str:
-    """Return the configs that a file of this model must contain, as JSON by part; empty where the model has the
-    published size. Local paths are left out.
+    """Return the configs that a file of this model must contain, as JSON by part, without local paths.
+
+    Empty if the model has the published size.
     """
     if not is_unusual(model, configs):
         return ""

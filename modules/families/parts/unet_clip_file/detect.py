@@ -1,4 +1,4 @@
-"""Detects single files with a UNet in the original layout (formats.md 5.5 in short): by text encoders, then by widths.
+"""Detects single files with a UNet in the original layout: by their text encoders, then by widths.
 
 A model's record contains the names of its text encoders; for a file with only the UNet, the width of its text input
 decides.

@@ -1,6 +1,6 @@
 """The layout of whole models with a UNet, CLIP text encoders and a VAE in a single file, from their configs.
 
-Prefixes are as in the published files (formats.md 5.5 in short).
+Prefixes are as in the published files.
 """
 
 from __future__ import annotations

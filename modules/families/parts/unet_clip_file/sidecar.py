@@ -1,7 +1,7 @@
 """The .yaml next to a checkpoint, from which A1111 and Forge read a model's architecture and prediction type.
 
-SD 1 and SD 2 files have no marker for these, and A1111 1.10.1 does not read SDXL's: without this file it takes a
-checkpoint for epsilon (formats.md 5.5 in short). Each model's text is a template in its family's folder: the keys are
+SD 1 and SD 2 files have no marker for these, and A1111 1.10.1 does not read SDXL's: without this file it treats a
+checkpoint as an epsilon model. Each model's text is a template in its family's folder: the keys are
 those that LDM's `instantiate_from_config` reads, for SDXL those of Stability's generative-models 0.1 (MIT), which A1111
 1.10.1 includes. Sizes come from the parts' configs, except for text encoders, whose classes fix them.
 """
