@@ -44,7 +44,7 @@ def _shard(device: Device, width: int, heads: int, tokens: int, _seconds: float)
             out.square().sum().backward()
             outputs.append(out.detach())
         yield at_most("error of the output", error(outputs[1], outputs[0]), _ALLOWED)
-        gradients = {name: rows.grad for name, rows in sharded.own.items()}
+        gradients = {name: rows.grad for name, rows in sharded.rows.items()}
         lacking = [name for name, gradient in gradients.items() if gradient is None]
         yield Check("weights without a gradient", f"{len(lacking)}", "0", not lacking)
         whole = {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}

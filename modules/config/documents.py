@@ -190,11 +190,11 @@ def _optimizer_row(spec: OptimizerSpec[Any]) -> tuple[str, ...]:
     return (
         name,
         _packages(spec, settings),
-        _yes(spec.can_fuse),
+        _yes_or_no(spec.can_fuse),
         _host_waits(spec, settings),
         f"{spec.state_bytes(settings, _LARGE) / math.prod(_LARGE):.2g} B",
-        _yes(spec.has_evaluation_mode(settings)),
-        _yes(spec.finds_its_rate),
+        _yes_or_no(spec.has_evaluation_mode(settings)),
+        _yes_or_no(spec.finds_its_rate),
     )
 
 
@@ -210,7 +210,7 @@ def _packages(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> str:
     return ", ".join(library + packages) or spec.factory.partition(":")[0].partition(".")[0]
 
 
-def _yes(is_so: bool) -> str:
+def _yes_or_no(is_so: bool) -> str:
     return "yes" if is_so else "no"
 
 
@@ -262,11 +262,11 @@ def _family_row(spec: FamilySpec) -> tuple[str, ...]:
         f"{spec.label} (`{spec.name}`)",
         spec.process.label,
         f"{trained} of {len(spec.names_of('text_encoder'))}",
-        _yes(bool(spec.text.embedding_tensors)),
-        _yes(not any(part.published_in for part in spec.parts if part.role == "vae")),
+        _yes_or_no(bool(spec.text.embedding_tensors)),
+        _yes_or_no(not any(part.published_in for part in spec.parts if part.role == "vae")),
         ", ".join(_variant(spec, name) for name in spec.inputs) or "none",
         "input" if spec.guidance == "embedded" else "negative prompt",
-        _yes(not any(part.model.overflows_in_float16 for part in spec.parts)),
+        _yes_or_no(not any(part.model.overflows_in_float16 for part in spec.parts)),
         "whole model" if len(in_file) == len(spec.parts) else ", ".join(in_file),
         f"`{spec.adapter_form}`",
         ", ".join(files.models[0].programs),

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from modules.config.migrations.tree_moves import moved_from
+from modules.config.migrations.tree_moves import source_of
 from modules.config.schema import Config
 from modules.settings.edit import get_path, reason_of
 from modules.settings.every import Every
@@ -165,7 +165,7 @@ def _source_of(tree: Any, place: _Place) -> str:
     """Return the key of the user's file from which a value, or what holds it, was moved; empty if it was not."""
     source = ""
     for step in place:
-        source = (moved_from(tree, step) if isinstance(tree, dict) else "") or source
+        source = (source_of(tree, step) if isinstance(tree, dict) else "") or source
         tree = tree[step]
     return source
 

@@ -82,7 +82,9 @@ def read_list(
     notes += left_out
     content = whole[kind.name]
     is_ours = isinstance(content, dict)
-    entries = _ours(kind, path, content, notes) if is_ours else _theirs(kind, path, content, family, notes)
+    entries = (
+        _read_ours(kind, path, content, notes) if is_ours else _read_onetrainers(kind, path, content, family, notes)
+    )
     if entries is None:
         notes.append(Problem(kind.list_path, f"The file {path} does not contain a list of {kind.name}.", "warning"))
     elif is_onetrainer:
@@ -123,7 +125,7 @@ def reason_to_confirm(kind: ListKind, path: Path, folder: Path) -> str:
     return "" if is_ours else "exists already and was not written by Darkroom"
 
 
-def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> LoadedList | None:
+def _read_ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> LoadedList | None:
     version, entries = content.get(kind.version_key), content.get(kind.name)
     if version is None or not isinstance(entries, list):
         return None
@@ -134,7 +136,9 @@ def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> Lo
     return LoadedList(entries, path, version if is_older else LIST_VERSION)
 
 
-def _theirs(kind: ListKind, path: Path, content: object, family: str, notes: list[Problem]) -> LoadedList | None:
+def _read_onetrainers(
+    kind: ListKind, path: Path, content: object, family: str, notes: list[Problem]
+) -> LoadedList | None:
     if not isinstance(content, list):
         return None
     from modules.config.migrations.onetrainer_11.lists import concepts_from, samples_from

@@ -58,8 +58,8 @@ def _read_folder(folder: Path, spec: FamilySpec) -> Architecture:
     configs: dict[str, Mapping[str, Any]] = {}
     for part in spec.parts:
         if part.published_in and (part.name in kind.without or not part.is_in_base_model):
-            own = config_next_to(file_of_part(part, "", str(folder)))
-            configs[part.name] = own or shipped_configs(kind.model)[part.name]
+            config = config_next_to(file_of_part(part, "", str(folder)))
+            configs[part.name] = config or shipped_configs(kind.model)[part.name]
         elif part.name not in kind.without:
             config = json.loads(read_regular(folder / part.name / "config.json", _MAX_CONFIG_BYTES))
             configs[part.name] = part.model.own_config(config)

@@ -76,21 +76,21 @@ def result_bytes(weights: Mapping[str, PartWeights], plans: Plans, *, is_whole_m
     """Return the size of the saved model: a whole model, or only the adapters with the layers that are kept."""
     parts = weights.values()
     if is_whole_model:
-        return item_bytes * sum(count(p.own.values()) for p in parts)
+        return item_bytes * sum(count(p.shapes.values()) for p in parts)
     return item_bytes * sum(count(weights[n].adapter.values()) + plans[n].num_kept for n in plans)
 
 
 def free_bytes(path: Path) -> int | None:
     """Return the free bytes of the file system of a path, which need not exist yet; None if unknown."""
-    return _of_nearest(path, lambda folder: shutil.disk_usage(folder).free)
+    return _read_nearest(path, lambda folder: shutil.disk_usage(folder).free)
 
 
 def file_system_of(path: Path) -> int | None:
     """Return the id of the file system of a path, which need not exist yet; None if unknown."""
-    return _of_nearest(path, lambda folder: folder.stat().st_dev)
+    return _read_nearest(path, lambda folder: folder.stat().st_dev)
 
 
-def _of_nearest(path: Path, read: Callable[[Path], int]) -> int | None:
+def _read_nearest(path: Path, read: Callable[[Path], int]) -> int | None:
     for folder in (path, *path.parents):
         try:
             return read(folder)

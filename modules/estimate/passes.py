@@ -23,20 +23,20 @@ Plans = Mapping[str, PartPlan]
 
 @dataclass(frozen=True, slots=True)
 class PartWeights:
-    """The shapes of a part's own weights, and of its adapter's, by name; and the bytes of those that are quantized."""
+    """The shapes of a part's weights, and of its adapter's trained ones, by name; and the bytes of quantized ones."""
 
-    own: Mapping[str, Shape]
+    shapes: Mapping[str, Shape]
     adapter: Mapping[str, Shape]
     quantized: Mapping[str, int] = field(default_factory=dict)
 
     def trained_shapes(self, plan: PartPlan) -> list[Shape]:
         """Return the shapes of the trained weights."""
-        trained = (shape for name, shape in self.own.items() if plan.is_trained(name.rpartition(".")[0]))
+        trained = (shape for name, shape in self.shapes.items() if plan.is_trained(name.rpartition(".")[0]))
         return [*trained, *self.adapter.values()]
 
     def trained_here(self, plan: PartPlan) -> list[Shape]:
         """Return the shapes of the trained weights on the training device."""
-        trained = (shape for name, shape in self.own.items() if plan.is_trained_here(name.rpartition(".")[0]))
+        trained = (shape for name, shape in self.shapes.items() if plan.is_trained_here(name.rpartition(".")[0]))
         return [*trained, *self.adapter.values()]
 
     def num_bytes(self, plan: PartPlan) -> int:
@@ -45,7 +45,7 @@ class PartWeights:
         Where they are trained, the gradients of one block are there too, before they are offloaded.
         """
         adapter_bytes = plan.adapter.item_bytes if plan.adapter else 0
-        resident = sum(self._bytes(n, plan) for n in self.own if not n.startswith(plan.offloaded_prefixes))
+        resident = sum(self._bytes(n, plan) for n in self.shapes if not n.startswith(plan.offloaded_prefixes))
         blocks = self._blocks(plan.offloaded_prefixes, plan)
         loaded = sum(sorted(blocks.values())[-2:]) + (max(blocks.values(), default=0) if plan.trains == "full" else 0)
         kept_bytes = plan.num_kept * FLOAT32_BYTES
@@ -63,17 +63,17 @@ class PartWeights:
         Of a sharded part (FSDP2) these weights are gathered: two blocks at a time, and the rest.
         """
         blocks = self._blocks(_prefixes(names), plan)
-        total = sum(self._bytes(n, plan) for n in self.own)
+        total = sum(self._bytes(n, plan) for n in self.shapes)
         return max(blocks.values(), default=0), total - sum(blocks.values())
 
     def _blocks(self, names: tuple[str, ...], plan: PartPlan) -> dict[str, int]:
         """Return the bytes of the weights of each block, by the prefix of its weights' names."""
-        return {name: sum(self._bytes(n, plan) for n in self.own if n.startswith(name)) for name in names}
+        return {name: sum(self._bytes(n, plan) for n in self.shapes if n.startswith(name)) for name in names}
 
     def _bytes(self, name: str, plan: PartPlan) -> int:
         """Return the bytes of a weight."""
-        own = self.quantized.get(name)
-        return math.prod(self.own[name]) * plan.weight_bytes if own is None else own
+        packed = self.quantized.get(name)
+        return math.prod(self.shapes[name]) * plan.weight_bytes if packed is None else packed
 
 
 def _prefixes(blocks: Iterable[str]) -> tuple[str, ...]:
@@ -124,17 +124,19 @@ class Passes:
         """Return the shapes of a part's weights and of its adapter's."""
 
         def find() -> PartWeights:
-            own = {n: shape for recording in self._recordings[part].values() for n, shape in recording.weights.items()}
+            shapes = {
+                n: shape for recording in self._recordings[part].values() for n, shape in recording.weights.items()
+            }
             adapter, quantized = dict[str, Shape](), dict[str, int]()
             for path, kind in self.layers(part).items():
-                weight = own[f"{path}.weight"]
+                weight = shapes[f"{path}.weight"]
                 if kind == "linear" and plan.quantized is not None and plan.quantized.takes(path):
                     quantized[f"{path}.weight"] = plan.quantized.stored_bytes(path, weight)
                 if (on_layer := plan.adapter_on(path)) is not None:
                     adapter |= on_layer.trained_shapes(path, weight)
                     fixed = on_layer.memory.fixed_shapes(on_layer.settings_of(path, weight), weight)
-                    own |= {f"{path}.{name}": shape for name, shape in fixed.items()}
-            return PartWeights(own, adapter, quantized)
+                    shapes |= {f"{path}.{name}": shape for name, shape in fixed.items()}
+            return PartWeights(shapes, adapter, quantized)
 
         weights: PartWeights = self._once(("weights", part, plan), find)
         return weights
@@ -172,7 +174,7 @@ class Passes:
         """Return the bytes of a part's largest block, and of its weights outside blocks."""
         return self.weights(part, plan).gathered_bytes(self._blocks(part), plan)
 
-    def inference(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
+    def inference_peak(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
         """Return the peak bytes of a pass without gradients, not counting weights; for a VAE, the larger of encoding
         and decoding.
         """
@@ -184,7 +186,7 @@ class Passes:
         peak: int = self._once(("inference", part, plan, batch, width_px, height_px), run)
         return peak
 
-    def vae_half(
+    def vae_peak(
         self,
         plan: PartPlan,
         *,
@@ -212,7 +214,7 @@ class Passes:
         peak: int = self._once(("vae", plan, encodes, width_px, height_px, at_once), run)
         return peak + whole_bytes
 
-    def decoding_with_gradient(self, plan: PartPlan, *, width_px: int, height_px: int) -> int:
+    def decoding_gradient_peak(self, plan: PartPlan, *, width_px: int, height_px: int) -> int:
         """Return the peak bytes of decoding one image with a backward pass to its latents, not counting weights."""
 
         def run() -> int:
@@ -225,7 +227,7 @@ class Passes:
         peak: int = self._once(("decoding with gradient", plan, width_px, height_px), run)
         return peak
 
-    def reconstructing(
+    def reconstruction_peak(
         self,
         plan: PartPlan,
         *,
@@ -264,7 +266,7 @@ class Passes:
         counts: tuple[int, int] = self._once(key, run)
         return counts
 
-    def training(
+    def training_peak(
         self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients
     ) -> tuple[int, int]:
         """Return the peak of a batch's forward and backward pass: the bytes in use, and the gradients at that moment.
@@ -273,7 +275,7 @@ class Passes:
         """
         return self._training_passes(plans, batch, width_px, height_px, gradients, 1)[:2]
 
-    def consecutive(
+    def consecutive_peak(
         self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients, num_passes: int
     ) -> tuple[int, int, int]:
         """Return the same for consecutive passes of the denoiser, and the bytes they keep until the backward pass.

@@ -203,7 +203,7 @@ class _Run:
         gradients: Gradients = "accumulated" if run.accumulates else "fused" if run.is_fused else "new"
         batch = run.batch_of_step * run.images_per_pass
         if run.reconstructs and (vae := self._vae_name()):
-            pair = passes.reconstructing(
+            pair = passes.reconstruction_peak(
                 run.plans[vae],
                 batch=batch,
                 width_px=size[0],
@@ -214,21 +214,21 @@ class _Run:
             return *pair, []
         if sampled is None and run.sharded:
             # The gradients of a block are whole until they are summed, in float32, and sharded.
-            activations, _ = passes.training(run.plans, batch=batch, **sides, gradients="fused")
+            activations, _ = passes.training_peak(run.plans, batch=batch, **sides, gradients="fused")
             blocks = [passes.gathered_bytes(n, run.plans[n])[0] // run.plans[n].weight_bytes for n in run.sharded]
             return activations + max(blocks) * 2 * FLOAT32_BYTES, self._gradient_bytes(), []
         if sampled is None:
-            return *passes.training(run.plans, batch=batch, **sides, gradients=gradients), []
+            return *passes.training_peak(run.plans, batch=batch, **sides, gradients=gradients), []
         batch *= 1 + (sampled.is_guided and sampled.trains_guided)
         if sampled.backprop_steps == 0:
             sampling = self._denoising_peak(run.batch_size * (1 + sampled.is_guided), size)
-            trained = passes.training(run.plans, batch=batch, **sides, gradients=gradients)
+            trained = passes.training_peak(run.plans, batch=batch, **sides, gradients=gradients)
             return *trained, [sampling, self._vae_peak(encodes=False, sizes=(size,))]
-        activations, held, kept = passes.consecutive(
+        activations, held, kept = passes.consecutive_peak(
             run.plans, batch=batch, **sides, gradients=gradients, num_passes=sampled.backprop_steps
         )
         vae = self._vae_name()
-        back = passes.decoding_with_gradient(run.plans[vae], **sides) if vae else 0
+        back = passes.decoding_gradient_peak(run.plans[vae], **sides) if vae else 0
         return activations, held, [kept + back]
 
     def _workspace(self) -> dict[str, int]:
@@ -302,10 +302,10 @@ class _Run:
 
     def _inference_bytes(self, activations_bytes: int) -> dict[str, int]:
         """Return the bytes, besides weights, of a phase that runs the model without gradients between steps."""
-        swapped = {"weights swapped out for EMA": self._swapped_bytes()}
+        swapped = {"weights swapped out for EMA": self._swap_bytes()}
         return self._lasting_bytes() | {"activations": activations_bytes} | swapped
 
-    def _swapped_bytes(self) -> int:
+    def _swap_bytes(self) -> int:
         """Return the bytes of the trained weights that are set aside while EMA or evaluation weights replace them."""
         is_swapped = self.run.average != "off" or optimizer_spec(self.run.optimizer).has_evaluation_mode(
             self.run.optimizer
@@ -314,13 +314,13 @@ class _Run:
 
     def _denoising_peak(self, batch: int, size: tuple[int, int]) -> int:
         name = self._part("denoiser")
-        return self.passes.inference(name, self.run.plans[name], batch=batch, width_px=size[0], height_px=size[1])
+        return self.passes.inference_peak(name, self.run.plans[name], batch=batch, width_px=size[0], height_px=size[1])
 
     def _text_peak(self, here: frozenset[str], *, batch: int) -> int:
         """Return the peak of the text encoders on the device, one caption after the other."""
         encoders = [n for n in here if self.passes.role_of(n) == "text_encoder"]
         return max(
-            (self.passes.inference(n, self.run.plans[n], batch=batch, width_px=0, height_px=0) for n in encoders),
+            (self.passes.inference_peak(n, self.run.plans[n], batch=batch, width_px=0, height_px=0) for n in encoders),
             default=0,
         )
 
@@ -328,7 +328,7 @@ class _Run:
         """Return the peak of encoding images of these sizes, their references, or the clips of the run."""
         vae, tiling = self._vae_name(), self.run.tiles
         clips = (
-            self.passes.vae_half(
+            self.passes.vae_peak(
                 self.run.plans[vae],
                 encodes=True,
                 width_px=size.width_px,
@@ -351,7 +351,7 @@ class _Run:
         largest = [max(group, key=lambda s: s[0] * s[1]) for group in groups if group]
         plan = self.run.plans[vae]
         halves = (
-            self.passes.vae_half(plan, encodes=encodes, width_px=w, height_px=h, tiling=tiling) for w, h in largest
+            self.passes.vae_peak(plan, encodes=encodes, width_px=w, height_px=h, tiling=tiling) for w, h in largest
         )
         return max(halves, default=0)
 

@@ -111,7 +111,7 @@ def step_time(facts: StepFacts) -> float:
     micro_batch = max(computing, transfer, host) + (1 - _HIDDEN) * (
         computing + transfer + host - max(computing, transfer, host)
     )
-    return facts.accumulation_steps * micro_batch + _updating(facts)
+    return facts.accumulation_steps * micro_batch + _update_time(facts)
 
 
 def step_seconds(facts: StepFacts, *, num_cores: int) -> float:
@@ -126,7 +126,7 @@ def step_seconds(facts: StepFacts, *, num_cores: int) -> float:
     passes = 2 + facts.trains_weights + _RECOMPUTED[facts.checkpointing]
     computing = forward * passes / (_CORE_FLOPS * max(1, num_cores))
     computing = max(computing, kernels_of(facts) * _OPERATION_SECONDS)
-    return facts.accumulation_steps * computing + _updating(facts) * _UNIT_SECONDS
+    return facts.accumulation_steps * computing + _update_time(facts) * _UNIT_SECONDS
 
 
 def kernels_of(facts: StepFacts) -> float:
@@ -138,7 +138,7 @@ def kernels_of(facts: StepFacts) -> float:
     return forward * (1 + _RECOMPUTED[facts.checkpointing]) + backward
 
 
-def _updating(facts: StepFacts) -> float:
+def _update_time(facts: StepFacts) -> float:
     """Return the time of the optimizer and of EMA; offloaded weights are updated on the offload device."""
     there = facts.num_trained * (facts.offload_fraction if facts.trains_weights else 0.0)
     touched = _OPTIMIZER_BYTES * (facts.num_trained - there) / (_CARD_MEMORY if facts.on_gpu else _HOST_MEMORY)

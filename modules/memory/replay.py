@@ -300,7 +300,7 @@ class Replay:
         taken = self._cast_input(x)
         num_weights, item = math.prod(shape), taken.item_bytes
         if form.rounds_inputs:
-            working = _rounded_product(x.numel, num_out)
+            working = _rounding_bytes(x.numel, num_out)
         else:
             working = [num_weights * form.unpacking_bytes(item)]
         for num_bytes in working:
@@ -312,7 +312,7 @@ class Replay:
             in_product = num_weights * item + taken.num_bytes
             working = [num_weights * form.unpacking_bytes(item), in_product]
             if form.rounds_inputs == "int8":  # float8 has no such product for gradients: it is unpacked
-                working = [out.num_bytes + size for size in _rounded_product(num_out, x.numel)]
+                working = [out.num_bytes + size for size in _rounding_bytes(num_out, x.numel)]
             self.tape.mark(out.num_bytes + max(working))
         return out
 
@@ -415,6 +415,6 @@ class Replay:
         return out
 
 
-def _rounded_product(num_inputs: int, num_outputs: int) -> list[int]:
+def _rounding_bytes(num_inputs: int, num_outputs: int) -> list[int]:
     """Return the bytes in use while inputs are rounded, and while their product is scaled."""
     return [3 * FLOAT32_BYTES * num_inputs, num_inputs + 3 * FLOAT32_BYTES * num_outputs]

@@ -45,7 +45,7 @@ class ShardedModule:
             part.set_force_sum_reduction_for_comms(True)  # gloo has no other
             part.set_reduce_scatter_unused_params(True)
         self._shapes = {name: weight.shape for name, weight in module.named_parameters()}
-        self.own = {name: self._own_rows(weight) for name, weight in module.named_parameters()}
+        self.rows = {name: self._plain_rows(weight) for name, weight in module.named_parameters()}
         """The process's own rows of each weight, by name. Their gradients are the sums over all processes."""
 
     @contextmanager
@@ -91,24 +91,24 @@ class ShardedModule:
         mesh, num_rows = self._meshes["cpu"], self._shapes[name][0]
         return min(mesh.get_local_rank() * -(-num_rows // mesh.size()), num_rows), num_rows
 
-    def _own_rows(self, weight: nn.Parameter) -> nn.Parameter:
+    def _plain_rows(self, weight: nn.Parameter) -> nn.Parameter:
         """Return a plain parameter that shares the memory of a sharded weight and gets its gradients."""
         assert isinstance(weight.data, DTensor)
         with torch.no_grad():
-            own = nn.Parameter(weight.data.to_local(), requires_grad=weight.requires_grad)
+            plain = nn.Parameter(weight.data.to_local(), requires_grad=weight.requires_grad)
         if not weight.requires_grad:
-            return own
+            return plain
 
         def take_gradient(sharded_weight: torch.Tensor) -> None:
             gradient, sharded_weight.grad = sharded_weight.grad, None
-            if gradient is None or not own.requires_grad:  # its training has stopped
+            if gradient is None or not plain.requires_grad:  # its training has stopped
                 return
             with torch.no_grad():
                 rows = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-                own.grad = rows if own.grad is None else own.grad.add_(rows)
+                plain.grad = rows if plain.grad is None else plain.grad.add_(rows)
 
         weight.register_post_accumulate_grad_hook(take_gradient)
-        return own
+        return plain
 
 
 def gathered_values(
@@ -121,9 +121,9 @@ def gathered_values(
     """
     gathered = dict(values) if keeps else {}
     for part, module in sharded.items():
-        for name, own in module.own.items():
+        for name, rows in module.rows.items():
             full_name = f"{part}.{name}"
-            whole = module.gather(name, values.get(full_name, own))
+            whole = module.gather(name, values.get(full_name, rows))
             if keeps:
                 gathered[full_name] = whole.cpu()
     return gathered

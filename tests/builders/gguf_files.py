@@ -38,7 +38,7 @@ def write_hollow_unet(path: Path, model: str, *, kind: str = "Q4_K", in_channels
     spec = FAMILIES[published_model(model).family]
     configs = shipped_configs(model)
     configs["unet"]["in_channels"] = in_channels
-    shapes = passes_of(spec, configs).weights("unet", PartPlan()).own
+    shapes = passes_of(spec, configs).weights("unet", PartPlan()).shapes
     number = GGMLQuantizationType[kind].value
     packed = block_type(number)
     assert packed is not None

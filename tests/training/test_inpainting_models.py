@@ -305,7 +305,7 @@ def test_a_lora_of_every_layer_is_recognised(sd_config: Config) -> None:
 def test_the_memory_estimate_counts_the_channels(models: dict[str, Path]) -> None:
     architecture = architecture_of(str(models["sd"]), "sd")
     assert architecture is not None
-    found = passes_of(FAMILIES["sd"], architecture.configs).weights("unet", PartPlan()).own
+    found = passes_of(FAMILIES["sd"], architecture.configs).weights("unet", PartPlan()).shapes
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in load_tiny(models["sd"]).unet.parameters())
 
 

@@ -88,14 +88,14 @@ def test_every_published_weight_is_counted(model: str) -> None:
     passes = passes_of(spec, shipped_configs(model))
     for part in spec.parts:
         real = meta_part(model, part.name)
-        found = passes.weights(part.name, PartPlan()).own
+        found = passes.weights(part.name, PartPlan()).shapes
         assert sorted(found.values()) == sorted(tuple(p.shape) for p in real.parameters()), part.name
 
 
 @pytest.mark.parametrize(("model", "millions"), [("sd1", 859.5), ("sd2", 865.9), ("sdxl", 2567.5)])
 def test_the_known_sizes_of_unets(model: str, millions: float) -> None:
     passes = passes_of(FAMILIES[FAMILY[model]], shipped_configs(model))
-    assert count(passes.weights("unet", PartPlan()).own.values()) / 1e6 == pytest.approx(millions, abs=0.1)
+    assert count(passes.weights("unet", PartPlan()).shapes.values()) / 1e6 == pytest.approx(millions, abs=0.1)
 
 
 @pytest.mark.full
@@ -108,7 +108,7 @@ def test_weights_of_a_folder_are_counted_from_its_configs(name: str, request: py
     assert not architecture.is_published
     passes = passes_of(family.spec, architecture.configs)
     for part_name, part in family.parts.items():
-        found = passes.weights(part_name, PartPlan()).own
+        found = passes.weights(part_name, PartPlan()).shapes
         assert count(found.values()) == sum(p.numel() for p in part.module.parameters()), part_name
 
 
@@ -120,7 +120,7 @@ def test_weights_of_a_single_file_are_counted_from_its_header(model: str, tmp_pa
     assert architecture is not None
     passes = passes_of(FAMILIES[family], architecture.configs)
     for name, part in parts.items():
-        found = passes.weights(name, PartPlan()).own
+        found = passes.weights(name, PartPlan()).shapes
         assert count(found.values()) == sum(p.numel() for p in part.parameters()), name
 
 
@@ -486,7 +486,7 @@ def test_the_vae_needs_the_estimated_memory(side_px: int, encodes: bool) -> None
             else:
                 vae.decode(torch.empty(1, 4, side_px // 8, side_px // 8))
     passes = passes_of(FAMILIES["sdxl"], shipped_configs("sdxl"))
-    found = passes.vae_half(PartPlan(), encodes=encodes, width_px=side_px, height_px=side_px)
+    found = passes.vae_peak(PartPlan(), encodes=encodes, width_px=side_px, height_px=side_px)
     assert found == pytest.approx(live.peak, rel=FACTOR)
 
 
@@ -499,7 +499,7 @@ def test_decoding_with_a_reward_gradient_needs_the_estimated_memory(model: str, 
         with LiveBytes() as live:
             vae.decode(latents_1CHW).sample.float().mean().backward()
     passes = passes_of(FAMILIES[FAMILY[model]], shipped_configs(model))
-    found = passes.decoding_with_gradient(PartPlan(weight_bytes=dtype.itemsize), width_px=512, height_px=512)
+    found = passes.decoding_gradient_peak(PartPlan(weight_bytes=dtype.itemsize), width_px=512, height_px=512)
     assert found == pytest.approx(live.peak, rel=FACTOR)
 
 
@@ -530,7 +530,7 @@ def test_training_the_vae_needs_the_estimated_memory(decoder_only: bool, mode: s
         checkpointing=mode,
     )
     passes = passes_of(FAMILIES["sd"], shipped_configs("sd1"))
-    found = passes.reconstructing(plan, batch=2, width_px=256, height_px=256, gradients="new")
+    found = passes.reconstruction_peak(plan, batch=2, width_px=256, height_px=256, gradients="new")
     assert sum(found) == pytest.approx(peak, rel=FACTOR)
 
 
@@ -556,8 +556,8 @@ def test_the_perceptual_loss_needs_the_estimated_memory(is_mixed: bool) -> None:
     plan = PartPlan(compute_bytes=2 if is_mixed else 0, trains="full", unreached=("encoder.", "quant_conv"))
     passes = passes_of(FAMILIES["sd"], shipped_configs("sd1"))
     sides = {"batch": 2, "width_px": 256, "height_px": 256, "gradients": "new"}
-    found = passes.reconstructing(plan, **sides, is_perceptual=True)
-    assert sum(found) > 1.05 * sum(passes.reconstructing(plan, **sides))
+    found = passes.reconstruction_peak(plan, **sides, is_perceptual=True)
+    assert sum(found) > 1.05 * sum(passes.reconstruction_peak(plan, **sides))
     assert sum(found) == pytest.approx(peak, rel=FACTOR)
 
 
@@ -573,11 +573,11 @@ def test_consecutive_backprop_steps_need_the_estimated_memory(mode: str) -> None
     passes = passes_of(FAMILIES["sd"], shipped_configs("sd1"))
     for num_passes in (1, 2, 3) if mode == "off" else (2,):
         kept, peak = measured(case, num_passes=num_passes)
-        activations, gradients, found = passes.consecutive(plans, **size, num_passes=num_passes)
+        activations, gradients, found = passes.consecutive_peak(plans, **size, num_passes=num_passes)
         assert found == pytest.approx(kept, rel=0.05, abs=4_000_000)
         assert activations + gradients == pytest.approx(peak, rel=FACTOR)
-    alone = passes.training(plans, **size)
-    assert passes.consecutive(plans, **size, num_passes=1)[:2] == alone
+    alone = passes.training_peak(plans, **size)
+    assert passes.consecutive_peak(plans, **size, num_passes=1)[:2] == alone
 
 
 @pytest.mark.full
@@ -604,7 +604,7 @@ def test_a_denoising_step_of_a_sample_needs_the_estimated_memory(model: str) -> 
     with torch.no_grad():
         peak = looked(case)
     passes = passes_of(FAMILIES[FAMILY[model]], shipped_configs(model))
-    found = passes.inference("unet", case.plan, batch=2, width_px=1024, height_px=1024)
+    found = passes.inference_peak("unet", case.plan, batch=2, width_px=1024, height_px=1024)
     assert found == pytest.approx(peak, rel=FACTOR)
 
 
@@ -632,8 +632,8 @@ def test_offloaded_activations_are_not_on_the_device() -> None:
     passes = passes_of(FAMILIES["sd"], shipped_configs("sd1"))
     plans = {"unet": plan, "text_encoder": PartPlan(), "vae": PartPlan()}
     size = {"batch": 1, "width_px": 512, "height_px": 512, "gradients": "new"}
-    kept_here, _ = passes.training(plans, **size)
-    elsewhere, _ = passes.training({**plans, "unet": replace(plan, offloads=True)}, **size)
+    kept_here, _ = passes.training_peak(plans, **size)
+    elsewhere, _ = passes.training_peak({**plans, "unet": replace(plan, offloads=True)}, **size)
     assert elsewhere < kept_here
 
 
@@ -642,9 +642,9 @@ def test_gradients_of_earlier_batches_are_counted() -> None:
     passes = passes_of(FAMILIES["sd"], shipped_configs("sd1"))
     plans = {"unet": plan, "text_encoder": PartPlan(), "vae": PartPlan()}
     size = {"batch": 1, "width_px": 512, "height_px": 512}
-    once = sum(passes.training(plans, **size, gradients="new"))
-    again = sum(passes.training(plans, **size, gradients="accumulated"))
-    num_weights = count(passes.weights("unet", plan).own.values())
+    once = sum(passes.training_peak(plans, **size, gradients="new"))
+    again = sum(passes.training_peak(plans, **size, gradients="accumulated"))
+    num_weights = count(passes.weights("unet", plan).shapes.values())
     assert once < again <= once + 4 * num_weights
 
 
@@ -691,7 +691,7 @@ def test_16_bit_weights_update_in_slices_and_a_fused_pass_keeps_no_gradients() -
         average="off",
         encodes_in_training=False,
     )
-    num_weights = count(passes.weights("unet", tuned).own.values())
+    num_weights = count(passes.weights("unet", tuned).shapes.values())
     peak, fused = estimate(passes, plain).peak, estimate(passes, replace(plain, is_fused=True)).peak
     assert dict(peak.parts)["gradients"] == 2 * num_weights
     assert dict(peak.parts)["optimizer workspace"] < 1e9

@@ -138,6 +138,6 @@ def test_a_refreshed_reference_is_a_copy_of_the_trained_weights(tmp_path: Path) 
     kept = estimate(passes, replace(plan, sampled=replace(plan.sampled, copies_weights=True))).phase("training")
     assert plain is not None
     assert kept is not None
-    weights = count(passes.weights("unet", plan.plans["unet"]).own.values())
+    weights = count(passes.weights("unet", plan.plans["unet"]).shapes.values())
     assert dict(kept.parts)["reference weights"] == 4 * weights
     assert kept.total_bytes == plain.total_bytes + 4 * weights

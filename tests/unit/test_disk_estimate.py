@@ -34,7 +34,7 @@ WEIGHTS = {
     "unet": PartWeights({"attn.weight": (10, 10), "norm.weight": (10,)}, {"attn.lora_A.weight": (4, 10)}),
     "vae": PartWeights({"conv.weight": (3, 3, 1, 1)}, {}),
 }
-WITHOUT_ADAPTER = {name: PartWeights(part.own, {}) for name, part in WEIGHTS.items()}
+WITHOUT_ADAPTER = {name: PartWeights(part.shapes, {}) for name, part in WEIGHTS.items()}
 
 
 def backup(plan: PartPlan, **changes: Any) -> int:

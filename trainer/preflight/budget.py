@@ -59,7 +59,7 @@ def _problems_of_layers(budget: Budget) -> Iterator[Problem]:
     if (problems_of := ADAPTERS[config.adapter.name].problems) is None:
         return
     shapes = [
-        passes.weights(part, plans[part]).own[f"{path}.weight"]
+        passes.weights(part, plans[part]).shapes[f"{path}.weight"]
         for part in plans
         for path in trained_layers(passes, plans, part)
     ]

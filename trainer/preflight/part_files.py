@@ -125,7 +125,7 @@ def _misfit(
         can_be = part.role not in DENOISERS or serves_as(file_kind, "denoiser")
         return None if can_be else _none_of_part(part, file_kind, shown)
     try:
-        expected = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).own
+        expected = passes_of(config.family, architecture.configs).weights(part.name, PartPlan()).shapes
         if not is_in_denoiser_files(config.family.name, part):
             require_encoder(expected, header.weights, file=Path(name).name, part=part)
             return None

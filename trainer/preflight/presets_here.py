@@ -150,5 +150,5 @@ def _download_bytes(budget: Budget) -> int:
         return 0
     family = config.model.family.name
     model = published_model(files_of(family).repository_model(name))
-    weights = (budget.passes.weights(part, PartPlan()).own.values() for part in budget.run.plans)
+    weights = (budget.passes.weights(part, PartPlan()).shapes.values() for part in budget.run.plans)
     return model.weight_bytes * sum(map(count, weights))

@@ -56,6 +56,6 @@ def _decoding_bytes(config: Config, size: Size) -> Callable[[Tiling], int] | Non
     if name is None:
         return None
     passes, plan = Passes(config.family, {name: known[name]}), run.plans[name]
-    return lambda tiling: passes.vae_half(
+    return lambda tiling: passes.vae_peak(
         plan, encodes=False, width_px=size.width_px, height_px=size.height_px, tiling=tiling
     )

@@ -113,14 +113,14 @@ def _misfit(config: Config, name: str, shown: str) -> Problem | None:
         other = None if identify(from_root(name)).is_denoiser else architecture_of(name, config.family.name)
         if other is not None and _public(other.configs[denoiser.name]) == _public(settings):
             return None
-        expected = passes_of(config.family, base.configs).weights(denoiser.name, PartPlan()).own
+        expected = passes_of(config.family, base.configs).weights(denoiser.name, PartPlan()).shapes
         if other is None:
             # The names in a file were compared; buffers, such as a table of positions, are not expected here.
             in_file = _shapes_in_file(config, name, settings)
             shapes = {n: shape for n, shape in in_file.items() if n in expected or n.startswith(adds)}
         else:
             configs = {**base.configs, denoiser.name: other.configs[denoiser.name]}
-            shapes = dict(passes_of(config.family, configs).weights(denoiser.name, PartPlan()).own)
+            shapes = dict(passes_of(config.family, configs).weights(denoiser.name, PartPlan()).shapes)
     except DarkroomError as error:
         return Problem(_PATH, f"Samples cannot be drawn with {shown}. {error.message}", advice=_CHOOSE)
     except (*MALFORMED_CONFIG, UnreadableFileError, OSError):  # the check of the model reports it

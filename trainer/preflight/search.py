@@ -231,7 +231,7 @@ class StepTimes:
         )
 
     def _count(self, part: PartSpec) -> int:
-        return count(self._budget.passes.weights(part.name, PartPlan()).own.values())
+        return count(self._budget.passes.weights(part.name, PartPlan()).shapes.values())
 
     def _narrows_vae(self, config: Config) -> bool:
         names = config.family.names_of("vae")

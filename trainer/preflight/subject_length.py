@@ -78,6 +78,6 @@ def problems_of_subject_length(budget: Budget, training: Dataset) -> Iterator[Pr
 
 
 def _is_toy(budget: Budget) -> bool:
-    weights = budget.passes.weights(budget.config.family.denoiser.name, PartPlan()).own
+    weights = budget.passes.weights(budget.config.family.denoiser.name, PartPlan()).shapes
     most_pixels = max((width * height for width, height in budget.run.sizes), default=0)
     return count_weights(weights.values()) < _LEAST_WEIGHTS or most_pixels < _LEAST_PIXELS

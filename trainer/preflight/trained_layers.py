@@ -60,7 +60,9 @@ def parts_trained(config: Config, passes: Passes, plans: Plans) -> Iterator[Trai
             continue
         weights = passes.weights(name, plan)
         trained = trained_layers(passes, plans, name)
-        layers = [path for path in _paths(weights.own) if (path in trained if plan.adapter else plan.is_trained(path))]
+        layers = [
+            path for path in _paths(weights.shapes) if (path in trained if plan.adapter else plan.is_trained(path))
+        ]
         if layers:
             yield TrainedPart(labels[name], tuple(layers), count(weights.trained_shapes(plan)))
 
@@ -91,7 +93,7 @@ def of_all_ranks(plans: Plans) -> Plans:
 def _candidates(passes: Passes, name: str, plan: PartPlan) -> Sequence[str]:
     """Return the layers that a filter chooses from."""
     if plan.adapter is None:
-        return _paths(passes.weights(name, plan).own)
+        return _paths(passes.weights(name, plan).shapes)
     return [path for path in passes.layers(name) if not path.startswith(plan.unreached)]
 
 

@@ -138,7 +138,7 @@ def write_shards_of(
     for kind, state in kinds.items():
         for name, values in state.items():
             module, weight = _owner(sharded, name)
-            if module is not None and values.dim() > 0 and values.shape == module.own[weight].shape:
+            if module is not None and values.dim() > 0 and values.shape == module.rows[weight].shape:
                 rows[key_of(kind, name)] = Rows(values, *module.place_of(weight))
             elif process == 0:
                 whole[key_of(kind, name)] = values
@@ -250,7 +250,7 @@ def _read(folder: Path, kind: Kind, sharded: Mapping[str, ShardedModule]) -> dic
         module, weight = _owner(sharded, name)
         if module is not None and module.is_like(weight, stored.shape):
             start, _ = module.place_of(weight)
-            tensors[name] = stored.rows(start, start + module.own[weight].shape[0])
+            tensors[name] = stored.rows(start, start + module.rows[weight].shape[0])
         else:
             tensors[name] = stored.whole()
     return tensors

@@ -75,7 +75,7 @@ def shard(model: LoadedModel, parts: Sequence[str], *, device: Device, num_proce
             part.module, block_types=block_types(part.spec.model), device=device, num_processes=num_processes
         )
         for group in (g for g in model.groups if g.part == name):
-            group.parameters = {n: sharded[name].own[n.removeprefix(f"{name}.")] for n in group.parameters}
+            group.parameters = {n: sharded[name].rows[n.removeprefix(f"{name}.")] for n in group.parameters}
             group.is_sharded = True
     return replace(model, sharded=sharded)
 

@@ -88,9 +88,9 @@ def _parts(train: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
             notes.append(Problem(f"parts.{part.name}.train", message, "warning"))
         if part.trainable:
             put(result, f"parts.{part.name}.train", trains[part.role])
-            own = rates[part.role]
-            if own is not None and own != rate:
-                put(result, f"parts.{part.name}.learning_rate", own)
+            part_rate = rates[part.role]
+            if part_rate is not None and part_rate != rate:
+                put(result, f"parts.{part.name}.learning_rate", part_rate)
             if has_checkpointing:
                 put(result, f"parts.{part.name}.checkpointing", "block")
 

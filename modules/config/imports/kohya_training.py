@@ -226,7 +226,7 @@ def optimizer(given: Args, result: Tree, notes: Notes) -> None:
     if word.startswith("paged"):
         arguments["is_paged"] = True
     word = word.removeprefix("paged").removesuffix("32bit")
-    ours = _ours(theirs, word, notes)
+    ours = _our_name(theirs, word, notes)
     if word.startswith("sgdnesterov"):  # sd-scripts' defaults
         arguments = {"nesterov": True, "momentum": 0.9} | arguments
     drop_removed(arguments, ours, notes)
@@ -247,7 +247,7 @@ def optimizer(given: Args, result: Tree, notes: Notes) -> None:
     given.update({f"optimizer_args.{key}": value for key, value in arguments.items()})
 
 
-def _ours(theirs: object, word: str, notes: Notes) -> str:
+def _our_name(theirs: object, word: str, notes: Notes) -> str:
     """Return our name of an optimizer; one that does not exist here is reported."""
     ours = _NAMES.get(word)
     if ours is None or word in _SIMILAR:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from modules.config.migrations.onetrainer_optimizers import drop_removed
-from modules.config.migrations.tree_moves import Notes, Tree, renamed, with_defaults
+from modules.config.migrations.tree_moves import Notes, Tree, rename_key, with_defaults
 from modules.optim.registry import OPTIMIZERS
 from modules.system.problem import Problem
 
@@ -89,7 +89,7 @@ def _rename_keys(node: object, names: Mapping[str, str]) -> object:
     if not isinstance(node, dict):
         return node
     return {
-        renamed(key, names[key]) if key in names else key: value
+        rename_key(key, names[key]) if key in names else key: value
         for key, value in node.items()
         if names.get(key, key) == key or names[key] not in node
     }
@@ -296,7 +296,7 @@ def to_darkroom_6(tree: Tree, notes: Notes) -> Tree:
     paths = {f"model.{old}": f"parts.{part}.file" for old, part in places.items()}
     notes[:] = [replace(note, path=paths.get(note.path, note.path)) for note in notes]
     moved: Tree = {
-        places[key]: {renamed(key, "file"): file}
+        places[key]: {rename_key(key, "file"): file}
         for key, file in model.items()
         if key in places and file not in (None, "")
     }

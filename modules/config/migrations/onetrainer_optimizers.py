@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from modules.config.migrations.tree_moves import Notes, Tree, moved_from, number, pop_switch
+from modules.config.migrations.tree_moves import Notes, Tree, number, pop_switch, source_of
 from modules.optim.registry import OPTIMIZERS
 from modules.settings.field import FieldRecord, records_of
 from modules.system.problem import Problem, quote
@@ -76,7 +76,7 @@ def drop_removed(given: Tree, name: str, notes: Notes) -> None:
     """Drop, from settings of the optimizer `name`, those that do not exist here; report those that had an effect."""
     spec = OPTIMIZERS[name]
     for key, removed in spec.removed.items():
-        source = moved_from(given, key) or key
+        source = source_of(given, key) or key
         value = given.pop(key, given.pop(key.lower(), None))  # in our own files all names are lower case
         if value is None or value in removed.harmless:
             continue
@@ -156,7 +156,7 @@ def _convert_field(given: Tree, result: Tree, record: FieldRecord, notes: Notes)
             return
         source = inner
     key = _THEIRS.get(name, name)
-    theirs = moved_from(source, key) or key
+    theirs = source_of(source, key) or key
     value = source.pop(key, None)
     if value is None or (name == "growth_rate" and value in ("inf", math.inf)):
         return

@@ -292,8 +292,8 @@ def to_10(tree: Tree, notes: Notes) -> Tree:
         if name in result and not isinstance(result[name], dict):
             continue
         part = copy_object(result, name, notes)
-        own = part.get("weight_dtype")
-        if own == "NONE" or (own is None and name != "vae"):
+        part_dtype = part.get("weight_dtype")
+        if part_dtype == "NONE" or (part_dtype is None and name != "vae"):
             result[name] = {**part, "weight_dtype": dtype}
     return result
 

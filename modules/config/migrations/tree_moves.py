@@ -45,7 +45,7 @@ class MovedKey(str):
         return key
 
 
-def moved_from(tree: Tree, key: str) -> str:
+def source_of(tree: Tree, key: str) -> str:
     """Return the key that a value of a tree has in the user's file; empty if it was not moved."""
     return next((k.source for k in tree if k == key and isinstance(k, MovedKey)), "")
 
@@ -62,7 +62,7 @@ def put(tree: Tree, path: str, value: object, *, source: str = "") -> None:
 def move(rest: Tree, result: Tree, source: str, path: str) -> None:
     """Move a value, if present, to a path of the result, with a key that remembers the source."""
     if source in rest:
-        theirs = moved_from(rest, source) or source
+        theirs = source_of(rest, source) or source
         put(result, path, rest.pop(source), source=theirs)
 
 
@@ -86,7 +86,7 @@ def choose(
     """
     if source not in rest:
         return
-    theirs = moved_from(rest, source) or source
+    theirs = source_of(rest, source) or source
     value = rest.pop(source)
     if isinstance(value, str) and value in names:
         put(result, path, names[value])
@@ -100,7 +100,7 @@ def choose(
 
 def pop_switch(rest: Tree, source: str, notes: Notes, where: str, *, default: bool = False) -> bool:
     """Pop a switch; anything but true or false is reported under `where`, and the default is used."""
-    theirs = moved_from(rest, source) or source
+    theirs = source_of(rest, source) or source
     value = rest.pop(source, default)
     if value in (True, False) and isinstance(value, int | float):
         return bool(value)
@@ -168,7 +168,7 @@ def copy_object(tree: Tree, key: str, notes: Notes) -> Tree:
     return dict(given) if isinstance(given, dict) else {}
 
 
-def renamed(key: str, name: str) -> str:
+def rename_key(key: str, name: str) -> str:
     """Return a key with another name and the same source."""
     return MovedKey(name, key.source) if isinstance(key, MovedKey) else name
 

@@ -175,7 +175,7 @@ def schedule_of_optimizer(config: Config) -> Iterator[Problem]:
             "training.schedule",
             f"{optimizer.label} chooses its learning rate itself: the learning rate and its schedule have no effect.",
             "warning",
-            f"Choose the schedule {_of_optimizer()}, or switch off the optimizer's relative step.",
+            f"Choose the schedule {_optimizer_schedules()}, or switch off the optimizer's relative step.",
         )
 
 
@@ -229,5 +229,5 @@ def _falls(config: Config) -> bool:
     return end < max(start, middle)
 
 
-def _of_optimizer() -> str:
+def _optimizer_schedules() -> str:
     return " or ".join(spec.label for spec in SCHEDULES.values() if spec.is_of_optimizer)

@@ -15,7 +15,7 @@ from typing import Any
 from modules.families.anima.spec import CONDITIONER
 from modules.families.parts.single_file.record import InnerPart, PartLayout, Shapes, SingleFile
 from modules.families.parts.single_file.slots import Slot, limit_layers
-from modules.families.parts.single_file.transformer_file import files_of_one_model, transformer_file
+from modules.families.parts.single_file.transformer_file import NO_COMFY_ALPHAS, files_of_one_model, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
@@ -220,7 +220,7 @@ MODEL = PublishedModel(
     single_file=SINGLE_FILE,
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
-    extra_rows={"alpha in ComfyUI's names": {"diffusers": refuses("raises an error for alphas in this form")}},
+    extra_rows=NO_COMFY_ALPHAS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "anima")

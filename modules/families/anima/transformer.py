@@ -62,5 +62,5 @@ def set_backend(transformer: nn.Module, name: str) -> None:
     """Let the attention layers of the transformer compute with an implementation's backend in diffusers."""
     for layer in transformer.modules():
         if isinstance(layer, Attention):
-            own = layer.processor.processor if isinstance(layer.processor, BackendProcessor) else layer.processor
-            layer.set_processor(BackendProcessor(own, ATTENTIONS[name].backend))
+            processor = layer.processor.processor if isinstance(layer.processor, BackendProcessor) else layer.processor
+            layer.set_processor(BackendProcessor(processor, ATTENTIONS[name].backend))

@@ -24,7 +24,7 @@ from modules.families.parts.double_stream import (
     width_of,
 )
 from modules.families.parts.single_file.slots import Slot
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.parts.t5_layers import t5_targets
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
@@ -99,7 +99,7 @@ MODEL = PublishedModel(
     comfy_encoders={"text_encoder": "t5xxl"},
     repository="lodestones/Chroma1-HD",
     pipelines={"": "ChromaPipeline"},
-    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     embedding_tensors=("t5xxl",),
     programs=("ComfyUI", "Forge", "diffusers"),
     naming_rows={**NAMING_ROWS, **_TEXT_ROWS},

@@ -43,10 +43,10 @@ _4B, _9B = _model("klein_4b", "4B"), _model("klein_9b", "9B")
 
 def published_name(config: Mapping[str, Any]) -> str:
     """Return the published model that matches a transformer's config, by its width."""
-    return _of_width(width_of(config)).name
+    return _model_of_width(width_of(config)).name
 
 
-def _of_width(width: int) -> PublishedModel:
+def _model_of_width(width: int) -> PublishedModel:
     return _9B if width >= _WIDTH_OF_9B else _4B
 
 
@@ -56,7 +56,7 @@ def _checkpoint(header: CheckpointHeader) -> FileKind | None:
         return None
     modulations = (shape for name, shape in header.shapes.items() if ".single_stream_modulation.lin" in f".{name}")
     width = max((shape[-1] for shape in modulations if shape), default=0)
-    return denoiser_kind(header, _of_width(width), "transformer", TRANSFORMER_FILE, "flow")
+    return denoiser_kind(header, _model_of_width(width), "transformer", TRANSFORMER_FILE, "flow")
 
 
 FILES = FamilyFiles(

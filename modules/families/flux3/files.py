@@ -16,7 +16,12 @@ from modules.families.parts.double_stream import LinearLayer, layer_slots, targe
 from modules.families.parts.single_file.denoiser_file import config_in_file
 from modules.families.parts.single_file.record import Shapes
 from modules.families.parts.single_file.slots import Slot
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import (
+    NO_COMFY_ALPHAS,
+    files_of_one_model,
+    single_denoiser,
+    transformer_file,
+)
 from modules.families.published import Configs, PublishedModel
 from modules.formats.program_table import ALL, DIFFUSERS_NAMES, SGM_NAMES, UNMEASURED, Row, none, refuses
 
@@ -118,10 +123,10 @@ MODEL = PublishedModel(
     pipelines={"": "Flux3ModularPipeline"},
     blocks="Flux3AutoBlocks",
     index={"tokenizer": ["transformers", "Qwen3VLProcessor"]},
-    single_file=replace(single_transformer(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
+    single_file=replace(single_denoiser(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
-    extra_rows={"alpha in ComfyUI's names": {"diffusers": refuses("raises an error for alphas in these names")}},
+    extra_rows=NO_COMFY_ALPHAS,
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "flux-3", "flux3", "flux.3", "flux_3")
 FILES = replace(FILES, pipelines={**FILES.pipelines, "Flux3DistilledModularPipeline": ""})

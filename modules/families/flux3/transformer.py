@@ -88,7 +88,7 @@ class Flux3Transformer2DModel(flux3.Flux3Transformer2DModel):  # type: ignore[mi
         text, modulation = self.context_embedder(encoder_hidden_states), self.early_stream_modulations["txt"](of_clean)
         for block in self.txt_mode_blocks:
             text = block(text, modulation, text_rotary)
-        images = [self._alone(name, stream) for name, stream in streams.items()]
+        images = [self._through_own_blocks(name, stream) for name, stream in streams.items()]
         content, modulation = images[0]
         if len(images) > 1:
             content = torch.cat([tokens for tokens, _ in images], dim=1)
@@ -99,7 +99,7 @@ class Flux3Transformer2DModel(flux3.Flux3Transformer2DModel):  # type: ignore[mi
         velocity = self.proj_out(self.norm_out(content[:, : hidden_states.shape[1]], time_B1D))
         return Transformer2DModelOutput(sample=velocity) if return_dict else (velocity,)
 
-    def _alone(self, name: str, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    def _through_own_blocks(self, name: str, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a stream's tokens (B, T, D) behind its own blocks, and its modulation (B, 1, 3 D) in joint ones."""
         tokens, modulation = self.x_embedders[name](stream.latents), self.early_stream_modulations[name](stream.time)
         for block in self.mode_blocks[name]:

@@ -30,7 +30,7 @@ from modules.families.parts.hunyuan_layers import (
     refiner_norms,
 )
 from modules.families.parts.single_file.slots import Slot, module_slots
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none
@@ -133,7 +133,7 @@ MODEL = PublishedModel(
     repository="hunyuanvideo-community/HunyuanImage-2.1-Diffusers",
     pipelines={"": "HunyuanImagePipeline"},
     copied=("guider", "ocr_guider"),
-    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},

@@ -29,7 +29,12 @@ from modules.families.parts.hunyuan_layers import (
     refiner_norms,
 )
 from modules.families.parts.single_file.slots import Slot, module_slots
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import (
+    NO_COMFY_ALPHAS,
+    files_of_one_model,
+    single_denoiser,
+    transformer_file,
+)
 from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none, refuses
 
@@ -110,10 +115,10 @@ MODEL = PublishedModel(
     configs=Path(__file__).parent / "configs" / "hunyuan_video",
     repository="hunyuanvideo-community/HunyuanVideo",
     pipelines={"": "HunyuanVideoPipeline"},
-    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
-    extra_rows={"alpha in ComfyUI's names": {"diffusers": refuses("raises an error for alphas in these names")}},
+    extra_rows=NO_COMFY_ALPHAS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "hunyuan-video", "hunyuan_video", "hunyuanvideo")

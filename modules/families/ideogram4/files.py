@@ -13,7 +13,7 @@ from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
 from modules.formats.program_table import (
     ALL,
@@ -109,7 +109,7 @@ MODEL = PublishedModel(
     repository="ideogram-ai/ideogram-4-fp8",
     pipelines={"": "Ideogram4Pipeline"},
     index={"prompt_enhancer_head": [None, None]},
-    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     extra_rows={"alpha in ComfyUI's names": {"diffusers": ALL}},

@@ -30,7 +30,7 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     except DarkroomError as error:
         return tuple(loads_whole(p, None, error.message) for p in programs)
     # Older files leave out "text_model."; only diffusers does not support them.
-    lacks = _lacking(parts, header.shapes), _lacking(parts, original_names(kind.model, header.shapes))
+    lacks = _num_missing(parts, header.shapes), _num_missing(parts, original_names(kind.model, header.shapes))
     if any(lacks):
         advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
         return tuple(_incomplete(kind.model, p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)
@@ -50,7 +50,7 @@ def _whole(program: str, kind: FileKind, note: str) -> Loads:
     return loads_whole(program, complete, reason, version=PROGRAMS[program].version)
 
 
-def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str, int]:
+def _num_missing(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str, int]:
     names = list(names)
     counts = {part: len(missing_names(layout, names)) for part, layout in parts.items()}
     return {part: count for part, count in counts.items() if count}

@@ -39,7 +39,7 @@ def folder_kind(folder: Path) -> FileKind:
     files = next((f for f in map(files_of, FAMILIES) if name in f.pipelines), None)
     if files is None:
         return FileKind("other_model", f"A diffusers folder of {with_article(name)}, which is not supported.")
-    return _of_family(folder, index, name, files)
+    return _model_kind(folder, index, name, files)
 
 
 def folder_metadata(folder: Path, kind: FileKind) -> dict[str, str]:
@@ -54,7 +54,7 @@ def folder_metadata(folder: Path, kind: FileKind) -> dict[str, str]:
     return {}
 
 
-def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: FamilyFiles) -> FileKind:
+def _model_kind(folder: Path, index: dict[str, Any], pipeline: str, files: FamilyFiles) -> FileKind:
     spec = FAMILIES[files.models[0].family]
     denoiser = _json(folder / spec.names_of("denoiser")[0] / "config.json") or {}
     scheduler = _json(folder / "scheduler" / "scheduler_config.json") or {}
@@ -98,7 +98,7 @@ def _is_apart(folder: Path, part: PartSpec) -> bool:
 
 def _without_index(folder: Path) -> FileKind:
     config = _json(folder / "config.json")
-    if what := _of_run(folder):
+    if what := _run_phrase(folder):
         return FileKind("unknown", f"{folder.name} is {what}. Export it to get its model as a file.")
     if _json(folder / "adapter_config.json") is not None:
         return FileKind("lora", f"{folder.name} is the folder of a PEFT adapter.", facts={"form": "peft folder"})
@@ -112,7 +112,7 @@ def _without_index(folder: Path) -> FileKind:
     return FileKind("unknown", f"{folder.name} is not a model folder: it has no model_index.json.")
 
 
-def _of_run(folder: Path) -> str:
+def _run_phrase(folder: Path) -> str:
     """Return a phrase for a folder that a run has written; empty for any other folder."""
     if (folder / ".metadata").is_file() and next(folder.glob("*.distcp"), None) is not None:
         return "the sharded part of the backup of a run"

@@ -79,8 +79,8 @@ def _rows() -> Mapping[str, Answers]:
     return {name: row for rows in (CHANGES, *(t.programs for t in adapter_types())) for name, row in rows.items()}
 
 
-def _add_extras(program: str, answer: Answer, extras: Iterable[str], own: Mapping[str, Answers]) -> Answer:
-    rows = [{**EXTRAS[extra], **own.get(extra, {})} for extra in extras]
+def _add_extras(program: str, answer: Answer, extras: Iterable[str], extra_rows: Mapping[str, Answers]) -> Answer:
+    rows = [{**EXTRAS[extra], **extra_rows.get(extra, {})} for extra in extras]
     more = [row[program] for row in rows if program in row]
     if answer.refuses:
         return answer

@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import (
+    NO_COMFY_ALPHAS,
+    files_of_one_model,
+    single_denoiser,
+    transformer_file,
+)
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
@@ -172,10 +177,10 @@ MODEL = PublishedModel(
         "is_distilled": False,
         "patch_size": 2,
     },
-    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
-    extra_rows={"alpha in ComfyUI's names": {"diffusers": refuses("raises an error for alphas in these names")}},
+    extra_rows=NO_COMFY_ALPHAS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "krea")

@@ -15,7 +15,7 @@ from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNMEASURED, Row, none, refuses
 
@@ -126,7 +126,7 @@ MODEL = PublishedModel(
     configs=Path(__file__).parent / "configs" / "lumina2",
     repository="Alpha-VLLM/Lumina-Image-2.0",
     pipelines={"": "Lumina2Pipeline"},
-    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},

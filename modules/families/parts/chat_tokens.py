@@ -65,10 +65,10 @@ def _tokenizer_in(folder: Path) -> Tokenizer | None:
     if (whole := whole_tokenizer(folder)) is not None:
         return whole
     files = [folder / name for name in ("vocab.json", "merges.txt", "tokenizer_config.json")]
-    return _of_qwen(*files) if all(file.is_file() for file in files) else None
+    return _qwen_tokenizer(*files) if all(file.is_file() for file in files) else None
 
 
-def _of_qwen(vocabulary: Path, merges: Path, settings: Path) -> Tokenizer:
+def _qwen_tokenizer(vocabulary: Path, merges: Path, settings: Path) -> Tokenizer:
     """Return the tokenizer of a folder without tokenizer.json, as transformers' `Qwen2Tokenizer` builds it: Qwen-Image
     has one.
     """

@@ -210,9 +210,12 @@ def _index(
             index |= {part.name: [None, None], part.tokenizer_folder: [None, None]}
     index["scheduler"] = ["diffusers", configs["scheduler"].get("_class_name", "DDIMScheduler")]
     facts = {**record.index, **record.variant_index.get(traits.variant, {})}
-    own = read_json(source, INDEX) if source is not None and (source / INDEX).is_file() else {}
-    index |= {name: own[name] for name in record.copied if name in own and (folder / name).is_dir()}
-    return {**index, **{name: usual if usual == _NO_PART else own.get(name, usual) for name, usual in facts.items()}}
+    source_index = read_json(source, INDEX) if source is not None and (source / INDEX).is_file() else {}
+    index |= {name: source_index[name] for name in record.copied if name in source_index and (folder / name).is_dir()}
+    return {
+        **index,
+        **{name: usual if usual == _NO_PART else source_index.get(name, usual) for name, usual in facts.items()},
+    }
 
 
 def _modular(record: PublishedModel, index: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,10 +118,10 @@ def _tokenizer_in(folder: Path) -> Tokenizer | None:
     if (whole := whole_tokenizer(folder)) is not None:
         return whole
     pieces = folder / "spiece.model"
-    return _of_pieces(pieces) if pieces.is_file() else None
+    return _tokenizer_of_pieces(pieces) if pieces.is_file() else None
 
 
-def _of_pieces(file: Path) -> Tokenizer:
+def _tokenizer_of_pieces(file: Path) -> Tokenizer:
     """Return the tokenizer of a sentencepiece model, as transformers' `T5Converter` builds it."""
     vocabulary = read_sentence_pieces(file)
     sentinels = [f"<extra_id_{index}>" for index in range(_NUM_SENTINELS - 1, -1, -1)]

@@ -18,7 +18,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots, width_of
 from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.parts.single_file.slots import Slot
-from modules.families.parts.single_file.transformer_file import single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import single_denoiser, transformer_file
 from modules.families.parts.t5_layers import t5_targets
 from modules.families.pixart.spec import ALPHA_TOKENS, has_size_conditions, is_alpha
 from modules.families.published import Configs, FamilyFiles, PublishedModel
@@ -126,7 +126,7 @@ def _model(name: str, label: str, *, pipeline: str, repository: str) -> Publishe
         comfy_encoders={"text_encoder": "t5xxl"},
         repository=f"PixArt-alpha/{repository}",
         pipelines={"": pipeline},
-        single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+        single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
         embedding_tensors=("t5xxl",),
         without_embeddings={"diffusers": "its pipelines of PixArt load no embeddings"},
         programs=("ComfyUI", "diffusers"),

@@ -14,7 +14,7 @@ from typing import Any
 
 from modules.families.parts.single_file.record import PartLayout, Shapes
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.program_table import (
@@ -126,7 +126,7 @@ MODEL = PublishedModel(
     variant_architectures={"edit": "qwen-image-edit", "edit_one": "qwen-image-edit"},
     pipelines={"": "QwenImagePipeline", "edit": "QwenImageEditPlusPipeline", "edit_one": "QwenImageEditPipeline"},
     copied=("processor",),
-    single_file=replace(single_transformer(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
+    single_file=replace(single_denoiser(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},

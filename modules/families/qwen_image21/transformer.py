@@ -97,7 +97,7 @@ class QwenImage21Transformer2DModel(qwenimage21.QwenImage21Transformer2DModel): 
         rotary = _rotary(lengths_B, length, rows, columns, self.config.axes_dims_rope)
         is_image_S = torch.arange(joint.shape[1], device=device) >= length
         times = torch.cat([timestep, timestep.new_zeros(1)]).to(joint.dtype)
-        embedded = self.time_text_embed.timestep_embedder(_embedded_times(times))
+        embedded = self.time_text_embed.timestep_embedder(_embed_times(times))
         modulation = self.modulation(embedded)
         for block in self.transformer_blocks:
             joint = block(
@@ -113,7 +113,7 @@ class QwenImage21Transformer2DModel(qwenimage21.QwenImage21Transformer2DModel): 
         return Transformer2DModelOutput(sample=velocity) if return_dict else (velocity,)
 
 
-def _embedded_times(times: torch.Tensor) -> torch.Tensor:
+def _embed_times(times: torch.Tensor) -> torch.Tensor:
     """Return the sinusoids of times (B,) in [0, 1], in their dtype."""
     half = _TIME_CHANNELS // 2
     steps = torch.arange(half, dtype=torch.float32, device=times.device)

@@ -17,7 +17,7 @@ from typing import Any
 from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
 from modules.families.parts.patch_positions import fill_patch_positions
 from modules.families.parts.single_file.slots import Slot
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, NAMES, UNMEASURED, Row, none
 
@@ -120,7 +120,7 @@ MODEL = PublishedModel(
     configs=Path(__file__).parent / "configs" / "sana",
     repository="Efficient-Large-Model/Sana_1600M_1024px_BF16_diffusers",
     pipelines={"": "SanaPipeline"},
-    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
 )

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.lora_names import clip_targets, with_clip_g_alone
 from modules.families.parts.prior_file import Config, PriorLayers, residual_layers
-from modules.families.parts.single_file.detect import denoiser_kind
-from modules.families.parts.single_file.record import SingleFile
-from modules.families.published import Configs, FamilyFiles, PublishedModel
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser
+from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
-from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import RAW_PEFT, SGM_NAMES, UNMEASURED, Row, none
 
 # The layers of Stable Cascade's prior, and how files contain it.
@@ -97,7 +94,7 @@ def _targets(configs: Configs) -> AdapterTargets:
     return with_clip_g_alone(AdapterTargets.of((*LAYERS.targets(configs["prior"]), *text)))
 
 
-_MODEL = PublishedModel(
+MODEL = PublishedModel(
     name="stable_cascade",
     label="Stable Cascade",
     family="stable_cascade",
@@ -109,16 +106,12 @@ _MODEL = PublishedModel(
     comfy_encoders={"text_encoder": "clip_g"},
     pipelines={"": "StableCascadePriorPipeline"},
     index={"image_encoder": [None, None], "feature_extractor": [None, None], "resolution_multiple": 42.67},
-    single_file=SingleFile(
-        parts=lambda configs: (PRIOR_FILE.layout(configs["prior"]),),
-        original_names=PRIOR_FILE.original_names,
-        shaping={
-            "prior": (
-                *("block_out_channels", "down_num_layers_per_block", "up_num_layers_per_block", "conditioning_dim"),
-                *("num_attention_heads", "block_types_per_layer", "clip_text_in_channels", "clip_image_in_channels"),
-                "clip_text_pooled_in_channels",
-            )
-        },
+    single_file=single_denoiser(
+        PRIOR_FILE,
+        *("block_out_channels", "down_num_layers_per_block", "up_num_layers_per_block", "conditioning_dim"),
+        *("num_attention_heads", "block_types_per_layer", "clip_text_in_channels", "clip_image_in_channels"),
+        "clip_text_pooled_in_channels",
+        part="prior",
     ),
     embedding_tensors=("clip_g",),
     without_embeddings={"diffusers": "its pipelines of Stable Cascade load no embeddings"},
@@ -126,18 +119,4 @@ _MODEL = PublishedModel(
     naming_rows=_NAMING_ROWS,
     weight_bytes=4,
 )
-
-
-def _checkpoint(header: CheckpointHeader) -> FileKind | None:
-    return denoiser_kind(header, _MODEL, "prior", PRIOR_FILE, "epsilon")
-
-
-FILES = FamilyFiles(
-    models=(_MODEL,),
-    pipelines={"StableCascadePriorPipeline": ""},
-    folder_model=lambda facts: _MODEL.name,
-    checkpoint=_checkpoint,
-    denoiser_file=PRIOR_FILE,
-    lora_words=(("stable-cascade", _MODEL.name), ("stable_cascade", _MODEL.name)),
-    repository_model=lambda name: _MODEL.name,
-)
+FILES = files_of_one_model(MODEL, PRIOR_FILE, "stable-cascade", "stable_cascade", part="prior", prediction="epsilon")

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.lora_names import clip_targets, with_clip_g_alone
 from modules.families.parts.prior_file import Config, PriorLayers, residual_layers
-from modules.families.parts.single_file.detect import denoiser_kind
-from modules.families.parts.single_file.record import SingleFile
-from modules.families.published import Configs, FamilyFiles, PublishedModel
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser
+from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
-from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import ALL, PROGRAMS, RAW_PEFT, SGM_NAMES, Row, none
 
 # The layers of Wuerstchen's prior, and how files contain it.
@@ -71,7 +68,7 @@ def _targets(configs: Configs) -> AdapterTargets:
     return with_clip_g_alone(AdapterTargets.of((*LAYERS.targets(configs["prior"]), *text)))
 
 
-_MODEL = PublishedModel(
+MODEL = PublishedModel(
     name="wuerstchen",
     label="Wuerstchen 2",
     family="wuerstchen",
@@ -83,29 +80,11 @@ _MODEL = PublishedModel(
     comfy_encoders={"text_encoder": "clip_g"},
     pipelines={"": "WuerstchenPriorPipeline"},
     index={"latent_mean": 42.0, "latent_std": 1.0, "resolution_multiple": 42.67},
-    single_file=SingleFile(
-        parts=lambda configs: (PRIOR_FILE.layout(configs["prior"]),),
-        original_names=PRIOR_FILE.original_names,
-        shaping={"prior": ("c_in", "c", "c_cond", "c_r", "depth", "nhead")},
-    ),
+    single_file=single_denoiser(PRIOR_FILE, "c_in", "c", "c_cond", "c_r", "depth", "nhead", part="prior"),
     embedding_tensors=("clip_g",),
     without_embeddings={"diffusers": "its pipelines of Wuerstchen load no embeddings"},
     programs=("diffusers",),
     naming_rows=_NAMING_ROWS,
     weight_bytes=4,
 )
-
-
-def _checkpoint(header: CheckpointHeader) -> FileKind | None:
-    return denoiser_kind(header, _MODEL, "prior", PRIOR_FILE, "epsilon")
-
-
-FILES = FamilyFiles(
-    models=(_MODEL,),
-    pipelines={"WuerstchenPriorPipeline": ""},
-    folder_model=lambda facts: _MODEL.name,
-    checkpoint=_checkpoint,
-    denoiser_file=PRIOR_FILE,
-    lora_words=(("wuerstchen", _MODEL.name),),
-    repository_model=lambda name: _MODEL.name,
-)
+FILES = files_of_one_model(MODEL, PRIOR_FILE, "wuerstchen", part="prior", prediction="epsilon")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.parts.single_file.slots import Slot, fused_slots, limit_layers, module_slots
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
@@ -164,7 +164,7 @@ MODEL = PublishedModel(
     configs=Path(__file__).parent / "configs" / "z_image",
     repository="Tongyi-MAI/Z-Image-Turbo",
     pipelines={"": "ZImagePipeline"},
-    single_file=single_transformer(TRANSFORMER_FILE, *_SHAPING),
+    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},

@@ -88,7 +88,7 @@ def test_fewer_blocks_are_computed_again_on_a_larger_card(automatic: Budget) -> 
     chosen = {gb: chosen_blocks(automatic, limit_bytes=gb * GB)["unet"] for gb in (7, 11, 80)}
     assert chosen[80] == frozenset()
     assert chosen[7] > chosen[11] > chosen[80]
-    everything = {n.rpartition(".")[0] for n in automatic.passes.weights("unet", automatic.run.plans["unet"]).own}
+    everything = {n.rpartition(".")[0] for n in automatic.passes.weights("unet", automatic.run.plans["unet"]).shapes}
     assert all(any(name.startswith(block) for name in everything) for block in chosen[7])
 
 

@@ -17,7 +17,7 @@ from modules.config.migrations.onetrainer_11.parts import parts_of
 from modules.config.migrations.onetrainer_11.tables import family_of
 from modules.config.migrations.onetrainer_11.training import PLAIN, training_of
 from modules.config.migrations.onetrainer_keys import PARTS
-from modules.config.migrations.tree_moves import THEIR_DEFAULTS, Notes, Tree, moved_from, number, with_defaults
+from modules.config.migrations.tree_moves import THEIR_DEFAULTS, Notes, Tree, number, source_of, with_defaults
 from modules.families.registry import FAMILIES
 from modules.system.problem import Problem, quote, shorten
 
@@ -78,7 +78,7 @@ def _replace_invalid(rest: Tree, notes: Notes) -> None:
     Unknown names are left to `choose`.
     """
     for key, default in THEIR_DEFAULTS.items():
-        given, name = rest[key], moved_from(rest, key) or key
+        given, name = rest[key], source_of(rest, key) or key
         if isinstance(default, int | float) and not isinstance(default, bool):
             cast = number(given)
             rest[key] = default if cast is None else type(default)(cast)

@@ -116,7 +116,7 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
     if pop_switch(rest, "continue_last_backup", notes, ""):
         message = "OneTrainer backups cannot be resumed; the LoRA file inside a backup can be used to start from."
         notes.append(Problem("", message, "info"))
-    _of_older_families(rest, result, notes)
+    _prediction_and_clip_skip(rest, result, notes)
     if family_of(result) == "flux":
         move_or(rest, result, "text_encoder_2_sequence_length", "model.text_tokens", _T5_TOKENS)
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
@@ -172,7 +172,7 @@ def _text_tokens(rest: Tree, result: Tree, notes: Notes) -> None:
         notes.append(Problem("model.family", message, "warning"))
 
 
-def _of_older_families(rest: Tree, result: Tree, notes: Notes) -> None:
+def _prediction_and_clip_skip(rest: Tree, result: Tree, notes: Notes) -> None:
     """Convert the prediction type and the clip skip, if the family has these settings; otherwise their keys stay."""
     fields = FAMILIES[family_of(result)].settings.model_fields
     if "prediction_type" in fields:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from modules.config.migrations.tree_moves import Notes, Tree, choose, move, moved_from, number, put
+from modules.config.migrations.tree_moves import Notes, Tree, choose, move, number, put, source_of
 from modules.system.problem import Problem, quote
 
 DTYPES: Mapping[str, str] = {
@@ -69,7 +69,7 @@ def choose_layers(rest: Tree, result: Tree, paths: tuple[str, str, str], notes: 
 def every(rest: Tree, key: str, steps_per_update: int, default: tuple[float, str], notes: Notes, where: str) -> Tree:
     """Pop a number and its unit and return our period. Their step is a batch, ours is an optimizer step."""
     unit_key = f"{key}_unit"
-    names = {name: moved_from(rest, name) or name for name in (key, unit_key)}
+    names = {name: source_of(rest, name) or name for name in (key, unit_key)}
     given, unit = rest.pop(key, default[0]), rest.pop(unit_key, default[1])
     n = number(given)
     if unit == "ALWAYS":

@@ -24,7 +24,7 @@ from modules.families.parts.double_stream import (
 from modules.families.parts.double_stream import NAMING_ROWS as _OF_DOUBLE_STREAMS
 from modules.families.parts.single_file import autoencoder
 from modules.families.parts.single_file.slots import Slot
-from modules.families.parts.single_file.transformer_file import single_transformer, transformer_file
+from modules.families.parts.single_file.transformer_file import single_denoiser, transformer_file
 from modules.formats.program_table import ALL, SGM_NAMES, UNMEASURED, Answer, Row, none
 
 _MODULATIONS = {"double_stream_modulation_img": 6, "double_stream_modulation_txt": 6, "single_stream_modulation": 3}
@@ -69,7 +69,7 @@ TRANSFORMER_FILE = transformer_file(
 
 
 # What makes a model different from the published one.
-SINGLE_FILE = single_transformer(
+SINGLE_FILE = single_denoiser(
     TRANSFORMER_FILE,
     *("num_layers", "num_single_layers", "num_attention_heads", "attention_head_dim", "joint_attention_dim"),
     *("axes_dims_rope", "mlp_ratio", "guidance_embeds"),

@@ -88,7 +88,7 @@ def encoder_tensors(names: Iterable[str]) -> dict[str, str]:
     if layout is None:
         return {}
     if layout.gguf is not None and prefix is None:
-        return {ours: name for name in names if (ours := _of_gguf(layout.gguf, name))}
+        return {ours: name for name in names if (ours := _name_from_gguf(layout.gguf, name))}
     start = prefix or ""
     return {shared_name(n.removeprefix(start)): n for n in names if n.startswith(start) and not n.startswith(_NOT_TEXT)}
 
@@ -153,7 +153,7 @@ def _detect_layout(names: list[str]) -> tuple[EncoderLayout | None, str | None]:
     return None, None
 
 
-def _of_gguf(names: Mapping[str, str], name: str) -> str:
+def _name_from_gguf(names: Mapping[str, str], name: str) -> str:
     """Return our name of a tensor in llama.cpp's names; empty for an unknown one."""
     layer, _, kind = name.rpartition(".")
     if match := re.fullmatch(r"((?:enc\.)?blk\.)(\d{1,5})(\..+)", layer):

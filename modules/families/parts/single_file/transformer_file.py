@@ -1,4 +1,4 @@
-"""The records of files for families whose single files contain the transformer alone."""
+"""The records of files for families whose single files contain the denoiser alone, mostly a transformer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from modules.families.kinds.file_kind import Prediction
 from modules.families.parts.single_file.detect import DENOISER_PREFIX, denoiser_kind, prefixed_names
 from modules.families.parts.single_file.record import DenoiserFile, InnerPart, PartLayout, SingleFile
 from modules.families.parts.single_file.slots import Slot, limit_layers
 from modules.families.published import FamilyFiles, PublishedModel
+from modules.formats.program_table import Answers, refuses
 
 _PART = "transformer"
+NO_COMFY_ALPHAS: Mapping[str, Answers] = {
+    "alpha in ComfyUI's names": {"diffusers": refuses("raises an error for alphas in these names")}
+}
+"""The `extra_rows` of models for which diffusers refuses alphas in ComfyUI's names."""
 
 
 def transformer_file(
@@ -53,22 +59,24 @@ def transformer_file(
     )
 
 
-def single_transformer(file: DenoiserFile, *shaping: str) -> SingleFile:
-    """Return the record of single files with a transformer; `shaping` are the keys of its config (`SingleFile`)."""
+def single_denoiser(file: DenoiserFile, *shaping: str, part: str = _PART) -> SingleFile:
+    """Return the record of single files with a denoiser, the part `part`; `shaping` are its config's (`SingleFile`)."""
     return SingleFile(
-        parts=lambda configs: (file.layout(configs[_PART]),),
+        parts=lambda configs: (file.layout(configs[part]),),
         original_names=file.original_names,
-        shaping={_PART: shaping},
+        shaping={part: shaping},
     )
 
 
-def files_of_one_model(model: PublishedModel, file: DenoiserFile, *lora_words: str) -> FamilyFiles:
-    """Return the files of a flow family with one published model, and a transformer in `file`."""
+def files_of_one_model(
+    model: PublishedModel, file: DenoiserFile, *lora_words: str, part: str = _PART, prediction: Prediction = "flow"
+) -> FamilyFiles:
+    """Return the files of a family with one published model, whose denoiser, the part `part`, is in `file`."""
     return FamilyFiles(
         models=(model,),
         pipelines={pipeline: variant for variant, pipeline in model.pipelines.items()},
         folder_model=lambda facts: model.name,
-        checkpoint=lambda header: denoiser_kind(header, model, _PART, file, "flow"),
+        checkpoint=lambda header: denoiser_kind(header, model, part, file, prediction),
         denoiser_file=file,
         lora_words=tuple((word, model.name) for word in lora_words),
         repository_model=lambda name: model.name,
