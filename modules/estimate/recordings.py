@@ -1,7 +1,7 @@
 """The recordings of a model's passes: shipped for published models, and kept for the shapes that were traced here.
 
-The name of a file has a digest of all that its recordings depend on besides the libraries: the shape of the part, and
-the code that traces it. So what another version of the tracer has recorded is never read.
+The name of a file contains a digest of everything that its recordings depend on besides the libraries: the shape of the
+part, and the code that traces it. So the recordings of another version of the tracer are never read.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _TRACER = (
     "modules.families.parts.traced_passes",  # which passes of families use, too
 )
 _PACKAGES = ("torch", "diffusers", "transformers")
-# What does not change a pass: where a config comes from, and numbers that only scale values.
-_OTHER_KEYS = frozenset(
+# Keys of configs that do not change a pass: where a config comes from, and numbers that only scale values.
+_IRRELEVANT_KEYS = frozenset(
     [
         "architectures",
         "attention_dropout",
@@ -61,7 +61,7 @@ _OTHER_KEYS = frozenset(
 
 
 def recordings_of(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> dict[str, PassesOfPart]:
-    """Return the recordings of the parts whose shape is known, by part."""
+    """Return the recordings of the parts whose shape was traced before, by part."""
     known = {part.name: _known_passes(spec, part, configs[part.name]) for part in spec.parts}
     return {name: recordings for name, recordings in known.items() if recordings is not None}
 
@@ -72,17 +72,17 @@ def perceptual_recording() -> Recording:
 
 
 def perceptual_file() -> Path:
-    """Return where the recording of the perceptual distance is shipped."""
+    """Return the shipped file with the recording of the perceptual distance."""
     return SHIPPED / "perceptual.json"
 
 
 def shipped_file(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> Path:
-    """Return where the recordings of a part of this shape are shipped, if they are."""
+    """Return the file with the recordings of a part of this shape, if they ship with the program."""
     return SHIPPED / f"{part.class_name}-{shape_key(spec, part, config)}.json"
 
 
 def kept_file(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> Path:
-    """Return where the recordings of a part of this shape are kept, for the versions of the libraries."""
+    """Return the file in which recordings of a part of this shape are kept, for the present libraries."""
     return recordings_dir() / _versions() / f"{part.class_name}-{shape_key(spec, part, config)}.json"
 
 
@@ -94,18 +94,18 @@ def keep(file: Path, recordings: PassesOfPart) -> None:
 
 def shape_key(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> str:
     """Return a hash of everything that the recordings of a part depend on besides the libraries."""
-    own = {k: v for k, v in config.items() if not k.startswith("_") and k not in _OTHER_KEYS and v is not None}
+    shape = {k: v for k, v in config.items() if not k.startswith("_") and k not in _IRRELEVANT_KEYS and v is not None}
     model = part.model
     code = [_digest(module) for module in (*_TRACER, model.passes.partition(":")[0])]
     facts = [code, model.reference, model.passes, model.transformer_blocks, model.other_blocks]
     factor = spec.latents.factor
-    of_family = [factor if isinstance(factor, int) else str(factor), spec.latents.channels]
-    return hashlib.sha256(json.dumps([facts, of_family, own], sort_keys=True).encode()).hexdigest()[:20]
+    latents = [factor if isinstance(factor, int) else str(factor), spec.latents.channels]
+    return hashlib.sha256(json.dumps([facts, latents, shape], sort_keys=True).encode()).hexdigest()[:20]
 
 
 @cache
 def _versions() -> str:
-    """Return the versions of the libraries; reading them takes 10 ms, several times in each check of a run."""
+    """Return the versions of the libraries, cached: reading them takes 10 ms, several times in each check of a run."""
     return "-".join(version(package) for package in _PACKAGES)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from modules.estimate.architecture import architecture_of, part_configs
 from modules.estimate.recordings import SHIPPED, keep, perceptual_file, shipped_file
-from modules.estimate.tracing import traced_part, traced_perceptual
+from modules.estimate.tracing import trace_part, trace_perceptual
 from modules.families.kinds.identify import identify
 from modules.families.registry import FAMILIES, files_of, published_models
 from modules.families.spec import FamilySpec, PartSpec
@@ -28,12 +28,12 @@ def ship(*, again: bool) -> None:
     Recordings that are there are traced only with `again`: their names change with the tracer's code, but not with the
     libraries.
     """
-    keep(perceptual_file(), traced_perceptual())
+    keep(perceptual_file(), trace_perceptual())
     needed = {perceptual_file()}
     for file, spec, part, config in published_parts():
         needed.add(file)
         if again or not file.is_file():
-            keep(file, traced_part(spec, part, config))
+            keep(file, trace_part(spec, part, config))
     for file in set(SHIPPED.iterdir()) - needed:
         file.unlink()
 

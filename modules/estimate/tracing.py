@@ -22,8 +22,8 @@ from modules.memory.recording import PassSize
 from modules.memory.trace import trace
 from modules.system.factories import load_factory
 
-# Several images, since a batch of one lets some functions return views. The sides and the tokens are multiples of what
-# models divide or pad to; no two sizes are in the same ratio, so that no monomial looks like another.
+# Several images, since some functions return views for a batch of one. Sides and tokens are multiples of the numbers by
+# which models divide or to which they pad; no two sizes have the same ratio, so no monomial looks like another.
 _SIZES = tuple(
     PassSize(batch, width_px, height_px, tokens)
     for batch, width_px, height_px, tokens in (
@@ -33,7 +33,7 @@ _SIZES = tuple(
 _USUAL_FACTOR = 8
 
 
-def traced_part(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> PassesOfPart:
+def trace_part(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> PassesOfPart:
     """Return the recordings of a part's passes. Raises DarkroomError for a config that is not valid."""
     module = empty_part(load_factory(part.model_class), config)
     if part.role in DENOISERS:
@@ -51,12 +51,12 @@ def traced_part(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> 
 
 
 def _sizes_of(spec: FamilySpec) -> tuple[PassSize, ...]:
-    """Return sizes whose latents have the same sides as with the usual factor, so that their attention is the same."""
+    """Return sizes whose latents have the same sides as with the usual factor, so all traces have as many tokens."""
     times = max(1, spec.latents.factor // _USUAL_FACTOR)
     return tuple(replace(size, width_px=times * size.width_px, height_px=times * size.height_px) for size in _SIZES)
 
 
-def traced_perceptual() -> PassesOfPart:
+def trace_perceptual() -> PassesOfPart:
     """Return the recording of the perceptual distance of images from their originals."""
     from modules.objectives.perceptual import trace_distance
 
@@ -68,7 +68,7 @@ def trace_parts(spec: FamilySpec, configs: Mapping[str, Mapping[str, Any]]) -> N
     """Trace the parts of a model that have a config, and keep the recordings."""
     for part in spec.parts:
         if part.name in configs:
-            keep(kept_file(spec, part, configs[part.name]), traced_part(spec, part, configs[part.name]))
+            keep(kept_file(spec, part, configs[part.name]), trace_part(spec, part, configs[part.name]))
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """An imitation of CUDA's autocast for tensors on the meta device ("Autocast Op Reference" of PyTorch).
 
-torch's own autocast does not support that device. There is a different dtype for the weights, for autocast's results
-and for float32, so that the casts in a module's code show what they cast to.
+torch's own autocast does not support that device. The weights, autocast's results and float32 have a dtype each, so the
+casts in a module's code show what they cast to.
 """
 
 from __future__ import annotations

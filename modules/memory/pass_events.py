@@ -1,4 +1,4 @@
-"""The events of traced passes, and the recording that they make: programs of the blocks, and sizes as monomials.
+"""The events of traced passes, and the recording made of them: programs of the blocks, and sizes as monomials.
 
 A pass is traced at several sizes. Its events must be the same at each, and the numbers of elements must be sums of the
 monomials in `recording.py`, exactly.
@@ -30,12 +30,12 @@ from modules.memory.recording import (
 )
 
 _MOST_TERMS = 4
-_CLOSE = 1e-9  # of the length of the numbers: far above rounding; what passes is solved exactly
+_CLOSE = 1e-9  # relative to the numbers: far above rounding; sums that are as close are then solved exactly
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
-    """A function that was called. Values and numbers of elements are counted over the whole pass."""
+    """A function that was called. Values and numbers of elements are numbered over the whole pass."""
 
     kind: Kind
     operands: tuple[int, ...]
@@ -64,7 +64,7 @@ class BlockEnd:
 
 @dataclass(frozen=True, slots=True)
 class ValueRelease:
-    """The last reference to a value went."""
+    """The last reference to a value was dropped."""
 
     value: int
 
@@ -98,8 +98,8 @@ def recording_of(
 ) -> Recording:
     """Return the recording of a pass that was traced at several sizes.
 
-    `text` are the names of the inputs that come from the text encoders, `weights` the shapes of all weights by name,
-    and `blocks` the paths of the blocks, in the order of the module: whether each is a transformer block. Raises
+    `text` are the names of the inputs that come from the text encoders, `weights` the shapes of all weights by name.
+    `blocks` has, by the path of each block in the order of the module, whether it is a transformer block. Raises
     ValueError if the operations depend on the size, or a tensor's size is not a sum of the monomials.
     """
     first = passes[0]
@@ -123,7 +123,7 @@ def recording_of(
 def _equal_events(passes: Sequence[Sequence[_Event]]) -> list[_Event]:
     """Return the events that all passes have. Raises ValueError if they differ in more than the length of a product.
 
-    That of two values may be the tokens or the latents (linear attention). The longest one is recorded.
+    The length of a product of two values may be the tokens or the latents (linear attention): the longest is recorded.
     """
     equal = []
     if len({len(events) for events in passes}) == 1:
@@ -138,7 +138,7 @@ def _equal_events(passes: Sequence[Sequence[_Event]]) -> list[_Event]:
 
 @dataclass(frozen=True, slots=True)
 class _NestedBlock:
-    """A block's program, the values of others that it reads and ends, and its results."""
+    """A block's program, the outer values that it reads (`operands`) and releases (`ended`), and its results."""
 
     block: str
     program: int
@@ -153,9 +153,9 @@ class _Programs:
     def __init__(
         self, indices: Sequence[int], counts: Sequence[int], blocks: Mapping[str, bool], shapes: Mapping[str, Shape]
     ) -> None:
-        """`indices` are the counts of the pass's numbers of elements, and `counts` the counts of its values.
+        """`indices` are the counts of the pass's numbers of elements, `counts` those of its values, as indices.
 
-        `blocks`: whether each is a transformer block.
+        `blocks` has, by path, whether a block is a transformer block.
         """
         self._indices = indices
         self._counts = counts
@@ -223,13 +223,13 @@ class _Programs:
         )
 
     def _parts(self, step: FunctionCall) -> tuple[int, ...]:
-        """Return the counts of what a function reads of its operands, -1 for the whole of one; none if it is of all."""
+        """Return the counts of what a function reads of its operands, -1 for all; empty if it reads all of each."""
         counts = [self._indices[number] for number in step.parts]
         parts = tuple(-1 if n == self._counts[v] else n for v, n in zip(step.operands, counts, strict=False))
         return parts if any(n >= 0 for n in parts) else ()
 
     def _weights_of(self, path: str) -> dict[str, Shape]:
-        """Take the weights of a block, without its inner blocks' weights; the whole pass has all other weights."""
+        """Remove and return the weights of a block, without its inner blocks' weights, which were removed before."""
         prefix = f"{path}." if path else ""
         names = [name for name in self._shapes if name.startswith(prefix)]
         return {name.removeprefix(prefix): self._shapes.pop(name) for name in names}
@@ -246,7 +246,7 @@ class _Counts:
         self.fitted: list[Count] = []
 
     def index_of(self, numbers: tuple[int, ...]) -> int:
-        """Return the index of the count that has these values at the sizes. Raises ValueError where no sum does."""
+        """Return the index of the count with these values at the sizes. Raises ValueError if no sum has them."""
         if numbers not in self._known:
             self._known[numbers] = len(self.fitted)
             self.fitted.append(self._fit(numbers))
@@ -262,15 +262,15 @@ class _Counts:
         raise ValueError(f"The size of a tensor is not a sum of monomials: {numbers}.")
 
     def _spans_of(self, num_terms: int) -> tuple[list[tuple[int, ...]], NDArray[np.float64]]:
-        """Return each choice of so many monomials, and orthonormal vectors (choices, sizes, terms) that span it."""
+        """Return each choice of `num_terms` monomials, and orthonormal vectors (choices, sizes, terms) that span it."""
         choices = list(combinations(self._monomials, num_terms))
         points_PM = np.array(self._points, dtype=np.float64)
         return choices, np.linalg.qr(points_PM[:, np.array(choices)].swapaxes(0, 1)).Q
 
     def _near(self, numbers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Yield, fewest terms first, the monomials whose sums come close to the numbers; to solve all exactly is slow.
+        """Yield, fewest terms first, the monomials whose sums come close to the numbers: solving all exactly is slow.
 
-        Where a sum is exact, its distance from the span is the rounding of float64, so none is missed.
+        The distance of an exact sum from its span is a rounding error of float64, so none is missed.
         """
         numbers_P = np.array(numbers, dtype=np.float64)
         for choices, spans_CPT in self._spans:
@@ -281,7 +281,7 @@ class _Counts:
 
 
 def _solve(rows: list[list[Fraction]]) -> list[Fraction] | None:
-    """Return the solution of linear equations, with the right side as the last column; None if there is not one."""
+    """Return the solution of linear equations, whose right side is the last column; None if there is no single one."""
     num = len(rows[0]) - 1
     for column in range(num):
         pivot = next((i for i in range(column, len(rows)) if rows[i][column]), None)

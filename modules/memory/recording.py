@@ -30,12 +30,12 @@ Kind = Literal[
 ]
 """Linear layers, convolutions, lookups, fused attention and RMS norms of diffusers; other functions that autocast
 computes in 16 bits ("half") or in float32 ("single"); casts to the dtype of the weights, of autocast's results or to
-float32; functions whose results are complex, each of two floats of 32 bits; everything else.
+float32; functions with complex results, of two floats of 32 bits each; everything else.
 """
 
 SIZES = ("1", "L", "S", "H", "W", "SS", "SL", "LL")
 MONOMIALS = (*SIZES, *(f"B{name}" for name in SIZES))
-"""Of what the number of a tensor's elements is a sum: B images of H x W = S pixels, with L tokens each."""
+"""The terms of a tensor's number of elements, for B images of H x W = S pixels with L tokens each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,12 @@ class Result:
 class Operation:
     """A function of the forward pass.
 
-    `operands` are the values that it reads, `weights` the names of the weights below the program's path. `saves` are
-    the tensors that autograd saves if an operand or a weight needs a gradient, for each of them: numbers in the list of
+    `operands` are the values that it reads, `weights` the names of the weights below the program's path. `saves` has,
+    for each operand and weight, the tensors that autograd saves if that one needs a gradient: numbers in the list of
     operands, weights, results and `extras`, which only the backward pass uses. `changes` is the operand that is changed
-    in place, -1 for none. `length` is the length of the vectors in a product. `frees` are the values whose last use it
-    is. `parts`, where not empty, are the numbers of elements (indices into `Recording.counts`) that it reads of each
-    operand, -1 for all: of a view, such as the queries in a fused product, autocast casts no more.
+    in place, -1 for none. `length` is the length of the vectors in a product. `frees` are the values that are released
+    after it. `parts`, unless empty, are the numbers of elements (indices into `Recording.counts`) that it reads of each
+    operand, -1 for all: of a view, such as the queries in a fused product, autocast casts only these.
     """
 
     kind: Kind
@@ -99,7 +99,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A block: its program, its path below the calling program's, the values that it reads, and its results."""
+    """A call of a block: its program, its path below the calling program's, the values that it reads and releases."""
 
     program: int
     path: str
@@ -111,7 +111,7 @@ class Call:
 class Program:
     """The steps of a module, in order, and the shapes of its weights below its path, without the weights of its blocks.
 
-    `results` are the values that are in use after it.
+    `results` are the values that are still in use after it.
     """
 
     num_inputs: int
@@ -125,8 +125,8 @@ class Program:
 class Recording:
     """A forward pass of a part. The last program is the whole pass.
 
-    `inputs` are its inputs, of which those in `text` come from the text encoders. `blocks` are the paths of the part's
-    blocks in the order of the module.
+    `inputs` are its inputs; those at the indices `text` come from the text encoders. `blocks` are the paths of the
+    part's blocks in the order of the module.
     """
 
     counts: tuple[Count, ...]
@@ -201,7 +201,7 @@ def from_text(text: str) -> dict[str, Recording]:
     return {str(name): Recording.from_json(values) for name, values in json.loads(text).items()}
 
 
-_NUM_ALWAYS = 5  # values of an operation in JSON; the others are left out from the end if they are the usual ones
+_NUM_ALWAYS = 5  # values of an operation in JSON; later ones are left out from the end if they have their defaults
 _DEFAULTS: tuple[Any, ...] = ((), 0, [], -1, ())
 
 

@@ -1,11 +1,11 @@
 """Records a forward pass of a real module: it runs on tensors without data, and each function is noted.
 
-The pass runs under an imitation of CUDA's autocast (`autocast.py`). A value ends where Python lets go of it. What
-autograd saves is asked of autograd: each distinct call is repeated with a gradient for one operand at a time. Passes at
-several sizes make one recording for all sizes (`pass_events.py`).
+The pass runs under an imitation of CUDA's autocast (`autocast.py`). A value ends when Python releases it. To find what
+autograd saves, each distinct call is repeated with a gradient for one operand at a time. Passes at several sizes make
+one recording for all sizes (`pass_events.py`).
 
-Attention counts as a fused kernel, which never has the matrix of tokens by tokens: GPUs compute it so. An RMS norm of
-diffusers is one operation, whose memory the replay knows (`rms_norm_of_weights`).
+Attention counts as a fused kernel without the matrix of tokens by tokens, as on GPUs. An RMS norm of diffusers is one
+operation, whose memory the replay computes (`rms_norm_of_weights`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from modules.memory.recording import PassSize, Recording
 
 # Some versions of transformers have the layers of CLIP inside another module.
 _INNER_MODULE = "text_model."
-_GRADIENT_BYTES = 4  # of the logarithms of sums that fused attention keeps, and of the scales that a norm keeps
+_SAVED_BYTES = 4  # of each logarithm of a sum that fused attention saves, and of each scale that a norm saves
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedPass:
     """A pass to record: a function, and its keyword arguments for a size.
 
-    `is_per_image`: it goes through its images one by one, so that it is traced with one, and a batch needs a multiple.
-
-    The inputs whose names are in `text` come from the text encoders. They are made on the meta device, with the dtype
-    that stands for the weights' dtype as the default.
+    `is_per_image`: it goes through its images one by one, so it is traced with one, and a batch needs a multiple of its
+    memory. The inputs whose names are in `text` come from the text encoders. `inputs` is called with the meta device
+    and the dtype that stands for the weights' dtype as defaults.
     """
 
     run: Callable[..., Any]
@@ -63,7 +62,7 @@ def trace(
     blocks = {m: _short(name) for name, m in module.named_modules() if isinstance(m, block_types)}
     if traced.is_per_image:
         sizes = [replace(size, batch=1) for size in sizes]
-    with torch.no_grad():  # what a module makes in its first pass and keeps is not in the recording
+    with torch.no_grad():  # so that tensors which the module makes once and keeps are not recorded
         traced.run(**_inputs(traced, sizes[0]))
     return recording_of(
         [_run(module, traced, size, blocks) for size in sizes],
@@ -85,7 +84,7 @@ def _run(module: nn.Module, traced: TracedPass, size: PassSize, blocks: Mapping[
     inputs = _inputs(traced, size)
     for name, tensor in _named_tensors(inputs):
         recorder.add_input(name, tensor)
-    with torch.no_grad(), _noted_blocks(blocks, events), recorder:
+    with torch.no_grad(), _noting_blocks(blocks, events), recorder:
         result = traced.run(**inputs)
     recorder.is_over = True
     del result
@@ -113,7 +112,7 @@ def _named_tensors(inputs: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tenso
 
 
 @contextmanager
-def _noted_blocks(blocks: Mapping[nn.Module, str], events: PassEvents) -> Iterator[None]:
+def _noting_blocks(blocks: Mapping[nn.Module, str], events: PassEvents) -> Iterator[None]:
     handles = []
     for block, name in blocks.items():
         enter, leave = BlockStart(name), BlockEnd(name)
@@ -142,7 +141,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _SavedValues:
-    """A call's saved values by operand and weight, and the values of the backward pass alone (size, item bytes)."""
+    """The values that a call saves, by operand and weight, and `extras` of the backward pass (size, item bytes)."""
 
     of_operands: tuple[tuple[int, ...], ...]
     extras: tuple[tuple[int, int], ...]
@@ -230,12 +229,12 @@ class _Recorder(TorchFunctionMode):
     def _saved_by(self, call: _Call, order: Mapping[int, int], num_results: int) -> _SavedValues:
         if call.name == ATTENTION:
             query = call.tensors()[0]
-            logarithms = (query.numel() // query.shape[-1], _GRADIENT_BYTES)
+            logarithms = (query.numel() // query.shape[-1], _SAVED_BYTES)
             everything = tuple(range(len(order) + num_results + 1))
             return _SavedValues((everything,) * len(order), (logarithms,))
         if call.name == NORM:
             x = call.tensors()[0]
-            scales = (x.numel() // x.shape[-1], _GRADIENT_BYTES)
+            scales = (x.numel() // x.shape[-1], _SAVED_BYTES)
             return _SavedValues(((0, len(order) + num_results),) * len(order), (scales,))
         signature = f"{call.func}{tree_map(lambda leaf: _describe_leaf(leaf, order), call.cast)}"
         if signature not in self._saved:
@@ -250,15 +249,15 @@ def _describe_leaf(leaf: Any, order: Mapping[int, int]) -> Any:
 
 
 def _saved_by_autograd(call: _Call, order: Mapping[int, int], num_results: int) -> _SavedValues:
-    """Repeat a call with a gradient for one tensor at a time, and see what it saves."""
+    """Return what a call saves: it is repeated with a gradient for one tensor at a time."""
     saves: list[set[int]] = [set() for _ in order]
-    extras: dict[tuple[int, int, int], int] = {}  # its place among the extras of one call, number and item bytes
+    extras: dict[tuple[int, int, int], int] = {}  # by place among a call's extras, number of values, bytes of each
     places = [order.get(_key(t), -1) for t in call.tensors()]
     cast = _tensors(call.cast)
     for index, (place, tensor) in enumerate(zip(places, cast, strict=True)):
         if place < 0 or not _is_float(tensor):
             continue
-        leaves, kept, result = _called_with_gradient(call, index)
+        leaves, kept, result = _repeat_with_gradient(call, index)
         known = {_key(t): p for t, p in zip(leaves, places, strict=True)}
         made = dict.fromkeys(k for t in _tensors(result) if (k := _key(t)) not in known)
         known |= {key: len(order) + number for number, key in enumerate(list(made)[:num_results])}
@@ -275,8 +274,8 @@ def _saved_by_autograd(call: _Call, order: Mapping[int, int], num_results: int) 
     return _SavedValues(tuple(tuple(sorted(s)) for s in saves), tuple((number, size) for _, number, size in extras))
 
 
-def _called_with_gradient(call: _Call, index: int) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
-    """Return the tensors of a call that is repeated with a gradient for one of them, what it saves, and its result."""
+def _repeat_with_gradient(call: _Call, index: int) -> tuple[list[torch.Tensor], list[torch.Tensor], Any]:
+    """Repeat a call with a gradient for one of its tensors; return its tensors, what it saves, and its result."""
     kept: list[torch.Tensor] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -293,7 +292,7 @@ def _called_with_gradient(call: _Call, index: int) -> tuple[list[torch.Tensor], 
 
 
 def _attention_result(call: _Call) -> torch.Tensor:
-    """Return the result of a fused attention kernel, which has the heads of a token next to each other in memory."""
+    """Return the result of a fused attention kernel: the heads of a token are next to each other in memory."""
     query, _, value = _tensors(call.cast)[:3]
     *batch, heads, length, _ = query.shape
     return query.new_empty(*batch, length, heads, value.shape[-1]).transpose(-3, -2)
@@ -327,7 +326,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def _item_bytes(tensor: torch.Tensor, has_floats: bool) -> int:
-    """Return the bytes of an element, 0 where they depend on the dtypes of a run."""
+    """Return the bytes of an element, 0 if they depend on the dtypes of a run."""
     if not _is_float(tensor):
         return tensor.itemsize
     return 0 if has_floats or tensor.dtype == WEIGHTS else tensor.itemsize

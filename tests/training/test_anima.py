@@ -14,7 +14,7 @@ from modules.config.codec import decode
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.estimate.tracing import traced_part
+from modules.estimate.tracing import trace_part
 from modules.families.anima.files import TRANSFORMER_FILE
 from modules.families.anima.model import Anima, text_mask
 from modules.families.anima.spec import ANIMA, CONDITIONER
@@ -234,7 +234,7 @@ def test_the_settings_of_sd_scripts_are_read(trains: bool) -> None:
 
 def test_an_estimate_prints_no_warnings_of_diffusers(family: Anima, caplog: pytest.LogCaptureFixture) -> None:
     """It traces the transformer in 16 bits on the meta device, also the table that diffusers keeps in float32."""
-    assert traced_part(ANIMA, ANIMA.denoiser, dict(family.denoiser.config))["forward"].blocks
+    assert trace_part(ANIMA, ANIMA.denoiser, dict(family.denoiser.config))["forward"].blocks
     assert not [record for record in caplog.records if record.name.startswith("diffusers")]
 
 

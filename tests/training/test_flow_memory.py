@@ -16,7 +16,7 @@ from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.adapters.protocol import target_layers
 from modules.data.inputs import EDITED_IMAGE
 from modules.estimate.recordings import recordings_of
-from modules.estimate.tracing import traced_part
+from modules.estimate.tracing import trace_part
 from modules.families.parts.forwards import block_types, transformer_types
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs
@@ -86,7 +86,7 @@ def test_a_pass_with_a_reference_needs_the_memory_of_a_larger_image(name: str, r
         text = family.encode_prompts(["a disc"])
     with LiveBytes() as live:
         family.predict(noisy, torch.tensor([500.0]), text, {EDITED_IMAGE: reference}).mean().backward()
-    recording = traced_part(spec, spec.denoiser, dict(module.config))["forward"]
+    recording = trace_part(spec, spec.denoiser, dict(module.config))["forward"]
     size = PassSize(1, side_px, 2 * side_px, text.states_BLD.shape[1])
     assert peak_of(recording, PartPlan(trains="full"), size) == pytest.approx(live.peak, rel=0.1)
 

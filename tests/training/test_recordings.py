@@ -14,7 +14,7 @@ from torch.nn import functional
 from modules.estimate import recordings, shipping
 from modules.estimate.recordings import SHIPPED, PassesOfPart, perceptual_file, recordings_of, shipped_file
 from modules.estimate.shipping import published_parts
-from modules.estimate.tracing import traced_part, traced_perceptual
+from modules.estimate.tracing import trace_part, trace_perceptual
 from modules.families.parts.fused_norms import norms_to_fuse
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.models import shipped_configs
@@ -31,7 +31,7 @@ _PARTS = [pytest.param(*part, id=part[0].stem, marks=pytest.mark.full) for part 
 
 @pytest.mark.parametrize(("file", "spec", "part", "config"), _PARTS)
 def test_the_shipped_recordings_are_those_of_the_real_modules(file: Path, spec: Any, part: Any, config: Any) -> None:
-    assert_equal_recordings(file, traced_part(spec, part, config))
+    assert_equal_recordings(file, trace_part(spec, part, config))
 
 
 def test_the_recordings_of_all_published_models_ship_as_this_tracer_makes_them_and_no_others() -> None:
@@ -73,7 +73,7 @@ def test_shipping_removes_the_recordings_that_no_model_needs(tmp_path: Path, mon
     needed = tmp_path / "UNet2DConditionModel-abcd.json"
     spec = FAMILIES["sd"]
     monkeypatch.setattr(shipping, "published_parts", lambda: [(needed, spec, spec.denoiser, {})])
-    monkeypatch.setattr(shipping, "traced_part", lambda *_part: traced_perceptual())
+    monkeypatch.setattr(shipping, "trace_part", lambda *_part: trace_perceptual())
     for file in (needed, tmp_path / "UNet2DConditionModel-0123.json"):
         file.write_text("{}")
     shipping.ship(again=False)
@@ -87,13 +87,13 @@ def test_the_shipped_recording_of_a_text_encoder_is_that_of_the_real_module() ->
     spec, config = FAMILIES["sd"], shipped_configs("sd1")["text_encoder"]
     part = next(p for p in spec.parts if p.name == "text_encoder")
     file = shipped_file(spec, part, config)
-    assert_equal_recordings(file, traced_part(spec, part, config))
+    assert_equal_recordings(file, trace_part(spec, part, config))
     text = file.read_text(encoding="utf-8")
     assert to_text(from_text(text)) == text
 
 
 def test_the_shipped_recording_of_the_perceptual_distance_is_that_of_the_real_one() -> None:
-    assert_equal_recordings(perceptual_file(), traced_perceptual())
+    assert_equal_recordings(perceptual_file(), trace_perceptual())
 
 
 def test_a_part_of_another_shape_has_another_recording() -> None:

@@ -31,7 +31,7 @@ def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, Trace
 
 
 def _positions(embedding: Any, ids_BL3: torch.Tensor) -> torch.Tensor:
-    """Return the angles (B, L, 1, D) of an `ErnieImageEmbedND3`, which switches autocast off: there is none on meta."""
+    """Return the angles (B, L, 1, D) of an `ErnieImageEmbedND3` without switching autocast off: meta has none."""
     angles = [
         ids_BL3[..., axis, None] * embedding.theta ** -(torch.arange(0, size, 2, device=ids_BL3.device) / size)
         for axis, size in enumerate(embedding.axes_dim)

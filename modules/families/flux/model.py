@@ -18,7 +18,7 @@ from modules.families.flux.files import published_name
 from modules.families.flux.spec import FLUX, MAX_TOKENS, PACKED, FluxSettings
 from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
-from modules.families.parts.conditioning import PooledConditioning, guidance_input, replaced_rows, stack_states
+from modules.families.parts.conditioning import PooledConditioning, guidance_input, replace_rows, stack_states
 from modules.families.parts.packing import image_ids, pack, unpack, with_references
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
@@ -39,8 +39,8 @@ class FluxConditioning(PooledConditioning):
 
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
         """Return it with the empty prompt's states for the encoders, CLIP (0) and T5 (1), of each prompt."""
-        states_BLD = replaced_rows(self.states_BLD, empty.states_BLD, [1 in e for e in empty_for])
-        pooled_BE = replaced_rows(self.pooled_BE, empty.pooled_BE, [0 in e for e in empty_for])
+        states_BLD = replace_rows(self.states_BLD, empty.states_BLD, [1 in e for e in empty_for])
+        pooled_BE = replace_rows(self.pooled_BE, empty.pooled_BE, [0 in e for e in empty_for])
         return replace(self, states_BLD=states_BLD, pooled_BE=pooled_BE)
 
 

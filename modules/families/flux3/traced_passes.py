@@ -36,6 +36,6 @@ def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, Trace
 
 
 def _normalize(norm: Any, states: torch.Tensor) -> torch.Tensor:
-    """Return the output of a norm of queries or keys, whose weights and states are in float32, whatever the others."""
+    """Return the output of a norm of queries or keys, whose weights and states are always float32."""
     normed: torch.Tensor = nn.functional.rms_norm(states, tuple(norm.normalized_shape), norm.weight.float(), norm.eps)
     return normed

@@ -15,7 +15,7 @@ from modules.memory.trace import TracedPass
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of a `HunyuanImageTransformer2DModel`, for prompts without quoted text.
 
-    With it the number of tokens depends on a mask, which a traced pass cannot.
+    With quoted text the number of tokens depends on the values of a mask, which a traced pass does not have.
     """
     config = transformer.config
     of_distilled = ("timestep_r", "guidance") if config.use_meanflow else ()

@@ -20,7 +20,7 @@ from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
-from modules.families.parts.conditioning import TokenConditioning, guidance_input, replaced_rows, token_mask
+from modules.families.parts.conditioning import TokenConditioning, guidance_input, replace_rows, token_mask
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import FlowModel, flow_facts
 from modules.families.protocol import LoadRequest
@@ -72,7 +72,7 @@ class HunyuanVideoConditioning(TokenConditioning):
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
         """Return it with the empty prompt's states for the encoders, Llama (0) and CLIP (1), of each prompt."""
         text = self._tokens().with_empty_prompts(empty_for, empty._tokens())
-        pooled_BE = replaced_rows(self.pooled_BE, empty.pooled_BE, [1 in e for e in empty_for])
+        pooled_BE = replace_rows(self.pooled_BE, empty.pooled_BE, [1 in e for e in empty_for])
         return self.of_both(text, pooled_BE, self.guidance)
 
     @classmethod

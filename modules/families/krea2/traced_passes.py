@@ -17,7 +17,7 @@ from modules.memory.trace import TracedPass
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of a `Krea2Transformer2DModel`, with the mask that prompts of several lengths need.
 
-    Its attention repeats each head of keys and values for the queries that share it, which is in the recording.
+    The recording includes that its attention repeats each head of keys and values for the queries that share it.
     """
     for norm in (module for module in transformer.modules() if isinstance(module, Krea2RMSNorm)):
         norm.forward = partial(_normalize, norm)
@@ -40,7 +40,7 @@ def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, Trace
 
 
 def _normalize(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:
-    """Return the output of a `Krea2RMSNorm`, whose weights stay in float32, whatever dtype the other weights have."""
+    """Return the output of a `Krea2RMSNorm`, whose weights always stay in float32."""
     weight = norm.weight.float() + 1.0
     normalized: torch.Tensor = torch.nn.functional.rms_norm(hidden_states.float(), (norm.dim,), weight, norm.eps)
     return normalized.to(hidden_states.dtype)

@@ -14,7 +14,7 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
-from modules.families.lumina2.positions import Positions, give_positions
+from modules.families.lumina2.positions import Positions, set_positions
 from modules.families.lumina2.spec import LUMINA2, MAX_TOKENS, Lumina2Settings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer
@@ -73,7 +73,7 @@ def load(request: LoadRequest[Lumina2Settings]) -> Lumina2:
     Raises DarkroomError where a file is missing or the model is not Lumina-Image 2.0.
     """
     files = read_model(request, LUMINA2)
-    positions = give_positions(files.parts["transformer"])
+    positions = set_positions(files.parts["transformer"])
     encoder, tokenizer = files.parts["text_encoder"], load_tokenizer(files.tokenizers.get("text_encoder"))
     return Lumina2(
         **flow_facts(files, LUMINA2, "lumina2"),

@@ -77,7 +77,7 @@ def _pad_rows(rows: Sequence[torch.Tensor], length: int) -> torch.Tensor:
     return torch.stack([nn.functional.pad(row, (0, 0, 0, length - len(row))) for row in rows])
 
 
-def give_positions(transformer: Any) -> Positions:
+def set_positions(transformer: Any) -> Positions:
     """Replace the positions of a `Lumina2Transformer2DModel` by `Positions`, and return them."""
     config = transformer.config
     positions = Positions(config.axes_dim_rope, config.axes_lens, config.patch_size)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from modules.families.lumina2.positions import give_positions
+from modules.families.lumina2.positions import set_positions
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -15,7 +15,7 @@ from modules.memory.trace import TracedPass
 
 def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward pass of a `Lumina2Transformer2DModel`, which goes through its images one by one."""
-    config, positions = transformer.config, give_positions(transformer)
+    config, positions = transformer.config, set_positions(transformer)
 
     def inputs(size: PassSize) -> dict[str, Any]:
         positions.lengths = [size.tokens]

@@ -40,7 +40,7 @@ def pad_circularly(part: nn.Module) -> None:
     """Make every convolution of a part pad circularly, in place; before adapters are put on it."""
     for module in part.modules():
         if isinstance(module, Downsample2D) and module.use_conv and module.padding == 0:
-            # A VAE's: it appends a row and a column of zeros itself, unless its `padding` says that its layer pads.
+            # A VAE's: it appends a row and a column of zeros itself, unless its `padding` states that its layer pads.
             module.padding = 1
             module.conv.register_forward_pre_hook(CircularPadding(0, 1, 0, 1))
         elif isinstance(module, nn.ZeroPad2d):

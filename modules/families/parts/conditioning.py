@@ -127,8 +127,8 @@ class PooledConditioning:
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
         """Return it with the empty prompt's states for the prompts whose text encoder (0) gets it."""
         is_replaced = [0 in e for e in empty_for]
-        states_BLD = replaced_rows(self.states_BLD, empty.states_BLD, is_replaced)
-        pooled_BE = replaced_rows(self.pooled_BE, empty.pooled_BE, is_replaced)
+        states_BLD = replace_rows(self.states_BLD, empty.states_BLD, is_replaced)
+        pooled_BE = replace_rows(self.pooled_BE, empty.pooled_BE, is_replaced)
         return replace(self, states_BLD=states_BLD, pooled_BE=pooled_BE)
 
     @classmethod
@@ -176,7 +176,7 @@ def stack_states(states: Sequence[torch.Tensor], *, dim: int = 0) -> torch.Tenso
         return torch.stack(list(states), dim=dim)
 
 
-def replaced_rows(rows_BX: torch.Tensor, other_1X: torch.Tensor, is_replaced: Sequence[bool]) -> torch.Tensor:
+def replace_rows(rows_BX: torch.Tensor, other_1X: torch.Tensor, is_replaced: Sequence[bool]) -> torch.Tensor:
     """Return the rows (B, ...) of a tensor with another (1, ...) in place of those for which `is_replaced` holds."""
     return torch.cat([other_1X if r else row[None] for row, r in zip(rows_BX, is_replaced, strict=True)])
 

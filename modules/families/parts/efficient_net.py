@@ -56,7 +56,7 @@ def stages_of(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Stage, ...]:
     return tuple(of_file(number, usual) for number, usual in enumerate(STAGES, start=1))
 
 
-def own_stages(stages: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
+def stages_in_config(stages: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
     """Return the stages in a config, each as the values of a `Stage`; EfficientNetV2-S's if it has none."""
     return tuple(Stage(bool(is_fused), *rest) for is_fused, *rest in stages) or STAGES
 

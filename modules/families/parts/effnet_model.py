@@ -57,12 +57,12 @@ class EffNetModel(TextModel[DDPMProcess, Text], ABC, Generic[Text]):
         """
         decode, batch = self._forwards.of("vae", self.vae.decode), len(latents_BCHW)
         text = None if prompts is None else self._text(prompts)
-        read = self._read_by_decoder(text, batch)[-batch:].to(latents_BCHW.device)
+        read = self._decoder_text(text, batch)[-batch:].to(latents_BCHW.device)
         images_B3PP: torch.Tensor = decode(latents_BCHW, read)
         return images_B3PP.float()
 
     @abstractmethod
-    def _read_by_decoder(self, text: Text | None, batch: int) -> torch.Tensor:
+    def _decoder_text(self, text: Text | None, batch: int) -> torch.Tensor:
         """Return the decoder's input for a conditioning, or for `batch` unknown prompts."""
 
     def _time(self, timesteps_B: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 import torch
 
-from modules.families.parts.conditioning import replaced_rows
+from modules.families.parts.conditioning import replace_rows
 from modules.system.devices import Device, move
 
 _POOLED = "_pooled"
@@ -53,7 +53,7 @@ class EncoderStates:
 
         def replace_padding(of: Tensors, of_empty: Tensors) -> dict[str, torch.Tensor]:
             return {
-                name: replaced_rows(rows, of_empty[name], [self.encoders.index(name) in e for e in empty_for])
+                name: replace_rows(rows, of_empty[name], [self.encoders.index(name) in e for e in empty_for])
                 for name, rows in of.items()
             }
 

@@ -1,8 +1,8 @@
-"""Autoencoders of videos used for images, each of them one frame: images and latents have no axis of frames here.
+"""Autoencoders of videos that encode images as single frames: images and latents have no axis of frames here.
 
-Convolutions over frames are causal, so that the first frame of a video depends on no other; what diffusers keeps of
-earlier frames is needed for further ones alone. Without it a block computes the same from the same input each time, as
-recomputing it for its gradients needs.
+Convolutions over frames are causal, so the first frame of a video depends on no other, and diffusers' cache of earlier
+frames is needed only for further ones. Without that cache a block computes the same from the same input each time, as
+gradient checkpointing requires.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AutoencoderKLHunyuanVideo(hunyuan_video.AutoencoderKLHunyuanVideo):  # typ
     def encode(self, x: torch.Tensor, return_dict: bool = True) -> Any:
         """Return the distribution of the latents (B, C, H, W) of images (B, 3, P, P) in [-1, 1].
 
-        Those of clips (B, 3, F, P, P) have frames, too.
+        The latents of clips (B, 3, F, P, P) have an axis of frames, too.
         """
         if x.dim() == 5:
             return super().encode(x, return_dict)
@@ -68,7 +68,7 @@ class AutoencoderKLHunyuanVideo(hunyuan_video.AutoencoderKLHunyuanVideo):  # typ
 
 
 def hunyuan_vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
-    """Return the encoding and decoding of images of a VAE of Tencent's."""
+    """Return the encoding and decoding of images by a VAE of Tencent."""
     config = vae.config
     return autoencoder_passes(
         vae, config.in_channels, config.latent_channels, factor=int(config.spatial_compression_ratio)
@@ -78,7 +78,7 @@ def hunyuan_vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
 def hunyuan_video_vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the encoding and decoding of images of an `AutoencoderKLHunyuanVideo`, and the encoding of clips.
 
-    Each number of frames is a pass of its own. Longer clips are encoded in pieces of the most frames among them.
+    Each number of frames has its own pass. Longer clips are encoded in pieces with the largest of these numbers.
     """
     passes, latents = hunyuan_vae_passes(vae, spec), spec.latents
     encode = passes["encode"].run

@@ -1,9 +1,9 @@
 """diffusers' RMS norms of a denoiser as one kernel of CUDA, where they compute in the dtype of their weights.
 
-diffusers writes such a norm out: a cast to float32, a square, a mean and so on, about eight kernels forward and twelve
-back, and a copy in float32 that is saved for the backward pass. Of a step of Z-Image that was two thirds of all memory
-that is read and written outside of matrix products. Torch's own norm (`torch.nn.functional.rms_norm`) is one kernel in
-each direction, which computes in float32, too, but rounds only its result.
+diffusers computes such a norm step by step: a cast to float32, a square, a mean and so on, about eight kernels forward
+and twelve backward, and a copy in float32 that is saved for the backward pass. In a step of Z-Image that was two thirds
+of the memory traffic outside of matrix products. Torch's own norm (`torch.nn.functional.rms_norm`) is one kernel in
+each direction, which also computes in float32 but rounds only its result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import rms_norm
 
 
 class FusedRMSNorm(RMSNorm):  # type: ignore[misc]  # diffusers has no types
-    """The same norm by torch's own function, but as diffusers has it under autocast and for inputs of another dtype."""
+    """diffusers' norm, computed by torch's function, except under autocast and for inputs of another dtype."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the states (..., channels) divided by the root of their mean square, times the weight (channels)."""
@@ -31,7 +31,8 @@ class FusedRMSNorm(RMSNorm):  # type: ignore[misc]  # diffusers has no types
 def fuse_norms(module: nn.Module) -> None:
     """Let the RMS norms of a module use torch's own function, in place."""
     for norm in norms_to_fuse(module):
-        norm.__class__ = FusedRMSNorm  # the class alone: compiled blocks of one structure share their code
+        # Only the class changes: weights, hooks and names stay, and compiled blocks of a kind still share their code.
+        norm.__class__ = FusedRMSNorm
 
 
 def norms_to_fuse(module: nn.Module) -> Iterator[Any]:

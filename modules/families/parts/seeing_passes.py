@@ -15,7 +15,7 @@ from modules.memory.trace import TracedPass
 def seeing_passes(encoder: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     """Return the forward passes of the language model and of the vision encoder of a `Qwen2_5_VLModel`.
 
-    The latter sees the largest image of the family's captions, as one window.
+    The vision encoder sees the largest image that the family reads with a caption, as one window.
     """
     vision = encoder.visual
     config, most = vision.config, max(images.num_tokens for images in spec.caption_images.values())

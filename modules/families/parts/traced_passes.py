@@ -1,4 +1,4 @@
-"""The passes of the parts that families share, with the inputs that they get, for the memory estimate to trace."""
+"""The passes of the parts that families share, with their inputs, for the memory estimate to trace."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
 
 
 def autoencoder_passes(vae: Any, image_channels: int, channels: int, *, factor: int) -> Mapping[str, TracedPass]:
-    """Return the encoding and decoding of an autoencoder: latents have `channels`, and sides smaller by a factor."""
+    """Return the encoding and decoding of an autoencoder: latents have `channels`, and sides smaller by `factor`."""
 
     def images(size: PassSize) -> dict[str, Any]:
         return {"x": torch.empty(size.batch, image_channels, size.height_px, size.width_px)}

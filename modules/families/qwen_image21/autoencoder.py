@@ -20,7 +20,7 @@ _COLOURS = 3
 class AutoencoderKLQwenImage21(qwenimage21.AutoencoderKLQwenImage21):  # type: ignore[misc]  # diffusers has no types
     """diffusers' module, with the same configs and tensors; equal to its `encode` and `decode` of one frame.
 
-    What diffusers keeps of earlier frames is needed for further ones alone, of which this autoencoder has none.
+    diffusers' cache of earlier frames is left out: it is needed only for further frames.
     """
 
     def encode(self, x: torch.Tensor, return_dict: bool = True) -> Any:

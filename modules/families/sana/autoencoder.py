@@ -1,4 +1,4 @@
-"""Sana's autoencoder, DC-AE (Chen et al. 2024, arXiv 2410.10733): it has latents instead of their distribution."""
+"""Sana's autoencoder, DC-AE (Chen et al. 2024, arXiv 2410.10733), which encodes latents without a distribution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AutoencoderDC(autoencoder_dc.AutoencoderDC):  # type: ignore[misc]  # diff
 
     def encode(self, x: torch.Tensor, return_dict: bool = True) -> Any:
         """Return the distribution of the latents (B, 32, H, W) of images (B, 3, P, P) in [-1, 1]."""
-        latents_BCHW = self.encoder(x).contiguous()  # as they are in a cache: the last bits depend on it
+        latents_BCHW = self.encoder(x).contiguous()  # as cached latents are: the last bits of results depend on it
         moments_BMHW = torch.cat([latents_BCHW, torch.full_like(latents_BCHW, _NO_VARIANCE)], dim=1)
         distribution = DiagonalGaussianDistribution(moments_BMHW, deterministic=True)
         return AutoencoderKLOutput(latent_dist=distribution) if return_dict else (distribution,)

@@ -14,7 +14,7 @@ import torch
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.parts.clip_text import is_open_clip
-from modules.families.parts.conditioning import TextConditioning, replaced_rows
+from modules.families.parts.conditioning import TextConditioning, replace_rows
 from modules.families.parts.files import ModelFiles
 from modules.families.parts.latent_diffusion import LatentDiffusion
 from modules.families.parts.lora_names import naming_of
@@ -47,7 +47,7 @@ class StableDiffusion(LatentDiffusion):
     ) -> TextConditioning:
         """Return the conditioning with the empty prompt for the prompts whose text encoder gets it."""
         states_BLD, empty_1LD = _text(conditioning).states_BLD, _text(empty).states_BLD
-        return TextConditioning(replaced_rows(states_BLD, empty_1LD, [0 in e for e in empty_for]))
+        return TextConditioning(replace_rows(states_BLD, empty_1LD, [0 in e for e in empty_for]))
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> TextConditioning:
         """Return the conditioning of a cache entry."""

@@ -12,7 +12,7 @@ import torch
 
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.inputs import NO_INPUTS
-from modules.families.parts.conditioning import TextConditioning, replaced_rows
+from modules.families.parts.conditioning import TextConditioning, replace_rows
 from modules.families.parts.files import ModelFiles
 from modules.families.parts.latent_diffusion import LatentDiffusion
 from modules.families.parts.lora_names import naming_of
@@ -129,9 +129,9 @@ class SdxlConditioning:
         """Return it with `empty` for the encoders 0 and 1 of each prompt; the first's states have `first_width`."""
         is_first, is_second = ([index in e for e in empty_for] for index in (0, 1))
         states_BLD, empty_1LD = self.text.states_BLD, empty.text.states_BLD
-        first_BLD = replaced_rows(states_BLD[..., :first_width], empty_1LD[..., :first_width], is_first)
-        second_BLD = replaced_rows(states_BLD[..., first_width:], empty_1LD[..., first_width:], is_second)
-        pooled_BE = replaced_rows(self.pooled_BE, empty.pooled_BE, is_second)
+        first_BLD = replace_rows(states_BLD[..., :first_width], empty_1LD[..., :first_width], is_first)
+        second_BLD = replace_rows(states_BLD[..., first_width:], empty_1LD[..., first_width:], is_second)
+        pooled_BE = replace_rows(self.pooled_BE, empty.pooled_BE, is_second)
         return replace(self, text=TextConditioning(torch.cat([first_BLD, second_BLD], dim=-1)), pooled_BE=pooled_BE)
 
     @classmethod

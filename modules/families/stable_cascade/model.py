@@ -13,7 +13,7 @@ from diffusers.pipelines.deprecated.wuerstchen.modeling_paella_vq_model import P
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.parts.conditioning import PooledConditioning
-from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, own_stages
+from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, stages_in_config
 from modules.families.parts.effnet_autoencoder import EffNetAutoencoder, effnet_passes
 from modules.families.parts.effnet_files import AutoencoderSource
 from modules.families.parts.effnet_model import EffNetModel, load_effnet_model
@@ -42,7 +42,7 @@ class StableCascade(EffNetModel[PooledConditioning]):
         assert states.pooled_BE is not None, "the text encoder has a projection"
         return PooledConditioning(states.states_BLD, states.pooled_BE)
 
-    def _read_by_decoder(self, text: PooledConditioning | None, batch: int) -> torch.Tensor:
+    def _decoder_text(self, text: PooledConditioning | None, batch: int) -> torch.Tensor:
         """Return the pooled states (B, E) of prompts; zeros stand for unknown ones."""
         dtype = next(self.vae.parameters()).dtype
         width = self.vae.stage_b.config.clip_text_pooled_in_channels
@@ -112,7 +112,7 @@ class StableCascadeAutoencoder(EffNetAutoencoder):
         of an encoder that is not EfficientNetV2-S. Decoding takes `num_steps`.
         """
         super().__init__()
-        self.effnet = EffNetEncoder(own_stages(stages), width, latent_channels)
+        self.effnet = EffNetEncoder(stages_in_config(stages), width, latent_channels)
         self.stage_b = StableCascadeUNet.from_config(dict(decoder))
         self.stage_a = PaellaVQModel.from_config(dict(vqgan))
 

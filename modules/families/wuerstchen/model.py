@@ -17,8 +17,8 @@ from transformers import CLIPTextConfig, CLIPTextModel
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.families.parts.clip_text import up_to_end
-from modules.families.parts.conditioning import replaced_rows
-from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, own_stages
+from modules.families.parts.conditioning import replace_rows
+from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, stages_in_config
 from modules.families.parts.effnet_autoencoder import EffNetAutoencoder, effnet_passes, without_dropout
 from modules.families.parts.effnet_files import EFFNET_FILE, AutoencoderSource
 from modules.families.parts.effnet_model import EffNetModel, load_effnet_model
@@ -57,8 +57,8 @@ class StatesAndTokens:
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
         """Return it with the empty prompt for the prompts whose text encoder (0) gets it."""
         is_replaced = [0 in e for e in empty_for]
-        states_BLD = replaced_rows(self.states_BLD, empty.states_BLD, is_replaced)
-        return type(self)(states_BLD, replaced_rows(self.tokens_BL, empty.tokens_BL, is_replaced))
+        states_BLD = replace_rows(self.states_BLD, empty.states_BLD, is_replaced)
+        return type(self)(states_BLD, replace_rows(self.tokens_BL, empty.tokens_BL, is_replaced))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
@@ -101,7 +101,7 @@ class Wuerstchen(EffNetModel[StatesAndTokens]):
         )
         return noise_BCHW
 
-    def _read_by_decoder(self, text: StatesAndTokens | None, batch: int) -> torch.Tensor:
+    def _decoder_text(self, text: StatesAndTokens | None, batch: int) -> torch.Tensor:
         """Return the token ids (B, 77) of prompts; empty ones stand for unknown ones."""
         return self._tokens_of([""] * batch) if text is None else text.tokens_BL
 
@@ -173,13 +173,13 @@ class WuerstchenAutoencoder(EffNetAutoencoder):
         `Stage`, are the stages of an encoder that is not EfficientNetV2-S. Decoding takes `num_steps`.
         """
         super().__init__()
-        self.effnet = EffNetEncoder(own_stages(stages), width, latent_channels, is_scaled=True)
+        self.effnet = EffNetEncoder(stages_in_config(stages), width, latent_channels, is_scaled=True)
         self.stage_b = WuerstchenDiffNeXt.from_config(dict(decoder))
         self.stage_a = PaellaVQModel.from_config(dict(vqgan))
         self.clip = CLIPTextModel(CLIPTextConfig(**text_encoder))
 
     def put_parts(self, parts: Mapping[str, nn.Module]) -> None:
-        """Put the parts of the decoder's folder, by name there, in the places of those without weights."""
+        """Replace the parts without weights by those of the decoder's folder, by their names there."""
         super().put_parts(parts)
         self.clip = parts["text_encoder"]
 

@@ -1,4 +1,4 @@
-"""The network of the prior (stage C), its layers, and how files contain it."""
+"""The network of the prior (stage C), with an exact embedding of the time."""
 
 from __future__ import annotations
 

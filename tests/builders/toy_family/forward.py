@@ -15,7 +15,7 @@ from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.latents import Scale
 from modules.diffusion.process import NoiseProcess
 from modules.families.parts.clip_text import TextTower
-from modules.families.parts.conditioning import TextConditioning, replaced_rows
+from modules.families.parts.conditioning import TextConditioning, replace_rows
 from modules.families.parts.forwards import Forwards
 from modules.families.protocol import Conditioning, Part, PartMemory, Posterior
 from modules.families.spec import BASE_VARIANT, FamilySpec, LoraNaming
@@ -80,7 +80,7 @@ class ToyPixel:
         self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
     ) -> TextConditioning:
         own, other = _own(conditioning), _own(empty)
-        return TextConditioning(replaced_rows(own.states_BLD, other.states_BLD, [0 in e for e in empty_for]))
+        return TextConditioning(replace_rows(own.states_BLD, other.states_BLD, [0 in e for e in empty_for]))
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> TextConditioning:
         return TextConditioning.from_tensors(tensors)
