@@ -105,7 +105,8 @@ class ModelSearch:
     def run(self, on_folder: Callable[[Path], object] = lambda _folder: None) -> None:
         """Search; `on_folder` is called with each folder that is read, and may raise to end the search."""
         for place, folder in self._places():
-            self.found += self._models_in(folder, place, on_folder, depth=0)
+            for model in self._models_in(folder, place, on_folder, depth=0):
+                self.found.append(model)  # one by one: another thread follows the list, and the bounds count it
             if self.is_cut:
                 return
         # Imported here: the import takes a third of a second.
