@@ -1,14 +1,18 @@
-"""The recorded passes of the tests' models, which take a minute to trace: `python -m tests.builders.recordings`.
+"""The recorded passes of the tests' models, which take minutes to trace: `python -m tests.builders.recordings`.
 
 The command packs what the last test run has kept: before it, delete the file and `.pytest_cache`, and run all daily
-tests. What is missing, or from another version of the tracer, is traced by the test that needs it.
+tests. What is missing, or from another version of the tracer, is traced by the test that needs it, in every run and by
+every worker: so a test fails as soon as the file is from another version.
 """
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from modules.estimate import recordings
+from modules.families.registry import FAMILIES
 from modules.system.atomic import write_text
 from modules.system.paths import PROGRAM_ROOT
 
@@ -27,9 +31,23 @@ def unpack_recordings(folder: Path) -> None:
                 write_text(folder / name, packed.read(name).decode())
 
 
+def packed_tracer() -> str:
+    """Return the version of the tracer whose recordings are packed."""
+    with ZipFile(_FILE) as packed:
+        return packed.comment.decode()
+
+
+def tracer_version() -> str:
+    """Return a digest of all source that recordings depend on, the passes of each family included."""
+    passes = {part.model.passes.partition(":")[0] for spec in FAMILIES.values() for part in spec.parts}
+    digests = [recordings._digest(module) for module in (*recordings._TRACER, *sorted(passes))]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:20]
+
+
 def pack_recordings() -> None:
     """Pack the recordings of the last test run: always the same file for the same recordings."""
     with ZipFile(_FILE, "w", ZIP_DEFLATED) as packed:
+        packed.comment = tracer_version().encode()
         for file in sorted(_KEPT.glob("*/*.json")):
             packed.writestr(ZipInfo(file.relative_to(_KEPT).as_posix()), file.read_bytes(), ZIP_DEFLATED)
 

@@ -25,6 +25,7 @@ from modules.memory.recording import Operation, PassSize, Program, from_text, to
 from modules.memory.replay import Replay
 from modules.memory.trace import TracedPass, trace
 from modules.system.factories import load_factory
+from tests.builders.recordings import packed_tracer, tracer_version
 
 _PARTS = [pytest.param(*part, id=part[0].stem, marks=pytest.mark.full) for part in published_parts()]
 
@@ -65,6 +66,11 @@ def test_norms_that_a_run_fuses_are_single_operations(model: str) -> None:
     steps = [step for program in programs for step in program.steps if isinstance(step, Operation)]
     kinds = {step.kind for step in steps if any(w.endswith(f".{n}") or w == n for n in step.weights for w in weights)}
     assert kinds == {"norm"}
+
+
+def test_the_recordings_of_the_tests_models_are_of_this_tracer() -> None:
+    """They were not for a day, and the suite took half as long again."""
+    assert packed_tracer() == tracer_version(), "pack them again: tests/builders/recordings.py says how"
 
 
 def test_shipping_removes_the_recordings_that_no_model_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
