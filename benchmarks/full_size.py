@@ -41,7 +41,7 @@ from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings, timed_kernels
 
-_WARMUP_EPOCHS, _MOST_EPOCHS = 2, 10
+_WARMUP_EPOCHS, _MAX_EPOCHS = 2, 10
 _PROFILED_STEPS = 2
 _RANK = 16
 CASES: Mapping[str, dict[str, Any]] = {
@@ -189,7 +189,7 @@ def _of_steps(config: Config, device: Device, seconds: float) -> dict[str, Any]:
 def _step_seconds(run: PreparedRun, device: Device, seconds: float) -> Iterator[float]:
     """Yield the seconds of a step, as a mean of each epoch: of at least two, and of more while there is time."""
     start = time.perf_counter()
-    for number in range(_MOST_EPOCHS):
+    for number in range(_MAX_EPOCHS):
         first, before = run.training.counters.step, time.perf_counter()
         if number > 1 and before - start > seconds:
             return

@@ -24,8 +24,8 @@ _NAMES = frozenset(
     {"phase", "outcome", "family", "method", "trains", "format", "what", "device", "missing_model", "remedy"}
 )
 _ACTED_ON = _PLACES | _NAMES
-_MOST_DIGITS = 300  # of a whole number: a longer one cannot be divided into GB, and no run writes one
-_DECODER = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else math.inf)
+_MAX_DIGITS = 300  # of a whole number: a longer one cannot be divided into GB, and no run writes one
+_DECODER = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) <= _MAX_DIGITS else math.inf)
 
 
 def to_line(event: Event | JobEvent, **extra: Any) -> str:

@@ -27,8 +27,8 @@ from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 from trainer.step.stepper import Stepper
 
-_LEAST_CACHING = 0.9  # of the speed of the VAE alone
-_MOST_LEFT_MIB = 1.0
+_MIN_CACHING = 0.9  # of the speed of the VAE alone
+_MAX_LEFT_MIB = 1.0
 _TOO_LITTLE = 8 << 20  # bytes, on a GPU
 
 
@@ -51,7 +51,7 @@ def _caching(request: Request, _seconds: float) -> Iterator[Finding]:
     words = f"{speed.ratio:.2f} of the speed of the VAE alone, {num_images / speed.ours_seconds:.1f} images a second"
     yield Row(f"SD's VAE at {side_px} px", words, numbers={"ratio": speed.ratio})
     if not is_tiny:
-        yield at_least("speed of caching", speed.ratio, _LEAST_CACHING)
+        yield at_least("speed of caching", speed.ratio, _MIN_CACHING)
 
 
 def _memory_left(request: Request, _seconds: float) -> Iterator[Finding]:
@@ -61,7 +61,7 @@ def _memory_left(request: Request, _seconds: float) -> Iterator[Finding]:
         _train(small_run(request, folder=f"left-{number}"))
         gc.collect()
         left.append(_live_bytes(device))
-    yield at_most("MiB more after the second run", (left[1] - left[0]) / 2**20, _MOST_LEFT_MIB)
+    yield at_most("MiB more after the second run", (left[1] - left[0]) / 2**20, _MAX_LEFT_MIB)
 
 
 def _live_bytes(device: Device) -> int:
@@ -95,7 +95,7 @@ def _no_memory(request: Request, _seconds: float) -> Iterator[Finding]:
     yield Check("a run without memory", got, "it names the memory", isinstance(ending, RunFailed) and "memory" in got)
     if device.type == "cuda":
         held = torch.cuda.memory_allocated(device.torch) - before
-        yield at_most("MiB held afterwards", held / 2**20, _MOST_LEFT_MIB)
+        yield at_most("MiB held afterwards", held / 2**20, _MAX_LEFT_MIB)
     after = _ending(config)
     got = after.message if isinstance(after, RunFailed) else after.outcome
     yield Check("the run after it", got, "finished", got == "finished")

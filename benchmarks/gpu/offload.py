@@ -11,8 +11,8 @@ from benchmarks.gpu.stage import Case, Finding, Request, at_least, at_most
 from benchmarks.rows import Row
 
 _FRACTIONS = (0.5, 1.0)
-_LEAST_HIDDEN = 0.8  # of the share that can be hidden: a fast GPU computes for less time than its bus copies
-_MOST_BACK = 0.05  # of the bytes copied to the device: gradients and activations, but no frozen weights
+_MIN_HIDDEN = 0.8  # of the share that can be hidden: a fast GPU computes for less time than its bus copies
+_MAX_BACK = 0.05  # of the bytes copied to the device: gradients and activations, but no frozen weights
 
 
 def cases(request: Request) -> Sequence[Case]:
@@ -38,7 +38,7 @@ def _offload(request: Request, subject: Subject, fraction: float, seconds: float
         f"{copies.to_device_bytes / 1e9:.2f} GB to the device, {copies.from_device_bytes / 1e9:.2f} GB from it, "
         f"{copies.hidden_share:.0%} of their time hidden, {copies.most_hidden:.0%} at most",
     )
-    least = round(_LEAST_HIDDEN * copies.most_hidden, 3)
+    least = round(_MIN_HIDDEN * copies.most_hidden, 3)
     yield at_least("share of the copies that is hidden", copies.hidden_share, least)
     back = copies.from_device_bytes / max(1, copies.to_device_bytes)
-    yield at_most("bytes copied back for each copied there", back, _MOST_BACK)
+    yield at_most("bytes copied back for each copied there", back, _MAX_BACK)

@@ -28,7 +28,7 @@ from trainer.preflight.run_budget import memory_estimate
 
 _STEPS, _TINY_STEPS = 20, 2
 _PHASES: tuple[Phase, ...] = ("encoding captions", "sampling", "decoding samples")
-_LEAST_SPREAD = 1.0  # of the values 0 to 255 of an image that is not of one colour
+_MIN_SPREAD = 1.0  # of the values 0 to 255 of an image that is not of one colour
 
 
 def cases(request: Request) -> Sequence[Case]:
@@ -58,7 +58,7 @@ def _sample(request: Request, subject: Subject, _seconds: float) -> Iterator[Fin
     )
     with open_image(from_root(made.paths[0])) as image:
         spread = max(ImageStat.Stat(image).stddev)
-    yield at_least("spread of the image's values", spread, _LEAST_SPREAD)
+    yield at_least("spread of the image's values", spread, _MIN_SPREAD)
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device.torch) / 2**30
         yield within("estimated memory", _estimated_bytes(config, side_px) / 2**30, peak, ESTIMATE_SHARE, unit=" GiB")

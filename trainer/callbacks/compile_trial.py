@@ -30,7 +30,7 @@ StepSize = tuple[tuple[Size, int], ...]
 _SETTING = "model.compile"
 _WARM_UP_STEPS, _PLAIN_STEPS = 2, 12
 """Of the first steps, so many run as they are; the time of the very first ones does not count."""
-_ENOUGH_STEPS, _MOST_COMPILED_STEPS = 6, 40
+_ENOUGH_STEPS, _MAX_COMPILED_STEPS = 6, 40
 _BEST_GAIN = 0.25
 """The largest saving in published measurements of training with compiled blocks."""
 _ASSUMED_SECONDS = 60.0
@@ -171,7 +171,7 @@ class CompileTrial:
             self._decide(now.step, False, f"with {count(steps_left, 'step')} left, compiling cannot pay")
             return
         both = {size: n for size, n in self._seconds[True].items() if size in self._seconds[False]}
-        is_over = now.step - self._compiled_from >= _MOST_COMPILED_STEPS
+        is_over = now.step - self._compiled_from >= _MAX_COMPILED_STEPS
         if sum(map(len, both.values())) < _ENOUGH_STEPS and not is_over:
             return
         if not both:

@@ -55,7 +55,7 @@ class SampledModel:
     active: Callable[[], AbstractContextManager[None]]
 
 
-_MOST_ENCODED = 256  # prompts; one takes about 4 MB of FLUX.1's
+_MAX_ENCODED = 256  # prompts; one takes about 4 MB of FLUX.1's
 
 
 class EncodedPrompts:
@@ -70,7 +70,7 @@ class EncodedPrompts:
 
     def keep(self, prompt: SamplePrompt, conditioning: Conditioning) -> None:
         """Keep the conditioning of a prompt."""
-        if len(self._conditionings) >= _MOST_ENCODED:
+        if len(self._conditionings) >= _MAX_ENCODED:
             self._conditionings.pop(next(iter(self._conditionings)))
         self._conditionings[_encoded_of(prompt)] = conditioning.to(CPU)
 

@@ -18,10 +18,10 @@ from trainer.machine_events import PaceMeasured
 from trainer.step.callback import StepView
 
 _IGNORED_STEPS = 10  # of a start: kernels are chosen, blocks compiled and memory reserved
-_WINDOW_STEPS, _LEAST_STEPS, _WINDOW_SECONDS = 50, 5, 60.0
+_WINDOW_STEPS, _MIN_STEPS, _WINDOW_SECONDS = 50, 5, 60.0
 _SLOWER, _AS_BEFORE = 1.3, 1.15  # times the usual seconds
-_LEAST_SECONDS = 0.1  # of a difference worth a warning: in faster steps other programs cause smaller ones
-_MOST_WARNINGS = 3
+_MIN_SECONDS = 0.1  # of a difference worth a warning: in faster steps other programs cause smaller ones
+_MAX_WARNINGS = 3
 _SWAPPED_BYTES = 200e6
 _FULL_SHARE = 0.97
 _ADVICE = (
@@ -124,7 +124,7 @@ class PaceWatch:
             self._ignored.append(view.seconds)
             return
         self._window.append(view.seconds)
-        is_long = len(self._window) >= _LEAST_STEPS and sum(self._window) >= _WINDOW_SECONDS
+        is_long = len(self._window) >= _MIN_STEPS and sum(self._window) >= _WINDOW_SECONDS
         if len(self._window) >= _WINDOW_STEPS or is_long:
             self._add_window(Pace.of(self._window), view.now.step)
             self._window = []
@@ -147,7 +147,7 @@ class PaceWatch:
         if len(self._middles) == 2 and (earlier := self._earlier()) is not None:
             self._compare_with(earlier, min(self._middles))
         self._usual, self._last = self._usual.or_faster(pace, self._last), pace
-        if self._num_slow < 2 or self._is_warned or self._num_warnings == _MOST_WARNINGS:
+        if self._num_slow < 2 or self._is_warned or self._num_warnings == _MAX_WARNINGS:
             return
         self._is_warned = True
         self._num_warnings += 1
@@ -179,7 +179,7 @@ class PaceWatch:
 
 
 def _is_much_slower(seconds: float, usual: float, times: float) -> bool:
-    return seconds > max(times * usual, usual + _LEAST_SECONDS)
+    return seconds > max(times * usual, usual + _MIN_SECONDS)
 
 
 class MachineCauses:

@@ -41,7 +41,7 @@ T = TypeVar("T")
 Emit = Callable[[Event], None]
 _MAX_NAMED = 5
 _MAX_FILES = 20
-_MOST_REMEMBERED_BYTES = 64 * 2**20  # of each cache: the latents of 1,000 images at 512 px, or 200 captions of SDXL
+_MAX_REMEMBERED_BYTES = 64 * 2**20  # of each cache: the latents of 1,000 images at 512 px, or 200 captions of SDXL
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class Stores:
             for kind, kept_in in (("latents", dtype), ("text", dtype), ("masks", None))
         )
         return cls(
-            RememberingStore(latents, most_bytes=_MOST_REMEMBERED_BYTES),
-            RememberingStore(text, most_bytes=_MOST_REMEMBERED_BYTES),
+            RememberingStore(latents, most_bytes=_MAX_REMEMBERED_BYTES),
+            RememberingStore(text, most_bytes=_MAX_REMEMBERED_BYTES),
             masks,
             DigestIndex(cache_dir),
             is_on_disk=True,

@@ -12,10 +12,10 @@ from modules.data.cache.digests import DigestIndex
 from modules.data.cache.stat_index import StatedFile
 from modules.data.dataset import ConceptFacts, Dataset
 from modules.data.example import Example
-from trainer.run_folder.recipe import MOST_LISTED, ConceptImages
+from trainer.run_folder.recipe import MAX_LISTED, ConceptImages
 
 _AT_ONCE = 5000  # images
-_MOST_READ_BYTES = 2_000_000_000  # of files whose digest no cache needed
+_MAX_READ_BYTES = 2_000_000_000  # of files whose digest no cache needed
 _CONTENT_CHARS, _CAPTION_CHARS = 16, 8
 
 
@@ -26,9 +26,9 @@ def digests_of_concepts(datasets: Sequence[Dataset], cache_dir: Path | None) -> 
     read again. Files that no cache needed are read if they are few; otherwise their size stands for their content.
     """
     index = DigestIndex(cache_dir)
-    is_listed = sum(len(dataset.examples) for dataset in datasets) <= MOST_LISTED
+    is_listed = sum(len(dataset.examples) for dataset in datasets) <= MAX_LISTED
     unread = [file for dataset in datasets for file in _unread(dataset, index)] if is_listed else []
-    if unread and sum(file.size_bytes for file in unread) <= _MOST_READ_BYTES:
+    if unread and sum(file.size_bytes for file in unread) <= _MAX_READ_BYTES:
         for file in unread:
             try:
                 index.digest(file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns)

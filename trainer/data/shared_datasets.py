@@ -33,7 +33,7 @@ from trainer.events import Event
 from trainer.ranks import LostProcessError, Ranks
 
 _SENT_AT_ONCE = 2**26  # bytes
-_MOST_LOOKED_AT = 200  # images on another machine
+_MAX_LOOKED_AT = 200  # images on another machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def _require_caches(config: Config, file_of_main: Path | None, rank: Rank) -> No
 def _require_images(datasets: Datasets, rank: Rank) -> None:
     """Raise DarkroomError if some of the images are not on this machine, or have another size there."""
     for examples in (datasets.training.examples, datasets.validation.examples):
-        for image in (e.image for e in examples[:: max(1, len(examples) // _MOST_LOOKED_AT)] if e.image.has_image):
+        for image in (e.image for e in examples[:: max(1, len(examples) // _MAX_LOOKED_AT)] if e.image.has_image):
             try:
                 num_bytes = status_of(image.path).size_bytes
             except OSError:

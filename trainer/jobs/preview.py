@@ -31,7 +31,7 @@ from trainer.job_events import JobFinished
 from trainer.jobs.config import ConfigSettings
 from trainer.jobs.spec import Argument, JobSpec, require_ending
 
-_MOST = 200  # images, epochs and uses of an image; a sheet is one PNG
+_MAX = 200  # images, epochs and uses of an image; a sheet is one PNG
 _TILE_PX, _GAP_PX, _LABEL_PX = 224, 8, 16
 
 Tile = tuple[str, Recipe]
@@ -44,11 +44,11 @@ class PreviewSettings(ConfigSettings):
         "preview.png"
     )
     num_images: Annotated[
-        int, Ge(1), Le(_MOST), Setting("Images", "How many images, spread over all."), Argument("--images")
+        int, Ge(1), Le(_MAX), Setting("Images", "How many images, spread over all."), Argument("--images")
     ] = 8
-    epochs: Annotated[int, Ge(1), Le(_MOST), Setting("Epochs", "The uses in how many epochs.")] = 4
+    epochs: Annotated[int, Ge(1), Le(_MAX), Setting("Epochs", "The uses in how many epochs.")] = 4
     draws: Annotated[
-        int, Ge(1), Le(_MOST), Setting("Uses", "At most how many uses of each image: one for each epoch and repeat.")
+        int, Ge(1), Le(_MAX), Setting("Uses", "At most how many uses of each image: one for each epoch and repeat.")
     ] = 12
 
 

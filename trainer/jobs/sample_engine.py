@@ -53,7 +53,7 @@ from trainer.run_folder.shards import has_averages, read_whole
 from trainer.step.failures import explain
 
 IDLE_SECONDS = 900.0
-_MOST_WAITING = 50
+_MAX_WAITING = 50
 _OUT_OF_MEMORY = "Use a smaller image, a smaller dtype of the model, or offload to the CPU on the Training page."
 _Placed = tuple[ModelFamily, Placement, SampledModel | None]
 _FIELDS = ("model", "parts", "quantization", "embeddings", "general", "training")
@@ -262,7 +262,7 @@ class Inbox:
             request = sample_in(line)
             if request is not None:
                 desk = commands.CommandDesk()
-                self._desks = [*self._desks[-_MOST_WAITING:], desk]
+                self._desks = [*self._desks[-_MAX_WAITING:], desk]
                 self._requests.put((request, desk))
             elif isinstance(commands.from_line(line), commands.Stop):
                 self._stop()

@@ -24,8 +24,8 @@ from trainer.ranks import Ranks
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 
 _SIDE_PX = 256
-_MOST_IMAGES = 64  # of a rollout, whole prompts; at least one
-_MOST_ROLLOUTS = 3  # that are kept
+_MAX_IMAGES = 64  # of a rollout, whole prompts; at least one
+_MAX_ROLLOUTS = 3  # that are kept
 
 Extremes = tuple[int, int]
 """The numbers of the best and the worst image of a prompt."""
@@ -57,7 +57,7 @@ class RolloutImages:
     """Collects small copies of the images of a rollout while it is sampled, and reports them when it is complete."""
 
     def __init__(self, samples_per_prompt: int) -> None:
-        self._most_prompts = max(1, _MOST_IMAGES // samples_per_prompt)
+        self._most_prompts = max(1, _MAX_IMAGES // samples_per_prompt)
         self._by_prompt: dict[tuple[int, int], list[_Small]] = {}  # by the batch's number and the row in it
 
     def add(self, chunk: Chunk, images_B3PP: torch.Tensor) -> None:
@@ -174,5 +174,5 @@ def _remove_old(newest: Path) -> None:
     others = sorted(path for path in newest.parent.glob("step-*") if path.is_dir() and path != newest)
     later = [path for path in others if path.name > newest.name]
     earlier = [path for path in others if path.name < newest.name]
-    for path in (*later, *earlier[: -(_MOST_ROLLOUTS - 1)]):
+    for path in (*later, *earlier[: -(_MAX_ROLLOUTS - 1)]):
         shutil.rmtree(path, ignore_errors=True)

@@ -29,7 +29,7 @@ MALFORMED_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 ESTIMATING = "estimating memory"
 """The name of the work in reports of progress."""
 
-_MOST_SECONDS = 300  # of a trace on a busy machine; usually it takes 10
+_MAX_SECONDS = 300  # of a trace on a busy machine; usually it takes 10
 _POLL_SECONDS = 0.1
 # The files of shapes whose common trace has failed: later estimates of the same model need not try again.
 _failed: set[frozenset[Path]] = set()
@@ -122,7 +122,7 @@ def _communicate(child: subprocess.Popen[str], request: str, progress: Progress)
             _, errors = child.communicate(None if sent else request, timeout=_POLL_SECONDS)
         except subprocess.TimeoutExpired:
             sent = True
-            if time.monotonic() - begun > _MOST_SECONDS:
+            if time.monotonic() - begun > _MAX_SECONDS:
                 child.kill()
         else:
             progress(ESTIMATING, 1, 1)

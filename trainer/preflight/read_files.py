@@ -20,7 +20,7 @@ _BASE = "model.base_model"
 _NOT_IN_RESULT = ("general.", "concepts", "sampling.", "model.hub_cache_dir", "quantization.cache_dir")
 _OF_REWARDS = "reward."
 _SUFFIXES = frozenset({".safetensors", ".gguf", ".ckpt", ".pt", ".bin", ".json", ".txt", ".model"})
-_MOST_FILES = 2000  # of a folder
+_MAX_FILES = 2000  # of a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _in_folder(folder: Path, without: frozenset[str]) -> Iterator[tuple[str, Pat
             is_single = entry.suffix != ".json" and (folder / "model_index.json").is_file()
             inside = [] if is_single or not entry.is_file() else [(entry.name, entry)]
         for name, file in inside:
-            if file.suffix in _SUFFIXES and num_files < _MOST_FILES:
+            if file.suffix in _SUFFIXES and num_files < _MAX_FILES:
                 num_files += 1
                 yield name, file
 

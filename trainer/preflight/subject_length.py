@@ -17,7 +17,7 @@ from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.run_budget import Budget
 
 # Below these a run is a toy, of another length.
-_LEAST_WEIGHTS, _LEAST_PIXELS = 100_000_000, 256 * 256
+_MIN_WEIGHTS, _MIN_PIXELS = 100_000_000, 256 * 256
 
 
 def with_epochs(config: Config, epochs: int) -> Config:
@@ -80,4 +80,4 @@ def problems_of_subject_length(budget: Budget, training: Dataset) -> Iterator[Pr
 def _is_toy(budget: Budget) -> bool:
     weights = budget.passes.weights(budget.config.family.denoiser.name, PartPlan()).shapes
     most_pixels = max((width * height for width, height in budget.run.sizes), default=0)
-    return count_weights(weights.values()) < _LEAST_WEIGHTS or most_pixels < _LEAST_PIXELS
+    return count_weights(weights.values()) < _MIN_WEIGHTS or most_pixels < _MIN_PIXELS

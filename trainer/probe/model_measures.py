@@ -60,9 +60,9 @@ COLOURS = MappingProxyType(
 _PROMPT = "a {} square"
 _SEEDS = (0, 1)
 _NOISE_LEVEL = 0.9  # of the timesteps: nearly nothing is decided yet, and all channels of colour are asked for
-_MOST_MATRICES = 24  # of a text encoder, spread evenly
+_MAX_MATRICES = 24  # of a text encoder, spread evenly
 _POWER_STEPS = 12
-_LEAST_SIDE = 16
+_MIN_SIDE = 16
 _SQUARES = 16  # along a side: 64 px at 1024 px
 _LEARNED = 1.1  # of random numbers: those of text encoders are up to 1.02, the demo's from 1.35
 
@@ -152,13 +152,9 @@ def _random_parts(family: ModelFamily) -> Iterator[str]:
         weights = [
             p
             for p in part.module.parameters()
-            if p.ndim == 2
-            and min(p.shape) >= _LEAST_SIDE
-            and p.is_floating_point()
-            and not p.is_meta
-            and p.itemsize > 1
+            if p.ndim == 2 and min(p.shape) >= _MIN_SIDE and p.is_floating_point() and not p.is_meta and p.itemsize > 1
         ]
-        chosen = weights[:: -(-len(weights) // _MOST_MATRICES)] if weights else []
+        chosen = weights[:: -(-len(weights) // _MAX_MATRICES)] if weights else []
         excesses = [e for e in map(excess_of_random, chosen) if math.isfinite(e)]
         if excesses and max(excesses) < _LEARNED:
             yield part.spec.label

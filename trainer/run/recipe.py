@@ -34,14 +34,14 @@ from trainer.run_folder.recipe import RECIPE_FILE, Machine, Recipe, Result, know
 from trainer.run_folder.since_last_good import (
     CAUSES_OF_FAILURE,
     CAUSES_OF_SLOWNESS,
-    LEAST_PACE_STEPS,
+    MIN_PACE_STEPS,
     since_last_good,
 )
 
 logger = logging.getLogger("darkroom.run")
 
 _CHOICE_FILES = {"the memory layout": LAYOUT_FILE, "compiled blocks": COMPILE_FILE}
-_MOST_CHOICE_CHARS = 10_000
+_MAX_CHOICE_CHARS = 10_000
 _DRIVER_QUERY = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 
 
@@ -130,7 +130,7 @@ def _choices(run_dir: Path, machine: RunMachine) -> Mapping[str, str]:
     for name, file in _CHOICE_FILES.items():
         if (run_dir / file).is_file():
             text = (run_dir / file).read_text(encoding="utf-8", errors="replace")
-            choices[name] = " ".join(text.split())[:_MOST_CHOICE_CHARS]
+            choices[name] = " ".join(text.split())[:_MAX_CHOICE_CHARS]
     return choices
 
 
@@ -148,7 +148,7 @@ def earlier_pace(run_dir: Path) -> EarlierPace | None:
     if since is None or since.good.pace is None or not since.has_equal_steps:
         return None
     pace = since.good.pace
-    if pace.num_steps < LEAST_PACE_STEPS or not pace.step_seconds > 0:
+    if pace.num_steps < MIN_PACE_STEPS or not pace.step_seconds > 0:
         return None
     changed = since.of_steps().by_likelihood(CAUSES_OF_SLOWNESS)
     known = list_differences(changed)

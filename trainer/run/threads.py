@@ -25,7 +25,7 @@ from modules.system.paths import machine_choices_file
 from modules.system.regular_files import read_json_object
 
 _NUM_MEASUREMENTS = 5
-_LEAST_GAIN = 1.25
+_MIN_GAIN = 1.25
 """All cores are chosen if they are at least this many times as fast as one."""
 _MAX_ENTRIES = 500
 
@@ -53,7 +53,7 @@ def choose_num_threads(
         return 1
 
     def measure() -> int:
-        return most if _seconds(1) > _LEAST_GAIN * _seconds(most) else 1
+        return most if _seconds(1) > _MIN_GAIN * _seconds(most) else 1
 
     return measure_once(most, measure)
 

@@ -52,7 +52,7 @@ from trainer.step.precision import timed_kernels
 from trainer.step.prediction_modes import prior_mode, rollout_mode
 from trainer.step.stepper import Stepper
 
-_MOST_IN_PLAN = 200_000  # images; the rows of more would take a minute and gigabytes
+_MAX_IN_PLAN = 200_000  # images; the rows of more would take a minute and gigabytes
 
 
 def carry_out(setup: RunSetup) -> None:
@@ -142,7 +142,7 @@ def _fill_folder(run: PreparedRun) -> None:
     if not setup.machine.ranks.rank.is_main:
         return
     start_recipe(setup, (loader.dataset, run.validation))
-    if len(loader.dataset.examples) <= _MOST_IN_PLAN:
+    if len(loader.dataset.examples) <= _MAX_IN_PLAN:
         rows = plan_rows(loader.dataset, loader.plans, loader.versions, epochs=setup.config.training.epochs)
         place = setup.run_dir / "plan.csv"
         with SideOutput("The plan of the steps", place, setup.log.emit).warn_on_failure():

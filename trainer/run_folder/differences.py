@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = (
     "remembered",
     "unknown",
 )
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 MACHINE_LABELS = {
     "device": "device",
     "processor": "processor",
@@ -152,14 +152,14 @@ def setting_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
 def list_differences(differences: Iterable[Difference]) -> str:
     """Return differences as one part of a sentence: the first ones, and how many more there are."""
     texts = [difference.text for difference in differences]
-    more = f"; and {len(texts) - _MOST_NAMED:,} more" if len(texts) > _MOST_NAMED else ""
-    return f"{'; '.join(texts[:_MOST_NAMED])}{more}"
+    more = f"; and {len(texts) - _MAX_NAMED:,} more" if len(texts) > _MAX_NAMED else ""
+    return f"{'; '.join(texts[:_MAX_NAMED])}{more}"
 
 
 def names_of(names: Sequence[str]) -> str:
     """Return names as text: the first ones, and how many more there are."""
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(shorten(name, max_chars=80) for name in names[:_MOST_NAMED])}{more}"
+    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    return f"{', '.join(shorten(name, max_chars=80) for name in names[:_MAX_NAMED])}{more}"
 
 
 def _of_images(was: ConceptImages, now: ConceptImages) -> Iterator[str]:

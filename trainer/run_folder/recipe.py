@@ -22,9 +22,9 @@ from modules.system.regular_files import FileTooLargeError, read_regular
 
 RECIPE_FILE = "recipe.json"
 VERSION = 1
-MOST_LISTED = 10_000
+MAX_LISTED = 10_000
 """Images that a recipe lists one by one; of more it has one digest for each concept."""
-_MOST_BYTES = 64_000_000
+_MAX_BYTES = 64_000_000
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
@@ -125,10 +125,10 @@ def read_recipe(path: Path) -> Recipe:
     file = path / RECIPE_FILE if path.is_dir() else path
     advice = f"A run writes its recipe into its folder, as {RECIPE_FILE}."
     try:
-        text = read_regular(file, _MOST_BYTES)
+        text = read_regular(file, _MAX_BYTES)
     except FileTooLargeError as error:
         raise DarkroomError(
-            f"{file} is not a recipe: it is larger than {_MOST_BYTES:,} bytes.", advice=advice
+            f"{file} is not a recipe: it is larger than {_MAX_BYTES:,} bytes.", advice=advice
         ) from error
     except FileNotFoundError as error:
         raise DarkroomError(f"There is no recipe {file}.", advice=advice) from error

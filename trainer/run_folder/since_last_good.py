@@ -15,9 +15,9 @@ from trainer.run_folder.run_dir import age_of
 
 SLOWER = 1.3
 """Times the seconds of a step: less differs from run to run."""
-LEAST_PACE_STEPS = 20
+MIN_PACE_STEPS = 20
 """Of a run whose pace is compared: the first steps choose kernels and compile blocks."""
-_MORE_MEMORY, _LEAST_BYTES = 1.1, 200e6
+_MORE_MEMORY, _MIN_BYTES = 1.1, 200e6
 _NOT_OF_A_STEP = (
     "general.seed",
     "concepts.",
@@ -29,7 +29,7 @@ _NOT_OF_A_STEP = (
     "output.",
 )
 _RATE = ".learning_rate"
-_MOST_LOOKED_AT = 50  # runs
+_MAX_LOOKED_AT = 50  # runs
 CAUSES_OF_SLOWNESS: tuple[Topic, ...] = ("machine", "version", "choice", "model", "images", "setting", "pace")
 CAUSES_OF_FAILURE: tuple[Topic, ...] = ("setting", "version", "machine", "model", "images", "choice", "pace")
 
@@ -97,7 +97,7 @@ def last_good_run(run_dir: Path) -> RunRecord | None:
     """Return the newest run of the same workspace and family before a run that has finished; None without one."""
     family, age = _family_of(run_dir), age_of(run_dir)
     earlier = (other for other in run_dirs(run_dir.parent.parent) if age_of(other) < age)
-    for _, other in zip(range(_MOST_LOOKED_AT), earlier, strict=False):
+    for _, other in zip(range(_MAX_LOOKED_AT), earlier, strict=False):
         if _family_of(other) != family:
             continue
         record = read_record(other)
@@ -110,11 +110,11 @@ def _pace_differences(before: PaceMeasured | None, now: PaceMeasured | None) -> 
     if before is None or now is None:
         return
     was, is_now = before.step_seconds, now.step_seconds
-    if min(before.num_steps, now.num_steps) >= LEAST_PACE_STEPS and not was / SLOWER <= is_now <= was * SLOWER:
+    if min(before.num_steps, now.num_steps) >= MIN_PACE_STEPS and not was / SLOWER <= is_now <= was * SLOWER:
         yield Difference("pace", f"a step takes {is_now:.3g} s (was {was:.3g} s)")
     for label, name in (("card", "card_peak"), ("computer", "process_peak")):
         held, holds = getattr(before, name), getattr(now, name)
-        if abs(holds - held) > max(_LEAST_BYTES, (_MORE_MEMORY - 1) * held):
+        if abs(holds - held) > max(_MIN_BYTES, (_MORE_MEMORY - 1) * held):
             yield Difference(
                 "pace", f"the run takes {format_size(holds)} of the {label}'s memory (was {format_size(held)})"
             )

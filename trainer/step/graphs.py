@@ -29,7 +29,7 @@ from trainer.step.prediction_modes import check_references_left
 
 T = TypeVar("T")
 
-_MOST_GRAPHS = 64
+_MAX_GRAPHS = 64
 """Each graph has a node of some kilobytes on the host for every kernel. Further shapes run as they are."""
 _KEEPS_MEMORY = torch.__version__.partition("+")[0] == "2.13.0" and torch.version.hip is None
 """Whether torch keeps the memory of a failed capture. AMD's builds of 2.13.0 do not."""
@@ -144,7 +144,7 @@ class StepGraphs:
         self._drop_outdated()
         key = (share, shapes_of(inputs))
         graph = self._graphs.get(key)
-        if graph is None and key in self._reached and len(self._graphs) < _MOST_GRAPHS and not self.failure:
+        if graph is None and key in self._reached and len(self._graphs) < _MAX_GRAPHS and not self.failure:
             graph = self._record(key, inputs, share, loss_of)
         if graph is None:
             return self._run(key, inputs, share, loss_of)
