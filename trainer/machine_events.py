@@ -12,7 +12,7 @@ from modules.system.problem import count
 class BlocksCompiled:
     """Blocks of the denoiser were compiled in `seconds`: `num_graphs` graphs, which blocks of one structure share.
 
-    `num_recompilations` are those compiled since the dry run, in all: for other sizes, or other trained parts.
+    `num_recompilations` counts the graphs compiled since the dry run, for other sizes or other trained parts.
     """
 
     num_blocks: int

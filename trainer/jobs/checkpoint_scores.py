@@ -128,7 +128,7 @@ def _is_here(wanted: FileRequest, config: Config) -> bool:
 
 
 def _load_reward(scorer: Scorer, config: Config, device: Device, job: Job) -> Score:
-    """Return the score of a reward model, with the weight that it has by itself."""
+    """Return the score of a single reward model, with a weight of 1."""
     alone = scorer.model_copy(update={"weight": 1.0})
     context = RewardContext(device, offline=True, hub_cache_dir=config.model.hub_cache_dir, check=job.desk.check)
     reward = build_rewards([alone], context)
@@ -138,7 +138,7 @@ def _load_reward(scorer: Scorer, config: Config, device: Device, job: Job) -> Sc
 def _load_similarity(config: Config, encoder: Callable[[], ImageEncoder], device: Device, job: Job) -> Score:
     """Return the mean cosine similarity of an image's embedding to the embeddings of a run's training images.
 
-    Of many training images some are read, spread evenly. Raises DarkroomError without any, and OSError.
+    At most `_MAX_TRAINING_IMAGES` of them are read, spread evenly. Raises DarkroomError without any, and OSError.
     """
     examples = datasets_of(config).training.examples
     paths = [e.image.path for e in examples[:: -(-len(examples) // _MAX_TRAINING_IMAGES) or 1] if e.image.has_image]
@@ -157,7 +157,7 @@ def _load_similarity(config: Config, encoder: Callable[[], ImageEncoder], device
 
 @torch.no_grad()
 def _with_scores(comparison: Comparison, name: str, load: Callable[[], Score], device: Device, job: Job) -> Comparison:
-    """Return a comparison with a score of each of its images, which is also written, or with a note about why not.
+    """Return a comparison with a score for each of its images, or with a note about why it has none; also write it.
 
     The score is loaded if an image has none yet.
     """

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 
@@ -71,7 +71,7 @@ def merge_loras(settings: MergeSettings, job: Job) -> JobFinished:
     merge = merge_into_model(open_source(model), files, dtype=_plain_dtype(settings.dtype))
     job.note(merge.sentences)
     written = _convert(job, merge.source, out, form, settings.dtype)
-    return JobFinished(f"Merged {_several(files)} into {model.name}.", tuple(map(str, written)))
+    return JobFinished(f"Merged {_name_or_number(files)} into {model.name}.", tuple(map(str, written)))
 
 
 _SCALED = "scaled_float8"
@@ -88,7 +88,7 @@ def _convert(job: Job, source: Source, out: Path, form: Form, dtype: str) -> lis
         form,
         dtype=_plain_dtype(dtype),
         created=_now(),
-        on_written=_writing(job),
+        on_written=_report_writing(job),
         is_scaled_float8=dtype == _SCALED,
     )
 
@@ -98,18 +98,18 @@ def combine_loras(settings: CombineSettings, job: Job) -> JobFinished:
     out, files, choice = from_root(settings.out), _weighted_files(settings.files), _rank_choice(settings)
     is_exact = choice == RankChoice()
     sources = [_open(job, file.path, out, overwrite=settings.overwrite) for file in files]
-    result = combine(sources, files, None if is_exact else choice, _layers(job))
+    result = combine(sources, files, None if is_exact else choice, _report_layers(job))
     inputs = [{"file": file.path.name, "strength": file.strength} for file in files]
     metadata = tool_metadata("combine LoRAs", inputs, **({} if is_exact else asdict(choice)))
     path = _write(job, result, sources, out, settings.dtype, metadata)
-    return JobFinished(f"Combined {_several(files)}.", (str(path),))
+    return JobFinished(f"Combined {_name_or_number(files)}.", (str(path),))
 
 
 def resize_lora(settings: ResizeSettings, job: Job) -> JobFinished:
     """Write a LoRA with other ranks, by SVD."""
     source, out, choice = from_root(settings.source), from_root(settings.out), _rank_choice(settings)
     opened = _open(job, source, out, overwrite=settings.overwrite)
-    result = resize(opened, choice, _layers(job))
+    result = resize(opened, choice, _report_layers(job))
     metadata = {**(opened.metadata or {}), **tool_metadata("resize", [{"file": source.name}], **asdict(choice))}
     path = _write(job, result, [opened], out, settings.dtype, metadata)
     return JobFinished(f"Resized {source.name}.", (str(path),))
@@ -135,7 +135,7 @@ def extract_lora(settings: ExtractSettings, job: Job) -> JobFinished:
     require_ending(out, ".safetensors", "a LoRA")
     job.progress("reading", 0, 1)
     one, other = open_source(base), open_source(tuned)
-    result = extract_difference(one, other, choice, _layers(job), with_text_encoders=settings.text_encoders)
+    result = extract_difference(one, other, choice, _report_layers(job), with_text_encoders=settings.text_encoders)
     inputs = [{"file": base.name, "role": "base"}, {"file": tuned.name, "role": "tuned"}]
     like = Source(out, one.kind, one.configs, {})
     job.note(result.sentences)
@@ -146,7 +146,7 @@ def extract_lora(settings: ExtractSettings, job: Job) -> JobFinished:
         metadata=tool_metadata("extract", inputs, **asdict(choice)),
         dtype=dtype_of(settings.dtype),
         created=_now(),
-        on_written=_writing(job),
+        on_written=_report_writing(job),
     )
     return JobFinished(f"Extracted a LoRA from {tuned.name}.", (str(path),))
 
@@ -199,7 +199,7 @@ def _write(
     doubts = (f"{s.path.name}: {doubt}" for s in sources if (doubt := content_of(s).doubt))
     job.note(dict.fromkeys((*result.sentences, *doubts)))
     return write_result(
-        result, sources[0], out, metadata=metadata, dtype=stored, created=_now(), on_written=_writing(job)
+        result, sources[0], out, metadata=metadata, dtype=stored, created=_now(), on_written=_report_writing(job)
     )
 
 
@@ -207,15 +207,15 @@ def _rank_choice(settings: CombineSettings | ResizeSettings | ExtractSettings) -
     return RankChoice(settings.rank, settings.energy, settings.conv_rank)
 
 
-def _several(files: Sequence[WeightedFile]) -> str:
+def _name_or_number(files: Sequence[WeightedFile]) -> str:
     return files[0].path.name if len(files) == 1 else f"{len(files)} LoRAs"
 
 
-def _layers(job: Job) -> Any:
+def _report_layers(job: Job) -> Callable[[int, int], None]:
     return lambda done, total: job.progress("layers", done, total)
 
 
-def _writing(job: Job) -> Any:
+def _report_writing(job: Job) -> Callable[[int, int], None]:
     return lambda done, total: job.progress("writing (MB)", done // _MB, -(-total // _MB))
 
 

@@ -230,12 +230,13 @@ def sample_group(
 
 def _of_all(local: Sequence[Chunk], count: int, context: StepContext, ranks: Ranks) -> list[Chunk]:
     """Return the chunks that the processes have sampled in turn, in order, on this one's offload device."""
-    shares = ranks.gather([_on(chunk, CPU) for chunk in local])
+    shares = ranks.gather([_move_chunk(chunk, CPU) for chunk in local])
     size = ranks.rank.world_size
-    return [_on(shares[index % size][index // size], context.temp_device) for index in range(count)]
+    return [_move_chunk(shares[index % size][index // size], context.temp_device) for index in range(count)]
 
 
-def _on(chunk: Chunk, device: Device) -> Chunk:
+def _move_chunk(chunk: Chunk, device: Device) -> Chunk:
+    """Return a chunk with its tensors on a device."""
     states, means = (
         {number: move(t, device) for number, t in of.items()} for of in (chunk.states_BCHW, chunk.means_BCHW)
     )

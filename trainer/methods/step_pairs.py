@@ -51,7 +51,7 @@ class _BatchComparison:
     finished: Chunk
     spare: Mapping[Place, torch.Tensor]
 
-    def on(self, device: Device) -> _BatchComparison:
+    def to(self, device: Device) -> _BatchComparison:
         """Return it with its tensors on a device."""
         pairs, spare = ({place: move(t, device) for place, t in some.items()} for some in (self.pairs, self.spare))
         return replace(self, pairs=pairs, spare=spare)
@@ -225,8 +225,8 @@ class StepPairs:
 
 def _of_all(local: Sequence[_BatchComparison], context: StepContext, ranks: Ranks) -> list[_BatchComparison]:
     """Return the comparisons of all processes, in the order of the batches, on this one's offload device."""
-    shares = ranks.gather([compared.on(CPU) for compared in local])
-    comparisons = [compared.on(context.temp_device) for share in shares for compared in share]
+    shares = ranks.gather([compared.to(CPU) for compared in local])
+    comparisons = [compared.to(context.temp_device) for share in shares for compared in share]
     return sorted(comparisons, key=lambda compared: compared.number)
 
 

@@ -120,7 +120,7 @@ def reading_bytes(budget: Budget) -> int:
     """Return the most bytes of a model's weights in the computer's memory while a run starts.
 
     All parts are read, quantized layer by layer, before they go to the training device. Large text encoders that a run
-    does not keep have left when its denoiser is read.
+    does not keep are freed before its denoiser is read.
     """
     config, plans = budget.config, budget.run.plans
     sizes = {part: plain_bytes(budget.passes, part, plans) for part in plans}

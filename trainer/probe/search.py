@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from modules.config.schema import Config
 from modules.config.usage import method_of
@@ -173,7 +172,13 @@ def sweep_rates(request: ProbeRequest, scratch: Path, job: Job) -> RateResult:
 
 
 def _trial(
-    request: ProbeRequest, config: Config, scratch: Path, job: Job, num_steps: int, what: str, is_over: Any = None
+    request: ProbeRequest,
+    config: Config,
+    scratch: Path,
+    job: Job,
+    num_steps: int,
+    what: str,
+    is_over: Callable[[Trial], bool] = lambda trial: False,
 ) -> Trial:
     return run_trial(
         config,
@@ -182,7 +187,7 @@ def _trial(
         num_steps=num_steps,
         what=what,
         approved_code=request.approved_code,
-        is_over=is_over or (lambda _trial: False),
+        is_over=is_over,
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import statistics
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -59,7 +59,7 @@ class Trial:
 class _Steps:
     """The trial's only callback: measures each step, whose outcome it waits for, reports it, and ends the trial."""
 
-    def __init__(self, trial: Trial, num_steps: int, job: Job, what: str, is_over: Any) -> None:
+    def __init__(self, trial: Trial, num_steps: int, job: Job, what: str, is_over: Callable[[Trial], bool]) -> None:
         self._trial, self._num_steps, self._job, self._what, self._is_over = trial, num_steps, job, what, is_over
         self.should_stop = False
 
@@ -68,7 +68,7 @@ class _Steps:
         return True
 
     def after_step(self, view: StepView) -> None:
-        """Take a step."""
+        """Measure a step."""
         loss = view.outcome.loss
         step = StepMeasurement(float("nan") if loss is None else loss, view.outcome.num_images, view.seconds)
         self._trial.steps.append(step)
@@ -84,12 +84,12 @@ def run_trial(
     num_steps: int,
     what: str,
     approved_code: frozenset[str] = frozenset(),
-    is_over: Any = lambda _trial: False,
+    is_over: Callable[[Trial], bool] = lambda trial: False,
 ) -> Trial:
     """Train `num_steps` steps from the beginning, or until `is_over(trial)`, and free the memory.
 
     The caches of the config are filled as a run does; everything else is in `scratch`. Raises StopRequested, the errors
-    of a run, and what torch raises without memory.
+    of a run, and the error of torch if memory runs out.
     """
     config = only_steps_of(config, scratch)
     datasets = datasets_of(config)

@@ -127,10 +127,10 @@ class Site:
         )
         return response
 
-    def _start(self, _request: Request, body: Mapping[str, Any]) -> Any:
+    def _start(self, _request: Request, body: Mapping[str, Any]) -> Mapping[str, str]:
         return _as_message(actions.start(self._queue, self._runs, str(body.get("preset"))))
 
-    def _change_queue(self, _request: Request, body: Mapping[str, Any]) -> Any:
+    def _change_queue(self, _request: Request, body: Mapping[str, Any]) -> Mapping[str, str]:
         match body:
             case {"action": "run"}:
                 return _as_message(actions.run_queue(self._queue))
@@ -139,7 +139,7 @@ class Site:
             case _:
                 raise DarkroomError("The request is not valid.", advice="Load the page again.")
 
-    def _command(self, request: Request, body: Mapping[str, Any]) -> Any:
+    def _command(self, request: Request, body: Mapping[str, Any]) -> Mapping[str, str]:
         run_dir = self._run_of(request)
         match body.get("command"):
             case "follow":
@@ -149,7 +149,7 @@ class Site:
             case name:
                 return _as_message(actions.command(run_dir, str(name)))
 
-    def _choose(self, request: Request, body: Mapping[str, Any]) -> Any:
+    def _choose(self, request: Request, body: Mapping[str, Any]) -> Mapping[str, str]:
         return _as_message(actions.choose(request_of(self._run_of(request), request.path_params["name"]), body))
 
     def _run_of(self, request: Request) -> Path:
@@ -162,7 +162,7 @@ class Site:
         return run_dir
 
 
-def _answer(work: Callable[[Request, Mapping[str, Any]], Any]) -> Callable[[Request], Any]:
+def _answer(work: Callable[[Request, Mapping[str, Any]], object]) -> Callable[[Request], Any]:
     """Return an endpoint that does the work of a request in a thread, and sends its result as JSON."""
 
     async def endpoint(request: Request) -> Response:
