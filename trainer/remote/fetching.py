@@ -47,11 +47,11 @@ class RunFiles:
         self._have: dict[str, tuple[int, int]] = {}
 
     def sync(self, *, with_large: Collection[str] = ()) -> None:
-        """Fetch new and changed files; of backups and saved models only the folders in `with_large`.
+        """Fetch new and changed files; the folders "backup" and "save" only if they are in `with_large`.
 
         Raises DarkroomError, ConnectionLostError, OSError.
         """
-        without = [*(name for name in _LARGE if name not in with_large)]
+        without = [name for name in _LARGE if name not in with_large]
         files = self._files(without=without)
         remove_withdrawn(self._run_dir, [name for name, *_ in files])
         for name, size, mtime_ns in files:

@@ -119,7 +119,7 @@ def restore_best(setup: RunSetup, callbacks: RunCallbacks, backup: BackupInfo) -
 def _kept_by_older_version(run_dir: Path, ending: str, step: int) -> Path | None:
     """Return the best model of a run, or of the run it was forked from, if it was saved at `step`.
 
-    Backups of older versions do not have it. Its name begins as the result of its run, which a fork names otherwise.
+    Backups of older versions do not have it. Its name begins with the name of the result, which differs in a fork.
     """
     origin = origin_of(run_dir)
     has_history = origin is not None and not origin.is_weights_only and step <= origin.step
