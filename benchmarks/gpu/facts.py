@@ -16,11 +16,10 @@ from benchmarks.gpu.models import device_of
 from benchmarks.gpu.stage import Case, Check, Finding, Request
 from benchmarks.measure import median_seconds, wait_for
 from benchmarks.rows import Row
-from modules.system.devices import Device
+from modules.system.devices import DTYPES, Device
 from trainer.run.machine import name_of
 from trainer.run.recipe import driver_version
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _NUM_LAUNCHES = 2000
 _MIB = 1 << 20
 
@@ -56,7 +55,7 @@ def _machine(device: Device) -> Iterator[Finding]:
 
 def _products(device: Device, side: int) -> Iterator[Finding]:
     """Measure products of square matrices in every dtype that the device computes in."""
-    for name, dtype in _DTYPES.items():
+    for name, dtype in DTYPES.items():
         yield _speed(name, matrix_flops_per_second(device, side=side, dtype=dtype))
     if device.type == "cuda":
         former = torch.get_float32_matmul_precision()

@@ -22,18 +22,14 @@ from trainer.commands import to_line as command_line
 from trainer.event_lines import from_line, to_line
 from trainer.events import (
     BackupSaved,
-    CacheProgress,
-    DownloadProgress,
     Event,
     ModelSaved,
     RunFailed,
     RunFinished,
     RunStarted,
-    SampleProgress,
     StepFinished,
     WarningRaised,
 )
-from trainer.machine_events import MemoryMeasured
 from trainer.remote.answers import Answers
 from trainer.remote.connection import Connection
 from trainer.remote.ending import end_machine
@@ -41,10 +37,9 @@ from trainer.remote.fetching import RunFiles
 from trainer.remote.line import Line
 from trainer.remote.record import RemotesFile
 from trainer.run_folder.elsewhere import Elsewhere, elsewhere_of
-from trainer.run_folder.event_log import EVENTS_FILE, last_event, stamp
+from trainer.run_folder.event_log import EVENTS_FILE, NOT_KEPT, last_event, stamp
 
 _BYTE = "remote_byte"
-_ONLY_LIVE = (DownloadProgress, CacheProgress, SampleProgress, MemoryMeasured)  # which a log does not keep
 _FOLLOW_SECONDS = 0.5
 _MAX_TAIL_BYTES = 1 << 20
 _NUM_LINES = 2
@@ -167,7 +162,7 @@ class Follower:
     def _pass_on(self, news: _News, log: BinaryIO) -> None:
         """Write the lines into the log, and show their events; of the printed ones those that no log has."""
         for event in news.printed:
-            if not (self._byte or news.lines) or (isinstance(event, _ONLY_LIVE) and self._ending is None):
+            if not (self._byte or news.lines) or (isinstance(event, NOT_KEPT) and self._ending is None):
                 self._show(event)
                 self._shown.append(event)
         self._live = news.printed_end
@@ -186,7 +181,7 @@ class Follower:
         self._line.emit(event)
         if isinstance(event, RunFinished | RunFailed):
             self._ending = event
-        elif not isinstance(event, _ONLY_LIVE):
+        elif not isinstance(event, NOT_KEPT):
             self._ending = None
 
     def _end(self, connection: Connection, files: RunFiles | None, log: BinaryIO) -> None:

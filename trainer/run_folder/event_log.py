@@ -20,12 +20,8 @@ from trainer.run_folder.run_lock import RunLock
 logger = logging.getLogger("darkroom.run")
 
 EVENTS_FILE = "events.jsonl"
-_NOT_KEPT = (
-    events.DownloadProgress,
-    events.CacheProgress,
-    events.SampleProgress,
-    MemoryMeasured,
-)  # too many, and not needed afterwards
+NOT_KEPT = (events.DownloadProgress, events.CacheProgress, events.SampleProgress, MemoryMeasured)
+"""The events that a log does not keep: they are too many, and not needed afterwards."""
 _MAX_LAST_BYTES = 100_000  # of the end of the file
 
 
@@ -112,7 +108,7 @@ class EventLog:
             if event.phase != "paused":
                 self.work_phase = event
         self._listener(event)
-        if not isinstance(event, _NOT_KEPT):
+        if not isinstance(event, NOT_KEPT):
             self._write(event)
 
     def open(self, run_dir: Path) -> None:
