@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.system.atomic import write_text
+from trainer.run_folder.run_dir import stored_path
 
 FOLDER, INDEX_FILE = "checkpoints", "index.json"
 
@@ -147,7 +148,7 @@ def read_comparison(run_dir: Path) -> Comparison | None:
 def write_comparison(comparison: Comparison) -> Path:
     """Write a comparison into its run's folder, atomically, and return the file. Raises OSError."""
     run_dir = comparison.run_dir
-    entries = [asdict(c) | {n: _relative_to(getattr(c, n), run_dir) for n in _PATHS} for c in comparison.checkpoints]
+    entries = [asdict(c) | {n: stored_path(getattr(c, n), run_dir) for n in _PATHS} for c in comparison.checkpoints]
     content = {
         "checkpoints": entries,
         "columns": [asdict(column) for column in comparison.columns],
@@ -167,12 +168,6 @@ def score_names(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 _PATHS = ("path", "backup")
-
-
-def _relative_to(path: str, run_dir: Path) -> str:
-    """Return a path for the index: relative if it is in the run's folder, which may be moved."""
-    folder = run_dir.absolute()
-    return Path(path).relative_to(folder).as_posix() if path and Path(path).is_relative_to(folder) else path
 
 
 def _checkpoint(entry: Mapping[str, Any], run_dir: Path) -> Checkpoint:

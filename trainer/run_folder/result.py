@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.system.atomic import copy_file, copy_folder, write_text
+from trainer.run_folder.run_dir import stored_path
 
 RESULTS_FILE = "results.json"
 
@@ -180,24 +181,19 @@ def abandon_results(run_dir: Path, *, after_step: int) -> None:
 def _write(run_dir: Path, results: Sequence[WrittenResult]) -> None:
     entries = [
         {
-            "path": _relative_to(result.path, run_dir),
-            "destination": _relative_to(result.destination, run_dir),
+            "path": stored_path(str(result.path), run_dir),
+            "destination": stored_path(str(result.destination), run_dir),
             "step": result.step,
             "is_abandoned": result.is_abandoned,
             **({} if result.model_step is None else {"model_step": result.model_step}),
             "files": [
-                {"path": _relative_to(f.path, run_dir), "bytes": f.size_bytes, "sha256": f.sha256} for f in result.files
+                {"path": stored_path(str(f.path), run_dir), "bytes": f.size_bytes, "sha256": f.sha256}
+                for f in result.files
             ],
         }
         for result in results
     ]
     write_text(run_dir / RESULTS_FILE, json.dumps({"results": entries}, indent=1))
-
-
-def _relative_to(path: Path, run_dir: Path) -> str:
-    """Return a path for the record: relative if it is in the run's folder, which may be moved."""
-    folder = run_dir.absolute()
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
 
 
 def _result(entry: dict[str, Any], run_dir: Path) -> WrittenResult:

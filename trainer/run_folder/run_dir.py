@@ -108,3 +108,9 @@ def existing_start_copy(run_dir: Path) -> Path | None:
 def weights_copy_in(run_dir: Path) -> Path:
     """Return the path of the copy of another run's weights; only a fork with weights only may have one."""
     return run_dir / "start_weights.safetensors"
+
+
+def stored_path(path: str, run_dir: Path) -> str:
+    """Return a path as files in a run's folder store it: relative if it is in the folder, which may be moved."""
+    folder = run_dir.absolute()
+    return Path(path).relative_to(folder).as_posix() if path and Path(path).is_relative_to(folder) else path
