@@ -38,7 +38,7 @@ class Lokr(RankedSettings):
         Setting(
             "Factor",
             "The size of the first, small matrix: the smaller it is, the larger the file. -1 makes both matrices as "
-            "alike in size as the layer allows, which gives the smallest file.",
+            "equal in size as the layer allows, which gives the smallest file.",
         ),
     ] = -1
     decompose_both: Annotated[

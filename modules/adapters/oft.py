@@ -61,8 +61,8 @@ class Oft(AdapterSection):
         *Interval(ge=0, le=1),
         advanced_setting(
             "COFT constraint",
-            "Keeps the rotations close to none: the norm of what generates a layer's rotations is at most this number "
-            "times the number of its rotated channels, as in LyCORIS; for example 1e-3. 0 sets no limit.",
+            "Keeps the rotations small: the norm of the generator of a layer's rotations is at most this number times "
+            "the number of its rotated channels, as in LyCORIS; for example 1e-3. 0 sets no limit.",
         ),
     ] = 0.0
     block_share: Annotated[bool, advanced_setting("Share blocks", "All blocks of a layer share one rotation.")] = False

@@ -80,8 +80,8 @@ class AdapterSection(Section):
         advanced_setting(
             "Other layers",
             "What happens to layers in the file to start from that this run does not train, such as text encoder "
-            "layers in a run of the denoiser. If kept, they act in the run and are written again unchanged; otherwise "
-            "they are left out.",
+            "layers in a run of the denoiser. If kept, they act in the run and are saved unchanged; otherwise they are "
+            "left out.",
             group="Starting point",
             applies_when=When("start_from", is_set=True),
             choice_labels={"keep": "Keep as they are", "leave_out": "Leave out"},

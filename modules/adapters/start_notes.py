@@ -65,10 +65,10 @@ class OtherLayers:
 
     def _what_kept_ones_do(self) -> str:
         if sum(map(len, self.paths.values())) <= len(self.inactive):
-            return "They are kept and written again as they are."
+            return "They are kept and saved as they are."
         if self.others:
-            return "They are kept and written again as they are; the layers act in the run."
-        return "They are kept: they act in the run and are written again as they are."
+            return "They are kept and saved as they are; the layers act in the run."
+        return "They are kept: they act in the run and are saved as they are."
 
 
 def rank_note(where: str, ranks: Iterable[int], rank: int, *, num_new: int) -> str:

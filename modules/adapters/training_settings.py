@@ -51,9 +51,9 @@ class RankedSettings(AdapterSection):
         str,
         advanced_setting(
             "Ranks by layer",
-            "Ranks of their own for layers, one per line: a part of the layers' names = rank, or = rank:alpha. For "
-            "example down_blocks = 8 for the first half of the UNet, or attn2 = 32:16 for its cross-attention. After "
-            "re: a name is a regular expression. The first line that takes a layer counts, before the rank of "
+            "Other ranks for some layers, one line each: a part of the layers' names = rank, or = rank:alpha. For "
+            "example down_blocks = 8 for the first half of the UNet, or attn2 = 32:16 for its cross-attention. A name "
+            "after re: is a regular expression. The first line that matches a layer counts, before the rank of "
             "convolutions; with a rank of 0 the layer gets no adapter. Without an alpha it has the strength of the "
             "other layers.",
             group="Layers",
@@ -66,8 +66,8 @@ class RankedSettings(AdapterSection):
         *Interval(ge=0, lt=1),
         advanced_setting(
             "Rank dropout",
-            "The probability of dropping each rank of a layer's adapter, for each image of its own. Adapters whose "
-            "ranks no image passes through drop outputs of their product instead.",
+            "The probability of dropping each rank of a layer's adapter, drawn separately for each image. Adapters "
+            "whose ranks no image passes through drop outputs of their product instead.",
             group="Regularization",
         ),
     ] = 0.0

@@ -33,7 +33,7 @@ class Concept(Section):
             "Folder",
             "The folder that holds the images, or tar shards (WebDataset), Parquet or Arrow files with images, such as "
             "a saved Hugging Face data set. Also a single image or one of these files, or a data set of the hub: "
-            "hf://datasets/owner/name, which is downloaded at the start. Of prompts: a text file with one per line "
+            "hf://datasets/owner/name, which is downloaded at the start. For prompts: a text file with one per line "
             "(lines that begin with # are left out), a .jsonl, .csv or .parquet file with a column of prompts, or a "
             "folder of such files.",
             path_kind="folder",
@@ -72,7 +72,7 @@ class Concept(Section):
             "Excluded images",
             "Images that are left out, one per line: their paths within the folder, such as cat.png or garden/cat.png. "
             "Their files stay where they are. In the grid of images, a click on one offers to exclude it, and to use "
-            "it again. Of a pair, its chosen image.",
+            "it again. For a pair, its chosen image.",
             multiline=True,
             applies_when=When(
                 "kind", ("training", "validation", "prior_prediction", "regularization", "pairs", "validation_pairs")
@@ -164,7 +164,7 @@ class Concept(Section):
         Setting(
             "Repeats",
             "How often each image is used per epoch. 2 uses all twice; 0.5 uses half of them, another half each epoch. "
-            "Of regularization concepts: how often compared to other regularization concepts.",
+            "For regularization concepts: how often, compared to other regularization concepts.",
             unit="times",
             applies_when=When("balancing", ("repeats",)),
             group=_BALANCING,

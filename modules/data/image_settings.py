@@ -113,8 +113,8 @@ class ImageChanges(Section):
         Literal["file", "folder", "alpha"],
         advanced_setting(
             "Masks from",
-            "File: cat-masklabel.png next to cat.jpg. Folder: a file of the image's name in another folder. Alpha: the "
-            "image's own opacity. White is trained with full weight.",
+            "File: cat-masklabel.png next to cat.jpg. Folder: a file with the image's name in another folder. Alpha: "
+            "the image's own opacity. White is trained with full weight.",
             choice_labels={"file": "File next to the image", "folder": "Masks folder", "alpha": "Alpha channel"},
         ),
     ] = "file"
@@ -168,11 +168,11 @@ class ImageChanges(Section):
         advanced_setting(
             "Reference image columns",
             "The columns of the metadata file that name the reference images of an editing model, separated by commas; "
-            "a list names several. The paths of the first column count from the first folder of reference images, and "
-            "so on; without such a folder from the file or the concept's folder. They replace files of the image's "
-            "name.",
+            "a list names several. The paths in the first column are relative to the first folder of reference images, "
+            "and so on; without such a folder, to the metadata file or the concept's folder. They replace files with "
+            "the image's name.",
             group=REFERENCE_IMAGES,
-            empty_means="none: files of the image's name",
+            empty_means="none: files with the image's name",
             applies_when=READS_REFERENCES,
         ),
     ] = ""

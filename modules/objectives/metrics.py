@@ -65,7 +65,7 @@ METRICS: Mapping[str, Metric] = {
         Metric(
             "ssim",
             "SSIM",
-            "How alike the structures of reconstructed images and their originals are. 1 if they are the same.",
+            "How similar the structures of reconstructed images and their originals are. 1 if they are the same.",
             "high",
             (-1.0, 1.0),
         ),

@@ -174,9 +174,9 @@ HPSV3 = RewardSpec(
 UNIFIED_REWARD = RewardSpec(
     "unified_reward",
     "UnifiedReward",
-    "How well an image matches its caption and is made: Qwen2.5-VL writes what it sees, and then a score. That takes "
-    "seconds for each image. Enter the folder or the repository of its weights: CodeGoat24/UnifiedReward-qwen-7b needs "
-    "about 17 GB of GPU memory in addition to the model that is trained, CodeGoat24/UnifiedReward-qwen-3b 8 GB.",
+    "How well an image matches its caption, and how good it looks: Qwen2.5-VL describes it, then writes a score. That "
+    "takes seconds for each image. Enter the folder or the repository of its weights: CodeGoat24/UnifiedReward-qwen-7b "
+    "needs about 17 GB of GPU memory in addition to the model that is trained, CodeGoat24/UnifiedReward-qwen-3b 8 GB.",
     "modules.rewards.models.unified_reward:make_unified_reward",
     "1 to 5",
     is_differentiable=False,

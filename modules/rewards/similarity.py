@@ -48,7 +48,7 @@ DINO_SIMILARITY = SimilaritySpec(
     "dino",
     "training_similarity_dino",
     "Training images (DINO)",
-    "Compares how a subject looks in detail: two different dogs are less alike than with CLIP.",
+    "Compares how a subject looks in detail: two different dogs are less similar than with CLIP.",
     PublishedFile("dino_model", "facebook/dinov2-base", "", 346_000_000),
     "modules.rewards.models.dino:make_dino",
 )

@@ -53,7 +53,7 @@ def test_a_file_whose_only_extra_is_an_embedding_has_one_note(
     ends = "They are left out, as set."
     if other_layers == "keep":
         ends = (
-            "They are kept and written again as they are. Tensors of no layer do nothing in the run. diffusers does "
+            "They are kept and saved as they are. Tensors of no layer do nothing in the run. diffusers does "
             "not load a result that has bundled embeddings."
         )
     assert note == begins + ends

@@ -177,7 +177,7 @@ class CaptionChanges(Section):
         str,
         advanced_setting(
             "Trigger word",
-            "A word or phrase that every caption shall contain. Captions without it get it as their first tag; a tag "
+            "A word or phrase that every caption should contain. Captions without it get it as their first tag; a tag "
             "that contains it is neither dropped nor capitalized.",
             empty_means="none",
         ),

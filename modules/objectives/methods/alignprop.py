@@ -112,9 +112,9 @@ class AlignProp(Section):
         str,
         advanced_setting(
             "Positive words",
-            "Words before each prompt that a scored image should agree with, such as Realistic photo. With words, the "
-            "reward is that with the positive ones minus that with the negative ones, which cancels what a reward "
-            "model prefers whatever the prompt is (SRPO). Only for reward models that read the prompt.",
+            "Words before each prompt that a scored image should agree with, such as Realistic photo. The reward is "
+            "then the score with the positive words minus the score with the negative ones, which cancels what a "
+            "reward model prefers for any prompt (SRPO). Only for reward models that read the prompt.",
         ),
     ] = ""
     negative_words: Annotated[

@@ -36,7 +36,7 @@ class Dpo(Section):
         *Interval(gt=0, le=1_000_000),
         Setting(
             "Beta",
-            "How strongly the model is held at the original one: a larger beta stays closer to it. Published values "
+            "How strongly the model is kept close to the original one: a larger beta keeps it closer. Published values "
             "are 2000 for Stable Diffusion 1.5 and 5000 for SDXL. Gradients grow with it, so clipping them is normal.",
             applies_when=_WITH_REFERENCE,
         ),
@@ -96,7 +96,8 @@ DPO = MethodSpec(
     guide=MethodGuide(
         needs=(
             "Pairs of a chosen and a rejected image for one caption: a concept of the type Preference pairs.",
-            "At least 16 pairs per step, by accumulation, and some hundred pairs in all. No reward model, no download.",
+            "At least 16 pairs per step, by accumulation, and a few hundred pairs in all. No reward model, no "
+            "download.",
         ),
         watch={
             "implicit_accuracy": "Starts at 0.5 and rises to 0.6 to 0.8. Close to 1 the pairs are memorized.",

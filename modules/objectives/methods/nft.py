@@ -54,8 +54,8 @@ class Nft(Section):
         *Interval(gt=0, le=10),
         Setting(
             "Beta",
-            "How firmly the model is held at the sampling one: a smaller beta learns faster and is less stable. "
-            "Published: 1, and 0.1 for faster learning.",
+            "How strongly the model is kept close to the sampling one: a smaller beta learns faster and is less "
+            "stable. Published: 1, and 0.1 for faster learning.",
             applies_when=_OF_NFT,
         ),
     ] = 1.0

@@ -40,7 +40,7 @@ class OnlineDpo(Section):
         *Interval(ge=2, le=256),
         Setting(
             "Candidates",
-            "How many images of each prompt are sampled, or of a denoising step's next latents, of which the best and "
+            "How many images of each prompt are sampled, or how many next latents of a denoising step; the best and "
             "the worst become a pair. More make clearer pairs and take longer. Published: 24 images, 4 latents.",
             applies_when=When("chosen_by", ("reward",)),
         ),
@@ -71,7 +71,7 @@ class OnlineDpo(Section):
         Setting(
             "Guidance",
             "Guidance scale: how closely the sampled images follow their prompts. The loss on pairs of images has no "
-            "guidance, that on pairs of denoising steps the same; 1 or less turns it off and is twice as fast.",
+            "guidance, the loss on pairs of denoising steps has this one; 1 or less turns it off and is twice as fast.",
         ),
     ] = 5.0
     sampler: Annotated[str, *fields.SAMPLER_CHOICES, replace(fields.SAMPLER, applies_when=_OF_IMAGES)] = "ddim"
@@ -95,8 +95,8 @@ class OnlineDpo(Section):
         *Interval(gt=0, le=1_000_000),
         Setting(
             "Beta",
-            "How strongly the model is held at the reference: a larger beta stays closer to it. Published values are "
-            "2000 for Stable Diffusion 1.5 and 5000 for SDXL. A small beta can ruin the images.",
+            "How strongly the model is kept close to the reference: a larger beta keeps it closer. Published values "
+            "are 2000 for Stable Diffusion 1.5 and 5000 for SDXL. A small beta can ruin the images.",
             applies_when=_OF_IMAGES,
         ),
     ] = 2000.0
@@ -156,7 +156,7 @@ class OnlineDpo(Section):
         *Interval(gt=0, le=1_000_000),
         Setting(
             "Beta of steps",
-            "How strongly the model is held at the reference. Published: 10.",
+            "How strongly the model is kept close to the reference. Published: 10.",
             applies_when=_OF_STEPS,
         ),
     ] = 10.0
@@ -189,8 +189,8 @@ class OnlineDpo(Section):
         Literal["original", "refreshed"],
         Setting(
             "Reference",
-            "What the model is held at: the model before training, or a copy of it that is refreshed from time to "
-            "time, which lets it move further away. A fine-tune needs memory for the copy.",
+            "What the model is kept close to: the model before training, or a copy of it that is refreshed from time "
+            "to time, which lets it move further away. A fine-tune needs memory for the copy.",
             choice_labels={"original": "Original model", "refreshed": "Refreshed copy"},
         ),
     ] = "original"
@@ -297,7 +297,7 @@ ONLINE_DPO = MethodSpec(
             needs=(
                 "You: the run shows two to four images of a prompt on the page Choose, and waits for your choice.",
                 _PROMPTS,
-                "No reward model, no download besides the base model. Some hundred choices show a direction.",
+                "No reward model, no download besides the base model. A few hundred choices show a direction.",
             ),
         ),
         "rewards": MethodStart(
