@@ -57,8 +57,8 @@ class ConceptRepeats:
 @lru_cache(maxsize=256)
 def _whole_and_extra(repeats: float, num_samples: Fraction | None, count: int, epoch: int) -> tuple[int, int]:
     """Return the whole repeats of a concept's examples, and the number of its extra uses before an epoch."""
-    whole, broken = divmod(ConceptRepeats(0, count, repeats, num_samples).exact_repeats, 1)
-    return whole, math.ceil(epoch * broken * count)
+    whole, fraction = divmod(ConceptRepeats(0, count, repeats, num_samples).exact_repeats, 1)
+    return whole, math.ceil(epoch * fraction * count)
 
 
 @lru_cache(maxsize=64)
@@ -141,8 +141,8 @@ def uses_of_size_before(sizes: Sequence[Size], size: Size, *, example: int, use:
 def _uses(concept: ConceptRepeats, epoch: int) -> tuple[Numbers, Numbers, Numbers]:
     """Return the examples of a concept in an epoch, how often each was used before, and how often it is used in it."""
     count, turns = concept.num_examples, np.asarray(concept.turns(), np.int64)
-    whole, broken = divmod(concept.exact_repeats, 1)
-    first_extra, end_extra = math.ceil(epoch * broken * count), math.ceil((epoch + 1) * broken * count)
+    whole, fraction = divmod(concept.exact_repeats, 1)
+    first_extra, end_extra = math.ceil(epoch * fraction * count), math.ceil((epoch + 1) * fraction * count)
     used = np.arange(count) if whole else np.sort(np.arange(first_extra, end_extra) % max(1, count))
     extra_before = (first_extra - used + count - 1) // max(1, count)
     extra = (end_extra - used + count - 1) // max(1, count) - extra_before

@@ -97,7 +97,7 @@ class AccumulationGroups(Sequence[AccumulationGroup]):
         return int((self._ends_B - self._starts_B).sum())
 
     def first_of_each_shape(self, sizes: SizeTable) -> list[AccumulationGroup]:
-        """Return, of groups whose micro-batches have the same sizes and numbers of samples, the first, in order."""
+        """Return the first of the groups whose micro-batches have the same sizes and numbers of samples, in order."""
         if not len(self):
             return []
         columns = self._samples.columns_4N[:, self._starts_B]
@@ -201,9 +201,10 @@ class Share:
 def share_of(group: AccumulationGroup, rank: Rank, *, in_step: bool = False) -> tuple[Share, ...]:
     """Return the share of an accumulation group, which is one optimizer step, that a process trains; never empty.
 
-    Whole micro-batches as long as there is one for each process; of each of the rest every process takes its part of
-    the images. The counting shares of all processes are disjoint and together complete. With `in_step` all processes
-    have equally many shares: processes that shard the weights must compute each forward pass together.
+    Whole micro-batches are dealt out while there is one for each process; of each remaining micro-batch every process
+    takes a part of the images. The counting shares of all processes are disjoint and together complete. With
+    `in_step` all processes have equally many shares: processes that shard the weights must compute each forward pass
+    together.
     """
     size = rank.world_size
     num_dealt = len(group) // size * size

@@ -45,7 +45,7 @@ def damage_of_alpha(alpha: float, shapes: Shapes) -> str:
 
 
 def damage_in(shapes: Mapping[str, Shape]) -> str:
-    """Return the error in the shapes of a layer of multiplied matrices alone, as a clause; empty if they are possible.
+    """Return what is wrong with the shape of one of a layer's matrices, as a clause; empty if nothing is.
 
     A matrix that is a single number has no axes to read, and a rank of 0 would divide alpha by 0.
     """

@@ -47,8 +47,8 @@ class PerceptualDistance:
     ) -> torch.Tensor:
         """Return the distance of each image in [-1, 1] from its original, (B,), in float32 without autocast.
 
-        `area_weights` (B, 1, P, P) weigh the places, at each stage as their mean over the pixels of a place. Gradients
-        pass to `decoded`. Images need at least 16 pixels on each side.
+        The area weights weigh the places, at each stage as their mean over the pixels of a place. Gradients pass to the
+        decoded images. Images need at least 16 pixels on each side.
         """
         with torch.autocast(decoded_B3PP.device.type, enabled=False):
             return self._distances(decoded_B3PP, images_B3PP, area_weights_B1HW)

@@ -129,8 +129,9 @@ def _unique_names(scorers: Sequence[Scorer]) -> Iterator[str]:
 def diversity(images: Sequence[npt.NDArray[np.uint8]], prompts: Sequence[Hashable]) -> float | None:
     """Return the root mean squared distance of two images of the same prompt, over all pairs; None without a pair.
 
-    The distance is the root mean squared difference of pixel values, 0 to 1. Images of a prompt have the same shape.
-    Computed without going through the pairs: their mean squared distance is `2 / (K - 1) sum_k |x_k - mean|^2`.
+    The distance is the root mean squared difference of pixel values, 0 to 1. Only images of the same shape are
+    compared. Computed without going through the pairs: their mean squared distance is
+    `2 / (K - 1) sum_k |x_k - mean|^2`.
     """
     groups: dict[Hashable, list[npt.NDArray[np.uint8]]] = {}
     for image, prompt in zip(images, prompts, strict=True):

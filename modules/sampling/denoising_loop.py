@@ -20,14 +20,13 @@ from modules.sampling.registry import SAMPLERS, FlowScheduler, samplers_for
 from modules.system.devices import Device, move, widest_float
 from modules.system.errors import DarkroomError
 
-# diffusers' schedulers for flow models behind the interface of its DDPM schedulers, which the denoising loop uses.
-
 
 class FlowSteps:
-    """The steps of a diffusers scheduler for a flow model, at the shift of one image size and number of steps.
+    """A diffusers scheduler for flow models, at the shift of one image size and number of steps.
 
-    Its `timesteps` are 1000 times the scheduler's sigmas. Those of diffusers' multistep schedulers are rounded to whole
-    numbers, so that the model would read another noise level than its input has.
+    It has the interface of the DDPM schedulers, which the denoising loop uses. Its `timesteps` are 1000 times the
+    scheduler's sigmas. Those of diffusers' multistep schedulers are rounded to whole numbers, so that the model would
+    read another noise level than its input has.
     """
 
     init_noise_sigma = 1.0

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -29,6 +30,8 @@ from modules.sampling.flow_step import FlowNoise, FlowStep, flow_steps
 from modules.sampling.gaussian_step import GaussianStep, timestep_tensor
 from modules.sampling.prediction import guided_prediction
 from modules.system.devices import Device, move
+
+_Step = TypeVar("_Step", DdimStep, FlowStep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class RolloutSettings:
 class Rollout:
     """The result of a denoising loop; AlignProp trains on the images' graph, other methods on the stored states.
 
-    `images_B3PP` are in [0, 1], float32, with their graph if `gradient_steps` is above 0; there are none if the loop
+    `images_B3PP` are in [0, 1], float32, with their graph if some steps had a gradient; there are none if the loop
     did not decode. `states_BCHW` are the latents that were to be stored, on the offload device: state 0 is the noise,
     state i the latents after i steps, so that step i leads from state i to state i + 1. They are detached and float32,
     since rounding would change the policies' ratio by more than its clip range. `means_BCHW` are the means of the steps
@@ -62,8 +65,6 @@ class Rollout:
     """
 
     seeds: tuple[int, ...]
-    timesteps: tuple[float, ...]
-    gradient_steps: int
     images_B3PP: torch.Tensor
     states_BCHW: Mapping[int, torch.Tensor]
     log_probs_BN: torch.Tensor
@@ -76,9 +77,7 @@ def ddim_steps_of(family: ModelFamily, settings: RolloutSettings) -> tuple[DdimS
     Raises DarkroomError for a flow model and for settings that the model does not support.
     """
     steps = ddim_steps(family.process, family.scheduler_config(), num_steps=settings.num_steps, eta=settings.eta)
-    if settings.stochastic_steps is None:
-        return steps
-    return tuple(s if i in settings.stochastic_steps else replace(s, eta=0.0) for i, s in enumerate(steps))
+    return _with_chosen_noise(steps, settings)
 
 
 def steps_of(family: ModelFamily, settings: RolloutSettings, size: Size) -> Sequence[DdimStep | FlowStep]:
@@ -89,6 +88,11 @@ def steps_of(family: ModelFamily, settings: RolloutSettings, size: Size) -> Sequ
     if family.process.spec.flow is None:
         return ddim_steps_of(family, settings)
     steps = flow_steps(family, size, num_steps=settings.num_steps, eta=settings.flow_eta, noise=settings.flow_noise)
+    return _with_chosen_noise(steps, settings)
+
+
+def _with_chosen_noise(steps: tuple[_Step, ...], settings: RolloutSettings) -> tuple[_Step, ...]:
+    """Return the steps with all but the stochastic ones deterministic."""
     if settings.stochastic_steps is None:
         return steps
     return tuple(s if i in settings.stochastic_steps else replace(s, eta=0.0) for i, s in enumerate(steps))
@@ -164,8 +168,6 @@ def roll_out(
         forget_casts()
     return Rollout(
         seeds=tuple(seeds),
-        timesteps=tuple(step.timestep for step in steps),
-        gradient_steps=gradient_steps,
         images_B3PP=images_B3PP,
         states_BCHW=states.kept,
         log_probs_BN=move(torch.stack(log_probs, dim=1), temp_device),
@@ -217,8 +219,6 @@ def sample_with(
     states.add(num_steps, latents_BCHW)
     return Rollout(
         seeds=tuple(seeds),
-        timesteps=tuple(int(t) for t in scheduler.timesteps.tolist()),
-        gradient_steps=0,
         images_B3PP=images_B3PP,
         states_BCHW=states.kept,
         log_probs_BN=move(torch.empty(len(seeds), 0), temp_device),

@@ -210,10 +210,8 @@ def test_without_gradient_steps_there_is_no_graph(tiny_sd: Path) -> None:
     family, _ = learning(tiny_sd, "full")
     rollout = sampled(family)
     assert not rollout.images_B3PP.requires_grad
-    assert rollout.gradient_steps == 0
     for gradient_steps in (1, 3):
         other = sampled(family, gradient_steps=gradient_steps)
-        assert other.gradient_steps == gradient_steps
         assert torch.equal(other.images_B3PP.detach(), rollout.images_B3PP)
 
 
@@ -255,7 +253,6 @@ def test_stored_states_give_the_log_probabilities_again(request: pytest.FixtureR
                 output = family.predict(before[[row]], torch.tensor([step.timestep]), conditioning.select([row]))
                 alone = step.log_prob(after[[row]], step.mean(output, before[[row]]))
                 torch.testing.assert_close(alone, again[[row]], rtol=0.0, atol=1e-6)
-    assert rollout.timesteps == tuple(step.timestep for step in steps)
 
 
 def test_the_stored_states_are_the_requested_ones(tiny_sd: Path) -> None:

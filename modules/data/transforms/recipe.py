@@ -1,7 +1,7 @@
 """The recipe of an image's version: everything that happens to it between its file and its pixels, drawn once.
 
-`draw` is a pure function of the concept's settings, the sizes and a seed. Each augmentation has its own generator, so
-that switching one on leaves the others as they are.
+`draw_recipe` is a pure function of the concept's settings, the sizes and a seed. Each augmentation has its own
+generator, so that switching one on leaves the others as they are.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def draw_recipe(
     `mask_box` is the box around the white of its mask, if it has one; only the mask crop uses it. Equal arguments give
     equal recipes.
     """
-    is_flipped = _is_drawn(settings.flip, seed, "flip")
+    is_flipped = _is_flipped(settings.flip, seed)
     turned = _around(0.0, settings.rotate, settings.rotate_max_degrees, seed, "rotate")
     degrees = -turned if is_flipped else turned  # mirrored after the rotation, which turns it around
     cut = None
@@ -196,8 +196,8 @@ def _generator(seed: int, augmentation: str) -> random.Random:
     return random.Random(derive_seed(seed, augmentation))
 
 
-def _is_drawn(way: Way, seed: int, augmentation: str) -> bool:
-    return way == "always" or (way == "random" and _generator(seed, augmentation).random() < 0.5)
+def _is_flipped(way: Way, seed: int) -> bool:
+    return way == "always" or (way == "random" and _generator(seed, "flip").random() < 0.5)
 
 
 def _around(neutral: float, way: Way, strength: float, seed: int, augmentation: str) -> float:

@@ -1,1 +1,1 @@
-"""The fields that optimizers share: each is declared here once and used by the optimizers that have it."""
+"""The parts that optimizers' records share: fields, constructor arguments, removed settings, and whole records."""
