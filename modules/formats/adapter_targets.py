@@ -95,7 +95,7 @@ class AdapterTargets:
         return self.find_by(name_of(layer), shapes)
 
     def find_by(self, name: Name, shapes: Shapes) -> AdapterTarget | None:
-        """Return the same as `find`, for the `name_of` a layer: many models can look for the same one."""
+        """Return what `find` returns, from the `name_of` a layer, which is computed once for several models."""
         targets = self.by_name.get(name, ())
         return next((t for t in targets if fits(shapes, t.weight)), targets[0] if targets else None)
 

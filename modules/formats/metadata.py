@@ -1,7 +1,7 @@
 """The metadata of LoRA files and checkpoints, as A1111, Forge, ComfyUI and ModelSpec readers expect it.
 
-All values are strings.
-`ss_*` keys are kohya's (sd-scripts) and are shown on the model's card; `modelspec.*` is Stability's ModelSpec 1.0.1.
+All values are strings. `ss_*` keys are kohya's (sd-scripts) and are shown on the model's card; `modelspec.*` is
+Stability's ModelSpec 1.0.1.
 """
 
 from __future__ import annotations
