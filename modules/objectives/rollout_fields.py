@@ -1,4 +1,4 @@
-"""The fields that methods which train on their own samples share: each is declared here once."""
+"""The fields and the sentences of guides that methods which train on their own samples share, each declared once."""
 
 from __future__ import annotations
 
@@ -177,6 +177,18 @@ TARGET_MARGIN = advanced_setting(
     "Lowers beta as the model moves away from the reference, so that the mean margin of the pairs stays at this value. "
     "The loss then never goes flat, and beta needs no search. 0 keeps beta as it is; 0.2 is a start.",
 )
+
+# What methods need (`MethodGuide.needs`).
+NEEDS_REWARDS = "One or more reward models, of any kind."
+NEEDS_PROMPTS = "Prompts: the captions of your concepts, or a concept of prompts."
+NEEDS_GROUPS = "Groups of 8 images or more for each prompt: it learns only from their differences."
+
+# What metrics show (`MethodGuide.watch`).
+HELD_OUT_FALLS = "If it falls while the reward rises, the model exploits the reward: stop there."
+EQUAL_REWARDS = "Near 1 nothing is learned: use a finer reward, larger groups or other prompts."
+DIVERSITY_HALVES = "If it halves, the images of a prompt become the same."
+NEGATIVE_MARGINS = "Falls below 0.5. If it stays there while the margin rises, few pairs are learned."
+CHOSEN_ERROR = "Should not rise for long: then images degrade, and a larger beta or an SFT weight helps."
 
 _MULTIPLE_PX = 8  # of every family's latents
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval, Le
 
-from modules.objectives.rollout_fields import HeldOutReward
+from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.system.problem import Problem
@@ -128,7 +128,7 @@ class AlignProp(Section):
         *Interval(gt=0, le=1000),
         Setting("Reward loss weight", "The weight of the reward loss relative to the denoising loss."),
     ] = 1.0
-    held_out_reward: HeldOutReward = "none"
+    held_out_reward: fields.HeldOutReward = "none"
 
     @property
     def gradient_steps(self) -> int:
@@ -191,7 +191,7 @@ ALIGNPROP = MethodSpec(
         ),
         watch={
             "reward": "Rises from the first steps on. It learns faster than any other method, and overfits faster too.",
-            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
+            "held_out": fields.HELD_OUT_FALLS,
         },
     ),
     sources={

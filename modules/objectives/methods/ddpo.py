@@ -103,17 +103,17 @@ DDPO = fields.policy_spec(
     problems_of_process=fields.problems_of_noise,
     guide=MethodGuide(
         needs=(
-            "One or more reward models, of any kind.",
-            "Prompts: the captions of your concepts.",
+            fields.NEEDS_REWARDS,
+            fields.NEEDS_PROMPTS,
             "Patience: it samples all images it learns from. Published runs take 50 to 200 rollouts.",
         ),
         watch={
             "reward": "Rises slowly, over tens of steps, and is noisy.",
-            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
+            "held_out": fields.HELD_OUT_FALLS,
             "clip_fraction": "Near 0 learns little from a rollout; constantly above 0.5 means a learning rate that is "
             "too high.",
             "kl": "Grows steadily. A sudden rise comes before broken images.",
-            "diversity": "If it halves, the images of a prompt become the same.",
+            "diversity": fields.DIVERSITY_HALVES,
         },
     ),
     sources={"rewards": MethodStart("As GRPO, for rewards that are compared over all prompts instead of within one.")},

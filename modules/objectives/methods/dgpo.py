@@ -79,19 +79,15 @@ DGPO = fields.policy_spec(
     keeps_reference_copy=lambda settings: True,
     steps_per_group=lambda settings: settings.updates_per_rollout,
     guide=MethodGuide(
-        needs=(
-            "One or more reward models, of any kind.",
-            "Prompts: the captions of your concepts, or a concept of prompts.",
-            "Groups of 8 images or more for each prompt: it learns only from their differences.",
-        ),
+        needs=(fields.NEEDS_REWARDS, fields.NEEDS_PROMPTS, fields.NEEDS_GROUPS),
         watch={
             "reward": "Rises within tens of steps, and is noisy.",
-            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
+            "held_out": fields.HELD_OUT_FALLS,
             "margin": "Rises slowly: the model prefers the better images of a group more than the reference does.",
             "clip_fraction": "Near 1 the model is at the end of the clip range and is hardly trained any more.",
-            "equal_rewards": "Near 1 nothing is learned: use a finer reward, larger groups or other prompts.",
+            "equal_rewards": fields.EQUAL_REWARDS,
             "kl": "Grows steadily. A sudden rise comes before broken images: lower the learning rate.",
-            "diversity": "If it halves, the images of a prompt become the same.",
+            "diversity": fields.DIVERSITY_HALVES,
         },
     ),
     sources={

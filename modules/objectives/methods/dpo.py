@@ -102,8 +102,8 @@ DPO = MethodSpec(
         watch={
             "implicit_accuracy": "Starts at 0.5 and rises to 0.6 to 0.8. Close to 1 the pairs are memorized.",
             "margin": "Rises steadily; with a target margin it stays there while beta falls.",
-            "negative_margins": "Falls below 0.5. If it stays there while the margin rises, few pairs are learned.",
-            "chosen_error": "Should not rise for long: then images degrade, and a larger beta or an SFT weight helps.",
+            "negative_margins": fields.NEGATIVE_MARGINS,
+            "chosen_error": fields.CHOSEN_ERROR,
             "rejected_error": "Rises more than the error of the chosen images.",
         },
     ),

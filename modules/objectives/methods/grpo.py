@@ -130,17 +130,13 @@ GRPO = fields.policy_spec(
     problems=_problems,
     problems_of_process=fields.problems_of_noise,
     guide=MethodGuide(
-        needs=(
-            "One or more reward models, of any kind.",
-            "Prompts: the captions of your concepts.",
-            "Groups of 8 images or more for each prompt: it learns only from their differences.",
-        ),
+        needs=(fields.NEEDS_REWARDS, fields.NEEDS_PROMPTS, fields.NEEDS_GROUPS),
         watch={
             "reward": "Rises slowly, over tens of steps, and is noisy.",
-            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
-            "equal_rewards": "Near 1 nothing is learned: use a finer reward, larger groups or other prompts.",
+            "held_out": fields.HELD_OUT_FALLS,
+            "equal_rewards": fields.EQUAL_REWARDS,
             "kl": "Grows steadily. A sudden rise comes before broken images; a higher KL weight holds it.",
-            "diversity": "If it halves, the images of a prompt become the same.",
+            "diversity": fields.DIVERSITY_HALVES,
         },
     ),
     sources={"rewards": MethodStart("Trains every denoising step of its images, which takes many passes.")},

@@ -18,7 +18,6 @@ from modules.system.problem import Problem
 
 _OF_IMAGES = When("pairs", ("images",))
 _OF_STEPS = When("pairs", ("steps",))
-_PROMPTS = "Prompts: the captions of your concepts, or a concept of prompts."
 
 
 class OnlineDpo(Section):
@@ -276,17 +275,17 @@ ONLINE_DPO = MethodSpec(
     guide=MethodGuide(
         needs=(
             "One or more reward models, of any kind; or a person: then the run waits for choices on the page Choose.",
-            _PROMPTS,
+            fields.NEEDS_PROMPTS,
             "At least 8 images of each prompt for reward models; a person sees 2 to 4.",
         ),
         watch={
             "reward": "Rises over tens of steps, and is noisy.",
-            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
+            "held_out": fields.HELD_OUT_FALLS,
             "implicit_accuracy": "Starts at 0.5 and rises above it. Close to 1 a rollout is used for too many steps.",
-            "negative_margins": "Falls below 0.5. If it stays there while the margin rises, few pairs are learned.",
-            "chosen_error": "Should not rise for long: then images degrade, and a larger beta or an SFT weight helps.",
+            "negative_margins": fields.NEGATIVE_MARGINS,
+            "chosen_error": fields.CHOSEN_ERROR,
             "equal_rewards": "Near 1 nothing is learned: use a finer reward, more candidates or other prompts.",
-            "diversity": "If it halves, the images of a prompt become the same.",
+            "diversity": fields.DIVERSITY_HALVES,
         },
     ),
     sources={
@@ -296,14 +295,14 @@ ONLINE_DPO = MethodSpec(
             is_usual=True,
             needs=(
                 "You: the run shows two to four images of a prompt on the page Choose, and waits for your choice.",
-                _PROMPTS,
+                fields.NEEDS_PROMPTS,
                 "No reward model, no download besides the base model. A few hundred choices show a direction.",
             ),
         ),
         "rewards": MethodStart(
             "Only the order of the images counts, not the scale of their scores.",
             {"chosen_by": "reward"},
-            needs=("One or more reward models, of any kind.", _PROMPTS, "At least 8 images of each prompt."),
+            needs=(fields.NEEDS_REWARDS, fields.NEEDS_PROMPTS, "At least 8 images of each prompt."),
         ),
     },
 )
