@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_types import DORA_SCALE, AdapterType
 from modules.settings.field import Section
 from modules.system.problem import Problem
 
-if TYPE_CHECKING:  # the window reads this file and estimates nothing
+if TYPE_CHECKING:  # the window reads this file, and neither reads adapters nor estimates
+    from modules.formats.adapter_forms import FileForm
     from modules.memory.arrays import Array
     from modules.memory.replay import Replay
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modules.adapters.registry import ADAPTERS
 from modules.config.quantized_parts import quantized_parts
@@ -12,13 +12,11 @@ from modules.config.schema import Config
 from modules.config.sections.data import Data
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.training import method_in_use
-from modules.data.captions.drawing import CaptionDropout
 from modules.data.inputs import ModelInput, inputs_by_name
 from modules.data.references import ReferenceFit
 from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import families_with
 from modules.families.spec import BASE_VARIANT, PartSpec
-from modules.formats.adapter_forms import FileForm
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.optim.scaling import rate_factor
 from modules.optim.spec import is_fused
@@ -26,6 +24,10 @@ from modules.rewards.settings import ScorersInUse, scorers_in_use
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.edit import choose_variant
 from modules.settings.shared_types import sides_of
+
+if TYPE_CHECKING:  # the window draws no captions and reads no adapter
+    from modules.data.captions.drawing import CaptionDropout
+    from modules.formats.adapter_forms import FileForm
 
 
 def method_of(config: Config) -> MethodSpec:
@@ -62,6 +64,8 @@ def data_in_use(config: Config) -> Data:
 
 def caption_dropout_of(data: Data, family: str) -> CaptionDropout:
     """Return the caption dropout of a family, which may have fewer text encoders than there are settings."""
+    from modules.data.captions.drawing import CaptionDropout
+
     second, third = (family in families_with("text_encoder", at_least=number) for number in (2, 3))
     return CaptionDropout(
         data.caption_dropout, data.caption_dropout_2 if second else None, data.caption_dropout_3 if third else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from modules.data.buckets import LatentFactor
 from modules.data.references import CaptionImages, ReferenceSizes
@@ -12,8 +12,10 @@ from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.settings import FamilySettings
-from modules.formats.adapter_forms import FileForm
-from modules.formats.adapter_targets import AdapterTargets
+
+if TYPE_CHECKING:  # the window reads this file, and no adapter
+    from modules.formats.adapter_forms import FileForm
+    from modules.formats.adapter_targets import AdapterTargets
 
 Role = Literal["denoiser", "guidance", "text_encoder", "vae"]
 """The purpose of a part. "guidance" is a second denoiser, which is never trained: it predicts without a prompt for

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
-from trainer.preflight import Preview
+
+if TYPE_CHECKING:  # the window needs these when a run is checked
+    from trainer.preflight import Preview
 
 FileKind = tuple[str, str]  # its name and a pattern: ("Config", "*.json")
 Severity = Literal["plain", "warning", "error"]

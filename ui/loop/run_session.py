@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from trainer.preflight import Progress, Report
 from trainer.run_folder.backup import BackupInfo, find_backup, list_backups
 from ui.loop.background import Background, Job
 from ui.loop.run_state import RunState
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from trainer.commands import Command
     from trainer.events import Event
     from trainer.launch import LaunchedRun, RunRequest
+    from trainer.preflight import Progress, Report
     from trainer.run_folder.attached import AttachedRun
 
 MAX_BACKLOG = 200

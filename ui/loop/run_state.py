@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ui.loop.metric_curves import Curves
 from ui.loop.series import EMPTY, Series, SeriesByName
 
 if TYPE_CHECKING:  # the window needs these classes when a run has begun
@@ -26,6 +25,7 @@ if TYPE_CHECKING:  # the window needs these classes when a run has begun
     from trainer.log_lines import LogLine
     from trainer.machine_events import ImagesReported, MemoryMeasured
     from trainer.rollout_events import ChoicesWanted, RolloutSampled
+    from ui.loop.metric_curves import Curves
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from modules.system.problem import Problem
 from modules.system.remedies import REMEDIES
-from trainer.preflight import Preview
 from ui.loop.interaction import (
     ACTIONS_OF_REMEDIES,
     BEFORE_RESUMING,
@@ -34,6 +33,7 @@ from ui.widgets.theme import Theme
 from ui.widgets.variables import TextVar
 
 if TYPE_CHECKING:
+    from trainer.preflight import Preview
     from ui.widgets.files.browser import Purpose
 
 _MAX_WARNINGS = 8

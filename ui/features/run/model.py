@@ -15,8 +15,6 @@ from modules.settings.edit import replace_value
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import Problem, errors_in
-from trainer.preflight import Report
-from trainer.preflight.report import no_progress
 from trainer.run_folder.backup import BackupInfo, newest_resumable
 from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.run_lock import holder_of
@@ -39,6 +37,7 @@ from ui.loop.wording import describe_continuation
 if TYPE_CHECKING:  # the window needs these when a run begins
     from trainer.events import RunFailed
     from trainer.launch import RequestKind, RunRequest
+    from trainer.preflight import Report
     from trainer.run_folder.fork import ForkSource
     from ui.loop.run_state import RunState
 
@@ -193,7 +192,7 @@ class Starter:
             self._preview_job.cancel()
         keep = partial(self._keep_report, config)
         self._preview_job = self._pump.lasting.run_reporting(
-            lambda report: self._session.check_now(config, report), keep, progress=no_progress
+            lambda report: self._session.check_now(config, report), keep, progress=lambda *_progress: None
         )
 
     def check_again(self) -> None:
