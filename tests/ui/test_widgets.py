@@ -679,6 +679,19 @@ def test_a_widget_that_goes_before_it_is_scrolled_into_view_moves_nothing(screen
     assert frame.canvas.yview()[0] == 0.0
 
 
+def test_a_choice_that_is_drawn_does_not_let_tk_draw_all_else(screen: tk.Tk, theme: Theme) -> None:
+    """Each choice of a page that was being built laid out and drew the whole window."""
+    choice = Choice(screen, theme, tk.StringVar(master=screen), {"a": "A"})
+    choice.pack()
+    screen.update()
+    drawn: list[int] = []
+    screen.after_idle(drawn.append, 1)
+    choice._draw()
+    assert not drawn
+    screen.update()
+    assert drawn
+
+
 def test_a_button_under_the_pointer_has_one_colour_at_any_size(screen: tk.Tk, theme: Theme) -> None:
     """customtkinter draws a new size in the usual colour, but not the label, which was a gray box then."""
     button = Button(screen, theme, "Open", lambda: None)

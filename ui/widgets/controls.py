@@ -301,7 +301,12 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
         self._draw()
 
     def _draw(self, no_color_updates: bool = False) -> None:
-        """Also draw the ring of the focus, which customtkinter's menu button does not have."""
+        """Also draw the ring of the focus, which customtkinter's menu button does not have.
+
+        customtkinter ends each drawing with `update_idletasks`: it would lay out and draw the whole window for each of
+        the controls of a page that is being built.
+        """
+        self._canvas.update_idletasks = _wait_for_idle
         super()._draw(no_color_updates)
         self._canvas.delete(_RING)
         if self._ring is not None:
@@ -319,6 +324,10 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
     def _show_name(self) -> None:
         name = self._name_variable.get()
         self.set(self._choices.get(name, name))
+
+
+def _wait_for_idle() -> None:
+    """Leave what waits to Tk, which does it when it is idle."""
 
 
 def _make_focusable(
