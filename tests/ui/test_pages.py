@@ -455,3 +455,19 @@ def test_unknown_settings_survive_the_window(open_window: Callable[..., Window],
     window.app.form.edit_text("training.epochs", "3")
     window.app.context.documents.save()
     assert load_file(path).config.unknown == {"from_the_future": {"a": 1}}
+
+
+def test_the_form_of_another_family_leaves_nothing_of_the_one_before(window: Window) -> None:
+    """Its widgets are destroyed over several turns: those of a whole form stalled the window."""
+    model, form = window.app.form, form_of(window, "model")
+
+    def load(family: str) -> tuple[int, int]:
+        model.load(Config.model_validate({"model": {"family": family}}), Source(family))
+        window.settle()
+        return sum(1 for _ in walk(form)), len(model._watchers)
+
+    before = load("sd")
+    cards = list(form.cards)
+    load("sdxl")
+    assert not set(cards) & set(form.cards), "the groups differ"
+    assert load("sd") == before

@@ -333,9 +333,17 @@ class Row:
         call_later(self._label, _FLASH_MS, lambda: self._label.recolour("label"))
 
     def close(self) -> None:
-        """Destroy the widgets and unsubscribe from the model."""
+        """Unsubscribe from the model and destroy the widgets."""
+        self.leave()
+        self.destroy()
+
+    def leave(self) -> None:
+        """Unsubscribe from the model; the widgets stay until they are destroyed."""
         self._unwatch()
         self.control.binding.close()
+
+    def destroy(self) -> None:
+        """Destroy the widgets."""
         for widget in (self._mark, self._label, self.control.frame, self._reason):
             if widget is not None:
                 widget.destroy()

@@ -42,6 +42,7 @@ class FormView(Panel):
     ) -> None:
         super().__init__(master, context.theme, "window")
         self.cards: list[GroupCard] = []
+        self._leaving: list[GroupCard] = []  # those of the groups before
         self.is_complete = False
         self._context = context
         self._groups_now = groups
@@ -114,6 +115,9 @@ class FormView(Panel):
         self.is_complete = True
         self._arrange()
         self._context.field_problems.check()
+        while self._leaving:
+            yield from self._leaving[-1].destroy()
+            self._leaving.pop()
 
     def _make_card(self, group: Group) -> GroupCard:
         return GroupCard(self, self._context, group, has_all_levels=self._has_all_levels)
@@ -136,7 +140,8 @@ class FormView(Panel):
             return
         if self._groups_now() != self._groups:
             for card in self.cards:
-                card.close()
+                card.leave()
+            self._leaving += self.cards
             self.cards.clear()
             self.is_complete = False
             self.build()
