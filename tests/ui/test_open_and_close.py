@@ -218,7 +218,7 @@ def left(window: Window) -> dict[str, int]:
 
 
 @pytest.mark.daily(1)
-@pytest.mark.parametrize("num_rounds", [2, pytest.param(100, marks=[pytest.mark.full, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("num_rounds", [2, pytest.param(25, marks=[pytest.mark.full, pytest.mark.timeout(1800)])])
 def test_every_window_is_closed_without_a_trace(full_window: Window, tmp_path: Path, num_rounds: int) -> None:
     leaks: dict[str, list[str]] = {}
     for name, open_it in openers(full_window, tmp_path).items():
