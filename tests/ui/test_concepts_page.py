@@ -14,6 +14,7 @@ from PIL import Image
 from modules.config.presets import list_presets
 from modules.data.companions import find_references
 from modules.data.concept import Concept
+from modules.data.source_image import SourceImage
 from modules.system.paths import from_root
 from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
@@ -22,6 +23,7 @@ from tests.ui.test_labels import cut_off
 from trainer.run_folder.image_report import ImageLoss, ImageReport, write_report
 from ui.features.concepts import general_tab
 from ui.features.concepts.bars import FilterBar
+from ui.features.concepts.concept_images import ConceptLosses
 from ui.forms import items
 from ui.forms.model import Source
 from ui.loop.background import Background
@@ -357,6 +359,18 @@ def test_the_editor_follows_the_folder_and_the_list(window: Window, concepts: An
     assert names(window)[-1] == "a.tar"
     general = concepts.edit(1).tabs["General"]
     window.wait_until(lambda: general.summary.cget("text").startswith("2 images"))
+
+
+def test_the_hardest_images_are_named_where_none_stands_out() -> None:
+    images = tuple(SourceImage(Path("/cats"), name, 64, 64, 1, 1, ()) for name in ("b.png", "a.png"))
+    losses = {
+        i.path_text: ImageLoss(i.path_text, "cats", "training", "", 1, (0.1,), times)
+        for i, times in zip(images, (1.4, 0.9), strict=True)
+    }
+    assert ConceptLosses(300, "run 1", images, losses).summary == (
+        "Losses after step 300 of run 1: none stands out. "
+        "The hardest are b.png and a.png, with 0.9 to 1.4 times the usual loss."
+    )
 
 
 def test_images_by_loss_are_marked_excluded_and_used_again(

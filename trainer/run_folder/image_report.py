@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.system.atomic import write_text
-from modules.system.problem import count
+from modules.system.problem import count, join_words
 
 Verdict = Literal["", "high", "low", "details", "composition", "noise"]
 VERDICTS: Mapping[Verdict, str] = {
@@ -30,9 +30,19 @@ VERDICTS: Mapping[Verdict, str] = {
 
 FOLDER, DATA_FILE, PAGE_FILE = "report", "images.json", "images.html"
 _FEWEST = 12  # images of a kind: the deviation of fewer is often small by chance (two of the demo's eight stood out)
-_FALSE_ALARMS = 0.03  # of all sets of images, whatever their number
-_OF_FEW = 6.6  # images: with so few the deviation itself is uncertain
-_TAIL = 1.6  # times the root of the number of images: the largest of them, which decide how far others may lie
+_FAR = 4.0  # standard deviations from the middle
+_TIMES_FARTHER = 2.6
+"""Than the farthest other image, at most. If values have tails as heavy as Student's t with three degrees, the largest
+is that far beyond the next one in 2.6^-3 of all sets, 6 %, however many they are."""
+_LEAST_TIMES_FARTHER = 1.5
+_TIMES_FARTHER_OF_NOISE = 2.0  # a correlation has no long tails, and there is a limit of its own
+_HEAVIEST_TAIL = 1 / 3  # the inverse of these degrees
+_NUM_IN_TAIL = 1.6  # times the root of the number of images
+_UNSURE_OF_TAIL = 3.0  # standard deviations of the estimate
+_ON_SIDE = 1.25  # times that, if only its own side is compared
+_FEWEST_FOR_SIDES = 60  # images: a side of fewer shows too little of its tail
+_OF_FEW = 6.6  # images: with so few neither the deviation nor the farthest is certain
+_MOST_OUTLIERS = 1 / 6, 100  # of the images, and at most: more are another kind of image, not bad ones
 _LIKE_NOISE = 0.25  # correlation of neighbouring latents: 0 to 0.2 for noise; photographs have 0.3 to 0.8
 _LEAST_LOSS = 1e-12  # one of exactly 0 has no logarithm
 _LEAST_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
@@ -40,6 +50,7 @@ _MOST_PAIRED = 1_000  # losses, of which each pair is compared
 _TIMES = 1.3  # times the typical loss: less is not worth looking at, however equal the others are
 _MOST_THUMBNAILS = 400  # on the page, about 4 kB each
 _MOST_NAMED = 5
+_NUM_HARDEST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,8 @@ class ImageReport:
         """The report as a sentence."""
         outliers, total = self.outliers, count(len(self.images), "image")
         if not outliers:
-            return f"The losses of {total} after step {self.step:,}: none stands out."
+            found = "none stands out" if _are_compared(self.images) else f"with fewer than {_FEWEST} none can stand out"
+            return f"The losses of {total} after step {self.step:,}: {found}. {describe_hardest(self.images)}".strip()
         named = ", ".join(f"{Path(i.path).name} ({_describe(i)})" for i in outliers[:_MOST_NAMED])
         more = f" and {len(outliers) - _MOST_NAMED:,} more" if len(outliers) > _MOST_NAMED else ""
         verb = "stands" if len(outliers) == 1 else "stand"
@@ -92,22 +104,41 @@ def _describe(image: ImageLoss) -> str:
     return f"{image.times:.2g} times the usual loss{odd}"
 
 
+def describe_hardest(images: Iterable[ImageLoss]) -> str:
+    """Return which images have the highest losses, as a sentence; empty for a single image."""
+    hardest = sorted(images, key=lambda i: (-i.times, i.path))[:_NUM_HARDEST]
+    if len(hardest) < 2:
+        return ""
+    most, least = (f"{i.times:.2g}" for i in (hardest[0], hardest[-1]))
+    times = most if most == least else f"{least} to {most}"
+    return f"The hardest are {join_words([Path(i.path).name for i in hardest])}, with {times} times the usual loss."
+
+
 def compare_images(step: int, timesteps: Sequence[int], images: Sequence[ImageLoss]) -> ImageReport:
     """Return the report: each image compared to the others of its concept; small concepts of a kind count as one.
 
     A loss depends more on its timestep than on its image, so its logarithm is compared to the median of its timestep.
     The mean of an image's distances counts a timestep the less, the more its losses vary: by their squared deviation.
     The slope is how much larger they are at little noise, where the details of an image are learned, than at much
-    noise, where its composition is. An image whose mean or slope is far from the others' stands out, and one that is
-    like noise: its loss may be as high as theirs. Losses must be finite.
+    noise, where its composition is. An image stands out if it is clearly separated from all others of the folder by
+    mean and slope (`_outliers`), and one that is like noise: its loss may be as high as theirs. Losses must be finite.
     """
-    large = {name for name, number in Counter((i.kind, i.concept) for i in images).items() if number >= _FEWEST}
+    rated = [image for group in _groups(images) for image in _rate(group)]
+    return ImageReport(step, tuple(timesteps), tuple(sorted(rated, key=lambda i: (-i.times, i.path))))
+
+
+def _groups(images: Sequence[ImageLoss]) -> Collection[list[ImageLoss]]:
+    """Return the images that are compared to each other."""
+    large = {place for place, number in Counter((i.kind, i.concept) for i in images).items() if number >= _FEWEST}
     groups: defaultdict[tuple[str, str], list[ImageLoss]] = defaultdict(list)
     for image in images:
         place = (image.kind, image.concept)
         groups[place if place in large else (image.kind, "")].append(image)
-    rated = [image for group in groups.values() for image in _rate(group)]
-    return ImageReport(step, tuple(timesteps), tuple(sorted(rated, key=lambda i: (-i.times, i.path))))
+    return groups.values()
+
+
+def _are_compared(images: Sequence[ImageLoss]) -> bool:
+    return any(len(group) >= _FEWEST for group in _groups(images))
 
 
 def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
@@ -122,54 +153,76 @@ def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
     means_N -= np.median(means_N)
     slopes_N -= np.median(slopes_N)
     correlations_N = np.array([image.correlation for image in images])
-    below_N = (np.median(correlations_N) - correlations_N) / _deviation(correlations_N)
-    are_enough = len(images) >= _FEWEST
-    is_noise_N = (below_N > _normal_limit(len(images))) & (correlations_N < _LIKE_NOISE) & are_enough
-    deviations_N2 = np.column_stack((means_N / _deviation(means_N), slopes_N / _deviation(slopes_N)))
-    limit = _limit(np.hypot(*deviations_N2.T)) if are_enough else math.inf
+    above_N = (correlations_N - np.median(correlations_N)) / _deviation(correlations_N)
+    noisy = _outliers(above_N[:, None], _TIMES_FARTHER_OF_NOISE)
+    points_N2 = np.column_stack((means_N / _deviation(means_N), slopes_N / _deviation(slopes_N)))
+    outliers = _outliers(points_N2, _TIMES_FARTHER)
+
+    def verdict_on(number: int) -> Verdict:
+        if number in noisy and correlations_N[number] < min(_LIKE_NOISE, np.median(correlations_N)):
+            return "noise"
+        if number not in outliers:
+            return ""
+        return _verdict(float(means_N[number]), float(slopes_N[number]), *points_N2[number].tolist())
+
     return [
-        replace(
-            image,
-            times=math.exp(mean),
-            verdict="noise" if is_noise else _verdict(mean, slope, *deviations, limit=limit),
-        )
-        for image, mean, slope, deviations, is_noise in zip(
-            images, means_N.tolist(), slopes_N.tolist(), deviations_N2.tolist(), is_noise_N.tolist(), strict=True
-        )
+        replace(image, times=math.exp(mean), verdict=verdict_on(number))
+        for number, (image, mean) in enumerate(zip(images, means_N.tolist(), strict=True))
     ]
 
 
-def _verdict(mean: float, slope: float, by_mean: float, by_slope: float, *, limit: float) -> Verdict:
+def _verdict(mean: float, slope: float, by_mean: float, by_slope: float) -> Verdict:
     """Return how an image stands out by its mean distance or by its slope, both also in standard deviations."""
     worth = math.log(_TIMES)
-    if math.hypot(by_mean, by_slope) <= limit or max(abs(mean), abs(slope)) <= worth:
-        return ""
-    if abs(mean) > worth and abs(by_mean) >= min(abs(by_slope), limit):
+    if abs(mean) > worth and abs(by_mean) >= min(abs(by_slope), _FAR):
         return "high" if mean > 0 else "low"
+    if abs(slope) <= worth:
+        return ""
     return "details" if slope > 0 else "composition"
 
 
-def _normal_limit(number: int) -> float:
-    """Return the distance that the farthest of some images rarely exceeds, if it is the distance of two normal values.
+def _outliers(points_ND: NDArray[np.float64], times_farther: float) -> frozenset[int]:
+    """Return which points are far from the middle, 0, and clearly separated from the others, in standard deviations.
 
-    Half the square of such a distance is exponentially distributed, so the limit grows with the number: the chance that
-    any image of a set exceeds it stays `_FALSE_ALARMS`.
+    Skewed values and values with long tails are far out, too, but then others are nearly as far. So each has to be
+    several times as far out as any other point is in its direction or in the opposite one; or, of many points, in its
+    direction, and clearly farther than those in the opposite one. Up to `_MOST_OUTLIERS` are looked for together: the
+    second of two bad images would hide the first.
     """
-    return math.sqrt(2 * math.log(number / _FALSE_ALARMS)) * (1 + (_OF_FEW / number) ** 2)
+    number = len(points_ND)
+    if number < _FEWEST:
+        return frozenset()
+    of_few = 1 + 20 * (_OF_FEW / number) ** 6  # 1.55 for 12, 1.03 for 20
+    num_in_tail = round(_NUM_IN_TAIL * math.sqrt(number))
+    distances_N = np.linalg.norm(points_ND, axis=1)
+    order_N = np.argsort(-distances_N, kind="stable")
+    share, most = _MOST_OUTLIERS
+    found = 0
+    for num_out in range(1, min(most, int(share * number)) + 1):
+        out_K, rest_R = order_N[:num_out], order_N[num_out:]
+        if distances_N[out_K[-1]] <= _FAR:
+            break
+        along_RK = points_ND[rest_R] @ (points_ND[out_K] / distances_N[out_K, None]).T
+        ahead_K, behind_K = along_RK.max(axis=0), -along_RK.min(axis=0)
+        farthest_K = np.maximum(ahead_K, behind_K)
+        limit_K = _needed_factor(distances_N[rest_R[: num_in_tail + 1]], times_farther) * farthest_K
+        if number >= _FEWEST_FOR_SIDES:
+            on_side_K = np.maximum(_ON_SIDE * times_farther * ahead_K, _LEAST_TIMES_FARTHER * farthest_K)
+            limit_K = np.minimum(limit_K, on_side_K)
+        if (distances_N[out_K] > of_few * limit_K).all():
+            found = num_out
+    return frozenset(order_N[:found].tolist())
 
 
-def _limit(distances_N: NDArray[np.float64]) -> float:
-    """Return the limit for these distances, which is wider where more of them than usual are far out.
+def _needed_factor(largest_M: NDArray[np.float64], times_farther: float) -> float:
+    """Return how many times as far as the largest value another one has to be; `largest_M` are in descending order.
 
-    The largest squares exceed one of them by exponentially distributed amounts in any case (Pickands 1975, with shape
-    0): their median gives the scale, which a few outliers do not change.
+    By how many times the largest values exceed each other estimates how heavy their tail is (Hill 1975): the factor is
+    `times_farther` for the heaviest tails and less for lighter ones.
     """
-    number = len(distances_N)
-    num_largest = round(_TAIL * math.sqrt(number))
-    squares_N = np.sort(distances_N**2)[::-1]
-    start = float(squares_N[num_largest])
-    scale = (float(np.median(squares_N[:num_largest])) - start) / math.log(2)
-    return max(_normal_limit(number), math.sqrt(start + scale * math.log(num_largest / _FALSE_ALARMS)))
+    exceeded_M = np.log(np.maximum(largest_M[:-1], _LEAST_LOSS) / max(float(largest_M[-1]), _LEAST_LOSS))
+    tail = float(exceeded_M.mean()) * (1 + _UNSURE_OF_TAIL / math.sqrt(len(exceeded_M)))
+    return max(_LEAST_TIMES_FARTHER, math.pow(times_farther, min(tail, _HEAVIEST_TAIL) / _HEAVIEST_TAIL))
 
 
 def _deviation(values_N: NDArray[np.float64]) -> float:

@@ -13,7 +13,7 @@ from modules.data.scan import name_within
 from modules.data.source_image import SourceImage
 from modules.system.paths import from_root
 from modules.system.problem import count
-from trainer.run_folder.image_report import FOLDER, ImageLoss, newest_report
+from trainer.run_folder.image_report import FOLDER, ImageLoss, describe_hardest, newest_report
 from trainer.run_folder.records import run_dirs
 from ui.forms.context import Context
 from ui.forms.model import FormModel
@@ -43,14 +43,15 @@ class ConceptLosses:
 
     @property
     def summary(self) -> str:
-        """The step and run of the measurement, and how many images stand out, as a sentence."""
+        """The step and run of the measurement, and which images stand out or, if none does, are the hardest."""
         number = sum(bool(loss.verdict) for loss in self.by_path.values())
         if missing := len(self.images) - len(self.by_path):
             rest = f"; {count(missing, 'image')} {'was' if missing == 1 else 'were'} not measured"
         else:
             rest = ""
         stand_out = f"{number:,} {'stands' if number == 1 else 'stand'} out" if number else "none stands out"
-        return f"Losses after step {self.step:,} of {self.run}: {stand_out}{rest}."
+        hardest = "" if number else describe_hardest(self.by_path.values())
+        return f"Losses after step {self.step:,} of {self.run}: {stand_out}{rest}. {hardest}".strip()
 
 
 def find_losses(workspace: Path, kind: Kind, images: Sequence[SourceImage]) -> ConceptLosses | None:
