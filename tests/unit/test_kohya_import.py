@@ -156,6 +156,20 @@ def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
     assert config.data.resolution_px == (1024,)
 
 
+def test_sdxl_is_known_by_the_base_model(tmp_path: Path) -> None:
+    """sd-scripts has a script of its own for SDXL, whose settings do not state it: they were read for SD 1.5."""
+    for name in ("mine_xl", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
+    (tmp_path / "other" / "model_index.json").write_text('{"_class_name": "StableDiffusionXLPipeline"}')
+    bases = ("stabilityai/stable-diffusion-xl-base-1.0", "D:\\xl\\v1-5.safetensors", str(tmp_path / "mine_xl"),
+             str(tmp_path / "other"), "")  # fmt: skip
+    given = [{"network_dim": 4, "pretrained_model_name_or_path": base} for base in bases]
+    given.append({**given[0], "sdxl": False})
+    families = [tree_of_kohya(settings, [])["model"]["family"]["name"] for settings in given]
+    assert families == ["sdxl", "sd", "sd", "sdxl", "sd", "sd"]
+
+
 def test_a_dataset_config_gives_concepts() -> None:
     config = load_any(FIXTURES / "dataset.toml").config
     assert [(c.path, c.repeats) for c in config.concepts] == [("/pictures/hoge", 10), ("/pictures/reg", 1)]

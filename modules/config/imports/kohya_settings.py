@@ -20,9 +20,11 @@ from modules.config.imports.kohya_training import learning
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.tree_moves import Notes, Tree, put
+from modules.families.kinds.identify import identify
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
 from modules.sampling.registry import SAMPLERS
+from modules.system.paths import from_root
 from modules.system.problem import Problem
 
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
@@ -94,9 +96,12 @@ def _family(given: Args, result: Tree, notes: Notes) -> None:
     """Convert the family and the settings that only SD and SDXL have."""
     model_type = model_type_of(given)
     version = str(given.pop("base_model_version", ""))
-    is_sdxl = flag_of(pop_first(given, "sdxl", "SDXL")) or version.startswith("sdxl")
+    flag = pop_first(given, "sdxl", "SDXL")
+    is_sdxl = flag_of(flag) or version.startswith("sdxl")
     is_v2 = flag_of(given.pop("v2", False))
     family = family_of_type(model_type)
+    if flag is None and not (model_type or version or is_v2):
+        is_sdxl = _is_sdxl(given, notes)
     put(result, "model.family.name", family.name if family is not None else "sdxl" if is_sdxl else "sd")
     if family is not None:
         return
@@ -114,6 +119,27 @@ def _family(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "model.family.clip_skip", ours)
         message = f"kohya's clip skip {skip:g} is {ours} here: the number of layers that are skipped, counted from 0."
         notes.append(Problem("model.family.clip_skip", message, "info"))
+
+
+def _is_sdxl(given: Args, notes: Notes) -> bool:
+    """Return whether the base model is an SDXL, by its file or folder, else by its name.
+
+    sd-scripts has scripts of its own for SDXL, and their settings do not state it.
+    """
+    base = next(
+        (str(v) for key in ("pretrained_model_name_or_path", "sd_model_name") if is_set(v := given.get(key))), ""
+    )
+    try:
+        is_here = from_root(base).exists()
+    except (OSError, ValueError):
+        is_here = False
+    is_sdxl = (
+        identify(from_root(base)).family == "sdxl" if base and is_here else "xl" in re.split(r"[\\/]", base)[-1].lower()
+    )
+    if is_sdxl:
+        how = "which the base model is" if is_here else "by the name of the base model"
+        notes.append(Problem("model.family", f"Stable Diffusion XL was chosen, {how}.", "info"))
+    return is_sdxl
 
 
 def _speed(given: Args, result: Tree, notes: Notes) -> None:
