@@ -170,6 +170,14 @@ def test_sdxl_is_known_by_the_base_model(tmp_path: Path) -> None:
     assert families == ["sdxl", "sd", "sd", "sdxl", "sd", "sd"]
 
 
+def test_the_clip_skip_of_sdxl_is_not_used() -> None:
+    """sd-scripts warns that it does nothing there; here a layer more was skipped."""
+    notes: list[Problem] = []
+    tree = tree_of_kohya({"network_dim": 4, "sdxl": True, "clip_skip": 2}, notes)
+    assert decode(tree).config.model.family.clip_skip == 0
+    assert "clip_skip = 2 has no effect" in " ".join(p.message for p in notes)
+
+
 def test_a_dataset_config_gives_concepts() -> None:
     config = load_any(FIXTURES / "dataset.toml").config
     assert [(c.path, c.repeats) for c in config.concepts] == [("/pictures/hoge", 10), ("/pictures/reg", 1)]

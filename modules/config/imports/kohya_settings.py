@@ -114,7 +114,10 @@ def _family(given: Args, result: Tree, notes: Notes) -> None:
     if flag_of(given.pop("zero_terminal_snr", False)):
         put(result, "model.family.zero_terminal_snr", "on")
     skip = number_of(given.pop("clip_skip", None))
-    if skip is not None:  # kohya's is the layer used, counted from the end; ours is the number of layers skipped
+    if skip is not None and is_sdxl:
+        message = f"clip_skip = {skip:g} has no effect: sd-scripts does not use it for Stable Diffusion XL."
+        notes.append(Problem("model.family.clip_skip", message, "info"))
+    elif skip is not None:  # kohya's is the layer used, counted from the end; ours is the number of layers skipped
         ours = max(0, int(skip) - 1)
         put(result, "model.family.clip_skip", ours)
         message = f"kohya's clip skip {skip:g} is {ours} here: the number of layers that are skipped, counted from 0."
@@ -126,16 +129,14 @@ def _is_sdxl(given: Args, notes: Notes) -> bool:
 
     sd-scripts has scripts of its own for SDXL, and their settings do not state it.
     """
-    base = next(
-        (str(v) for key in ("pretrained_model_name_or_path", "sd_model_name") if is_set(v := given.get(key))), ""
-    )
+    named = (given.get(key) for key in ("pretrained_model_name_or_path", "sd_model_name"))
+    base = next((str(value) for value in named if is_set(value)), "")
     try:
-        is_here = from_root(base).exists()
+        is_here = bool(base) and from_root(base).exists()
     except (OSError, ValueError):
         is_here = False
-    is_sdxl = (
-        identify(from_root(base)).family == "sdxl" if base and is_here else "xl" in re.split(r"[\\/]", base)[-1].lower()
-    )
+    name = re.split(r"[\\/]", base)[-1].lower()
+    is_sdxl = identify(from_root(base)).family == "sdxl" if is_here else "xl" in name
     if is_sdxl:
         how = "which the base model is" if is_here else "by the name of the base model"
         notes.append(Problem("model.family", f"Stable Diffusion XL was chosen, {how}.", "info"))
