@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,12 +11,15 @@ from torch import nn
 
 from benchmarks.kernels.counter import KernelCounter
 from benchmarks.kernels.fake_gpu import GPU, fake_gpu
+from modules.estimate.step_time import _CARD_MEMORY as CARD_MEMORY
+from modules.estimate.step_time import StepFacts, step_time
 from modules.formats.gguf_header import BlockType
 from modules.quantization import packing, products
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.packing import PackedWeight
 from modules.quantization.registry import COMPUTED, FORMATS, PLAIN_COST, LayerCost
 from tests.builders.pretended_gpu import CAN_PRETEND
+from trainer.preflight import search
 
 pytestmark = pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
 TOKENS, SIZE = 1024, 1280
@@ -45,6 +49,16 @@ def _forget_gpus() -> Iterator[None]:
     forget()
 
 
+def bytes_of_unpacking_in_the_model_of_a_step(dtype: str) -> float:
+    """Return what the estimated time of a LoRA's step of this layer grows by, as bytes that a card moves meanwhile."""
+    plain = StepFacts(
+        num_weights=SIZE * SIZE, weight_bytes=1.0, pixels=1 << 20, batch_size=4, accumulation_steps=1,
+        num_trained=0, num_encoder_weights=0, trains_weights=False, checkpointing="off", num_operations=0,
+    )  # fmt: skip
+    packed = replace(plain, unpacking_bytes=search._unpacking_bytes(dtype))
+    return (step_time(packed) - step_time(plain)) * CARD_MEMORY
+
+
 @pytest.mark.parametrize("name", ["", *COMPUTED])
 def test_the_cost_of_a_layer_is_the_one_of_its_record(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_has_kernels", lambda device: False)
@@ -55,6 +69,7 @@ def test_the_cost_of_a_layer_is_the_one_of_its_record(name: str, monkeypatch: py
             layer = QuantizedLinear(layer, COMPUTED[name])
         found = counted(layer)
     assert found == (COMPUTED[name].cost if name else PLAIN_COST)
+    assert bytes_of_unpacking_in_the_model_of_a_step(name or "bfloat16") == pytest.approx(found.moved_mb * 1e6)
 
 
 @pytest.mark.parametrize(
