@@ -37,12 +37,13 @@ from tests.training.test_checkpointing import (
     with_lora,
 )
 from trainer.callbacks import compile_trial
-from trainer.events import BackupSaved, WarningRaised
+from trainer.events import BackupSaved, StepFinished, WarningRaised
 from trainer.machine_events import BlocksCompiled, SettingChosen
 from trainer.preflight.requirements import problems_of_speed
 from trainer.run import loading
 from trainer.run.automatic_choices import measures_compiled_blocks
 from trainer.run.loading import compilation_of
+from trainer.run.setup import Clocks
 
 TEMP = Device("cpu:1")
 
@@ -363,6 +364,40 @@ def test_a_run_measures_compiled_blocks_and_a_resumed_one_keeps_the_choice(
     assert made[1].is_on
     assert not [event for event in resumed.of(SettingChosen) if event.path == "model.compile"]
     assert_equal_tensors(resumed.weights, whole.weights)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("compiled_seconds", "chosen"), [(12.0, "are compiled"), (24.0, "are not compiled")])
+def test_a_run_chooses_by_the_seconds_that_it_measures(
+    compiled_run: Config, monkeypatch: pytest.MonkeyPatch, compiled_seconds: float, chosen: str, tmp_path: Path
+) -> None:
+    """Each look at the clock takes 20 s, or another time while blocks are compiled; all else is as on a GPU."""
+    monkeypatch.setattr(loading, "measures_compiled_blocks", lambda *_: True)
+    now, made = [0.0], list[Compilation]()
+
+    def seconds() -> float:
+        now[0] += compiled_seconds if made and made[-1].is_on else 20.0
+        return now[0]
+
+    def measured(config: Config, clock: object, *, measures: bool) -> Compilation:
+        made.append(compilation(One))
+        made[-1].turn_off()
+        return made[-1]
+
+    monkeypatch.setattr(loading, "compilation_of", measured)
+    config = laid_over(compiled_run, {"model": {"compile": "auto"}, "training": {"epochs": 15}})
+    ran = run(config, clocks=Clocks(seconds=seconds))
+    assert len(ran.of(StepFinished)) > 24
+    [event] = [event for event in ran.of(SettingChosen) if event.path == "model.compile"]
+    assert event.summary.startswith(f"The denoiser's blocks {chosen}: a step takes ")
+    change = "40 % less" if compiled_seconds < 20 else "20 % more"
+    assert change in event.summary
+    assert made[-1].is_on == (chosen == "are compiled")
+    [file] = tmp_path.glob("**/compile.json")
+    choice = compile_trial.read_choice(file)
+    assert choice is not None
+    assert (choice.compiled_from, choice.is_compiled) == (12, made[-1].is_on)
+    assert choice.chosen_at > 12 + 6, "of the first compiled step compiling is a part"
 
 
 @pytest.mark.parametrize(
