@@ -160,18 +160,18 @@ def weights(part: str, weight: Weight) -> Plant:
     return lambda demo: demo.change_weights(demo.denoiser if part == "denoiser" else part, weight)
 
 
-# What is seen before any training, with the sentence that names it.
+# What is surely wrong before any training, with the sentence that names it.
 MEASURED: dict[str, tuple[Plant, str]] = {
     "NaN in the text encoder": (weights("text_encoder", with_nan), "values of the Text encoder"),
     "NaN in the denoiser": (weights("denoiser", with_nan), "are not finite (NaN or infinite)"),
     "NaN in the VAE": (weights("vae", with_nan), "values of the VAE are not finite"),
     "a random text encoder": (weights("text_encoder", random_weight), "are random numbers, without any training"),
+}
+# What only may be wrong, and is weighed against what the model learns; and prompts that are ignored.
+WEIGHED: dict[str, tuple[Plant, str]] = {
     "a random VAE": (weights("vae", random_weight), "is no longer the same after it has been encoded and decoded"),
     "a scale that is too small": (scaled(0.2), "the latents of the image are much too small"),
     "a scale that is too large": (scaled(5.0), "the latents of the image are much too large"),
-}
-# What is seen in the losses before training, or when a known setting learns.
-PREDICTED: dict[str, tuple[Plant, str]] = {
     "a third of noise in the denoiser": (weights("denoiser", with_noise(0.3)), "predicts the noise worse than a guess"),
     "a random denoiser": (weights("denoiser", random_weight), "predicts the noise worse than a guess"),
     "a denoiser that predicts 0": (weights("denoiser", without_output), "predicts the noise worse than a guess"),
@@ -180,10 +180,10 @@ PREDICTED: dict[str, tuple[Plant, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", [*MEASURED, *(pytest.param(fault, marks=pytest.mark.full) for fault in PREDICTED)])
+@pytest.mark.parametrize("fault", [*MEASURED, *(pytest.param(fault, marks=pytest.mark.full) for fault in WEIGHED)])
 @pytest.mark.parametrize("demo", FOLDERS, indirect=True)
 def test_damaged_weights(demo: Demo, fault: str, tmp_path: Path) -> None:
-    plant, sentence = (MEASURED | PREDICTED)[fault]
+    plant, sentence = (MEASURED | WEIGHED)[fault]
     plant(demo)
     found, done = verdict_on(demo.config(), tmp_path)
     assert (found, done.code) == ("weights", 1)
@@ -388,6 +388,58 @@ def test_settings_that_learn_slowly_pass() -> None:
     assert of_settings(slow, culprit="", known=KNOWN) is None
     assert passed(KNOWN, slow, GOOD).message == "Passed, but your settings learn slowly."
     assert passed(KNOWN, None, GOOD).cause == passed(KNOWN, KNOWN, GOOD).cause == "none"
+
+
+FAILS, LEARNS = replace(KNOWN, after=0.0999), KNOWN
+DOUBTED = replace(GOOD, latents_rms=3.0, colour_fit=0.3)
+
+
+@pytest.mark.parametrize(
+    ("measures", "known", "mine", "message", "notes"),
+    [
+        (DOUBTED, LEARNS, FAILS, "Your settings are wrong", ["The model learns: ", "about the model, too. Probably"]),
+        (
+            DOUBTED,
+            LEARNS,
+            LEARNS,
+            "Probably the VAE",
+            ["It learns nevertheless: ", ", with yours the loss falls by 50"],
+        ),
+        (DOUBTED, FAILS, FAILS, "Probably the VAE", ["Probably the text encoder", "It does not learn: with settings"]),
+        (DOUBTED, FAILS, LEARNS, "Probably the VAE", ["It learns nevertheless: ", "falls by 0.1%", "falls by 50.0%"]),
+        (DOUBTED, replace(KNOWN, after=0.1), None, "Probably the VAE", ["It does not learn: "]),
+        (DOUBTED, replace(KNOWN, failure="No memory."), None, "Probably the VAE", ["run failed. No memory."]),
+        (DOUBTED, ImageTrial(failure="No file."), None, "The self-test cannot", ["No file.", "about the model, too"]),
+        (replace(GOOD, colour_fit=0.3), LEARNS, LEARNS, "Probably the text encoder", ["It learns nevertheless: "]),
+        (replace(GOOD, bounds={"500": 0.09}), LEARNS, LEARNS, "Probably the weights of the UNet", ["It learns never"]),
+        (replace(GOOD, decoding_error=math.nan), LEARNS, LEARNS, "Probably the precision", ["It learns nevertheless"]),
+        (replace(GOOD, colour_spread=0.0), LEARNS, None, "The text encoder is wrong", ["the same image"]),
+        (replace(GOOD, broken_parts=("VAE",)), None, None, "The weights are wrong", ["Download the file again"]),
+        (GOOD, replace(KNOWN, after=0.1), None, "This is a bug", ["The gradient is not zero"]),
+        (GOOD, LEARNS, LEARNS, "Passed: the model, the program and your settings work", ["With your settings"]),
+    ],
+)
+def test_doubts_about_the_model_are_weighed_against_what_it_learns(
+    measures: Measures,
+    known: ImageTrial | None,
+    mine: ImageTrial | None,
+    message: str,
+    notes: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A healthy but unusual model is not called wrong before its settings are tried. What is certain ends the test."""
+    trials = [trial for trial in (known, mine) if trial is not None]
+
+    def next_trial(_changed: Config, _steps: int, _code: frozenset[str], _job: Job, what: str) -> ImageTrial:
+        return FAILS if what.startswith(("Which", "Trying")) else trials.pop(0)
+
+    monkeypatch.setattr("trainer.probe.self_test.measure_model", lambda *_arguments, **_options: measures)
+    monkeypatch.setattr("trainer.probe.self_test._trial", next_trial)
+    _found, done = verdict_on(Demo("#demo", FOLDERS["#demo"]).config(), tmp_path)
+    assert done.message.startswith(message)
+    assert [part for part in notes if part not in " ".join(done.notes)] == []
+    assert trials == [], "all were tried"
 
 
 @pytest.mark.parametrize("rms", [0.5, 1.0, 2.0])

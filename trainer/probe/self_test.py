@@ -52,6 +52,7 @@ from trainer.probe.self_test_verdict import (
     of_untrained_denoiser,
     passed,
     predicts_well,
+    weigh,
 )
 from trainer.run.execute import execute_guarded
 from trainer.run.failure import failure_of
@@ -105,9 +106,10 @@ def self_test(request: SelfTestRequest, job: Job) -> JobFinished:
 
 
 class _Tester:
-    """Measures and tries until something is wrong, in an order in which each step relies on the ones before.
+    """Measures and tries until something is surely wrong, in an order in which each step relies on the ones before.
 
-    `trials` and `measures` are what was needed for that, the trials by name.
+    What only may be wrong with the model is weighed in the end against what it has learned. `trials` and `measures` are
+    what was needed for that, the trials by name.
     """
 
     def __init__(self, request: SelfTestRequest, scratch: Path, job: Job) -> None:
@@ -128,31 +130,45 @@ class _Tester:
     def _find(self) -> Verdict:
         config = self._request.config
         self.measures = measures = self._measure(self._known, "1 of 3: looking at the model")
+        doubts: list[Verdict] = []
         if verdict := of_measures(measures):
-            return verdict
+            if not verdict.is_doubt:
+                return verdict
+            doubts.append(verdict)
         known = self._try("known", self._known, "2 of 3: learning with known settings")
-        if known.failure and not known.by_timestep:
-            return self._failed(known.failure, has_trained=known.has_trained)
-        label = config.family.denoiser.label
-        is_distilled = bool(distilled_by(config))
-        if verdict := of_predictions(known, measures, denoiser=label, is_distilled=is_distilled):
-            return self._other_prediction() or verdict
-        if not reads_references(config) and (verdict := of_prompts(measures)):  # there is nothing to edit
+        has_values = known.by_timestep and math.isfinite(measures.decoding_error)
+        if has_values and (verdict := self._of_predictions(known, doubts)):
             return verdict
-        if not is_distilled and (verdict := of_levels(known, measures, denoiser=label)):
-            return verdict
-        if known.failure:
-            return self._failed(known.failure, has_trained=known.has_trained)
-        if verdict := of_known_settings(known):
-            return verdict
+        failed = self._failed(known.failure, has_trained=known.has_trained) if known.failure else None
+        found = failed or of_known_settings(known)
+        if found is not None and (failed or known.changes_nothing or not doubts):
+            return weigh(doubts, found, known=known, mine=None)
+        label, trained = config.family.denoiser.label, [part.label for part in trained_parts(config)]
         if config.training.trains == "embedding":
-            return passed(known, None, measures)
-        trained = [part.label for part in trained_parts(config)]
+            return weigh(doubts, found or passed(known, None, measures), known=known, mine=None)
         if label not in trained:
-            return of_untrained_denoiser(label, join_words(trained), known)
+            found = found or of_untrained_denoiser(label, join_words(trained), known)
+            return weigh(doubts, found, known=known, mine=None)
         mine = self._try("config", config, "3 of 3: learning with your settings")
-        culprit = "" if mine.works else self._culprit()
-        return of_settings(mine, culprit=culprit, known=known) or passed(known, mine, measures)
+        culprit = "" if mine.works or not known.learns else self._culprit()
+        found = of_settings(mine, culprit=culprit, known=known) or passed(known, mine, measures)
+        return weigh(doubts, found, known=known, mine=mine)
+
+    def _of_predictions(self, known: ImageTrial, doubts: list[Verdict]) -> Verdict | None:
+        """Return what is surely wrong with the model's predictions, if anything is; otherwise add to the doubts."""
+        config, measures = self._request.config, self.measures
+        label, is_distilled = config.family.denoiser.label, bool(distilled_by(config))
+        if doubt := of_predictions(known, measures, denoiser=label, is_distilled=is_distilled):
+            if verdict := self._other_prediction():
+                return verdict
+            doubts.append(doubt)
+        if not reads_references(config) and (verdict := of_prompts(measures)):  # there is nothing to edit
+            if not verdict.is_doubt and not doubts:
+                return verdict
+            doubts.append(verdict)
+        if not doubt and not is_distilled and (verdict := of_levels(known, measures, denoiser=label)):
+            doubts.append(verdict)
+        return None
 
     def _measure(self, config: Config, what: str) -> Measures:
         image, side_px = self._request.image, side_px_of(config)

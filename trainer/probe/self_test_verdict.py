@@ -1,14 +1,15 @@
 """The verdict of a self-test: whether settings, weights or program are wrong, and what to do.
 
 A verdict that could be false for a model that works begins with "probably": its limit follows from theory and was
-tried on the demo's models, not on published ones.
+tried on the demo's models, not on published ones. Those on the model are doubts (`is_doubt`): they do not end
+the test, and `weigh` decides by what was learned.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from modules.system.problem import join_words
@@ -102,6 +103,7 @@ class Verdict:
     cause: Cause
     message: str
     notes: tuple[str, ...] = ()
+    is_doubt: bool = False
 
 
 def of_measures(measures: Measures) -> Verdict | None:
@@ -125,6 +127,7 @@ def of_measures(measures: Measures) -> Verdict | None:
                 "usual.",
                 "Choose another VAE on the Model page, or a model with its own.",
             ),
+            is_doubt=True,
         )
     lowest, highest = _RMS_RANGE
     if not lowest <= measures.latents_rms <= highest:
@@ -138,6 +141,7 @@ def of_measures(measures: Measures) -> Verdict | None:
                 "Choose the VAE of this model on the Model page, or correct its config. An image of one plain colour "
                 "can have such latents, too: then choose another image.",
             ),
+            is_doubt=True,
         )
     return None
 
@@ -173,6 +177,7 @@ def _predicts_badly(known: ImageTrial, denoiser: str, share: str) -> Verdict:
             "Its file is damaged or badly merged, or the model does not fit its settings: check the family, zero "
             "terminal SNR and the files of single parts on the Model page.",
         ),
+        is_doubt=True,
     )
 
 
@@ -184,6 +189,7 @@ def _overflow(part: str) -> Verdict:
             "All its weights are finite. float16 overflows in some models: set the precision on the Training page and "
             "the weight dtype of this part to bfloat16 or float32.",
         ),
+        is_doubt=True,
     )
 
 
@@ -205,7 +211,8 @@ def of_prompts(measures: Measures) -> Verdict | None:
     """Return the verdict on a model that does not follow its prompts; None if it does."""
     if measures.colour_fit >= _COLOUR_FIT and measures.colour_spread >= _COLOUR_SPREAD:
         return None
-    if measures.colour_spread < _COLOUR_SPREAD:
+    is_doubt = measures.colour_spread >= _COLOUR_SPREAD
+    if not is_doubt:
         message = "The text encoder is wrong: the model ignores prompts."
         seen = "For squares of eight colours it expects the same image."
     else:
@@ -223,7 +230,38 @@ def of_prompts(measures: Measures) -> Verdict | None:
             "Its weights or its tokenizer are damaged or those of another model. Choose a complete model, or another "
             "file of the text encoder, on the Model page.",
         ),
+        is_doubt=is_doubt,
     )
+
+
+def weigh(doubts: Sequence[Verdict], found: Verdict, *, known: ImageTrial, mine: ImageTrial | None) -> Verdict:
+    """Return the verdict of a test whose trials led to the verdict `found`, and which had doubts about the model.
+
+    Settings that fail while known ones learn are wrong whatever the model is like, and a run that does not start shows
+    nothing. Otherwise the first doubt is the
+    verdict, with what was learned nevertheless; the others are in the notes. `mine` is None if it was not tried.
+    """
+    if not doubts:
+        return found
+    if found.cause == "unknown" or (found.cause == "settings" and known.learns):
+        also = (f"There is a doubt about the model, too. {doubt.message}" for doubt in doubts)
+        return replace(found, notes=(*found.notes, *also))
+    first, *others = doubts
+    *seen, advice = first.notes
+    learned = _what_was_learned(known, mine)
+    return replace(first, notes=(*seen, *(doubt.message for doubt in others), learned, advice))
+
+
+def _what_was_learned(known: ImageTrial, mine: ImageTrial | None) -> str:
+    if known.failure:
+        return f"The model does not learn: with settings that are known to work the run failed. {known.failure}"
+    learned = f"with settings that are known to work {change_of(known)}"
+    if mine is not None:
+        with_mine = f"the run failed: {mine.failure}" if mine.failure else change_of(mine)
+        learned += f", with yours {with_mine}"
+    if known.learns or (mine is not None and mine.learns):
+        return f"It learns nevertheless: {learned}. If its samples are good, the doubt is unfounded."
+    return f"It does not learn: {learned}."
 
 
 def of_known_settings(known: ImageTrial) -> Verdict | None:
@@ -259,7 +297,7 @@ def of_settings(mine: ImageTrial, *, culprit: str, known: ImageTrial) -> Verdict
         seen = f"With your settings {change_of(mine)}: it diverges."
     else:
         seen = f"With your settings {change_of(mine)}, which is hardly anything."
-    works = f"The model works: with settings that are known to work {change_of(known)}."
+    works = f"The model learns: with settings that are known to work {change_of(known)}."
     if culprit:
         return Verdict("settings", f"Your settings are wrong: {culprit}.", (seen, works))
     advice = (
