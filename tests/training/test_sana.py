@@ -191,7 +191,7 @@ def test_a_config_of_onetrainer_loads(name: str) -> None:
     part = {"train": True, "weight_dtype": "BFLOAT_16", "learning_rate": 1e-4}
     config = decode({"model_type": "SANA", "training_method": "LORA", name: part}).config
     assert (config.family.name, config.part("transformer").learning_rate) == (SANA.name, 1e-4)
-    assert config.output.format == "kohya"
+    assert config.output.format == "auto"
 
 
 def test_the_adapters_leave_convolutions_within_channels_alone(config: Config, family: Sana) -> None:
