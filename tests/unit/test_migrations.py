@@ -684,6 +684,18 @@ def test_samples() -> None:
     assert second.sampler == EVERYTHING["samples"][1]["noise_scheduler"].lower()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"peft_type": "LOHA"}, {"peft_type": "OFT_2"}, {"lora_decompose": True, "lora_decompose_output_axis": False}],
+)
+def test_an_adapter_that_the_usual_format_cannot_hold_has_kohyas(given: dict[str, Any]) -> None:
+    """The check refused the run: diffusers' format, which PixArt's and Sana's adapters have, holds none of these."""
+    raw = {"training_method": "LORA", "model_type": "SANA", "concepts": [{"path": "x"}], **given}
+    config = loaded(**raw).config
+    assert config.output.format == "kohya"
+    assert not [p for p in problems_of(config) if p.path == "output.format"]
+
+
 def test_samplers_that_flow_models_lack_are_euler_as_there() -> None:
     """The check refused each of these samples."""
     names = ("EULER_A", "DPMPP_SDE", "DDIM")

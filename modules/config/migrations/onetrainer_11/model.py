@@ -270,12 +270,21 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
         path = ".".join(("adapter", *list(chosen.fixed)[:1]))
         notes.append(Problem(path, chosen.note, "info", chosen.advice))
     put(result, "adapter", settings)
+    if not _has_usual_form(settings, family_of(result)) and result.get("output", {}).get("format") == "auto":
+        put(result, "output.format", "kohya")
     for other, fields in others.items():
         defaults = ADAPTERS[other].settings().model_dump()
         kept = {key: value for key, value in fields.items() if value != defaults[key]}
         if fields.get("decompose"):
             kept[_AXIS] = fields.get(_AXIS, known[other].dora_on_outputs)
         remember(result, "adapter", other, kept)
+
+
+def _has_usual_form(settings: Tree, family: str) -> bool:
+    """Return whether an adapter can be written in the form of files that is usual for a family."""
+    form = FAMILIES[family].adapter_form
+    is_held = form != "diffusers" or not settings.get("decompose") or bool(settings.get(_AXIS))
+    return is_held and form in ADAPTERS[settings["name"]].forms
 
 
 def _pop_all(rest: Tree, places: Mapping[str, str]) -> Tree:
