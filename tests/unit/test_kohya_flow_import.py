@@ -296,6 +296,14 @@ def test_the_size_of_control_images_is_the_one_of_the_pipeline(tmp_path: Path, l
         assert notes[0].startswith(noted or "Control images became reference images")
 
 
+@pytest.mark.parametrize(("name", "variant"), [("edit_2509", "edit"), ("image_edit", "edit_one")])
+def test_the_file_of_an_editing_model_states_its_variant(name: str, variant: str) -> None:
+    """Datasets were converted before the files, and every model with control images was the newest editing model."""
+    datasets = [{"image_directory": "a/cats", "control_directory": "a/before"}]
+    given = {"network_module": "networks.lora_qwen_image", "dit": f"qwen_{name}_bf16.safetensors", "datasets": datasets}
+    assert imported({**given, "network_dim": 4}).config.model.variant == variant
+
+
 def test_a_jsonl_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "data.toml").write_text('[[datasets]]\nimage_jsonl_file = "gone.jsonl"\n')
     loaded = load_any(tmp_path / "data.toml")

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from modules.config.imports.control_images import concept_of_rows, musubi_folders, musubi_sizes, set_variant
+from modules.config.imports.control_images import concept_of_rows, musubi_folders, musubi_sizes
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first, sides_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, quote
@@ -41,14 +41,13 @@ def images(given: Args, result: Tree, notes: Notes) -> None:
     shared = {**_augmentations(given), **caption_settings(given, notes)}
     concepts = [{**shared, **concept} for concept in concepts]
     put(result, "concepts", concepts)
-    set_variant(concepts, result, notes)
     _masked_training(given, concepts, result, notes)
 
 
 def images_of_epoch(concepts: Sequence[dict[str, Any]]) -> float:
-    """Return the images in an epoch of concepts with their repeats; 0 if a folder's are not known.
+    """Return how many images an epoch of concepts has, counting repeats; 0 if the images of a folder are not found.
 
-    Regularization images are as many as the others, here and in the other programs.
+    An epoch has as many regularization images as others, here and in the other programs.
     """
     counts: dict[bool, list[float]] = {False: [], True: []}
     for concept in concepts:

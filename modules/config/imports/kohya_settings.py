@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
+from modules.config.imports.control_images import set_variant
 from modules.config.imports.kohya_dataset import images, images_of_epoch, lift_dataset_settings
 from modules.config.imports.kohya_flow import family_of_type, flow, model_type_of, report_unsupported
 from modules.config.imports.kohya_ranks import adapter_options
@@ -71,6 +72,7 @@ def convert_arguments(given: Args, notes: Notes) -> Tree:
     learning(given, network, family, images_of_epoch(result["concepts"]), result, notes)
     if family.process.flow is not None:
         flow(given, network, family, result, notes)
+    set_variant(result["concepts"], result, notes)  # after the files of flow models, whose names may state the variant
     given.update({f"network_args.{key}": value for key, value in network.items()})
     sampling_and_saving(given, family, result, notes)
     return result
