@@ -315,9 +315,19 @@ def test_the_datasets_are_read_from_the_file_that_is_named(tmp_path: Path) -> No
         assert not [p for p in loaded.problems if p.severity == "warning"]
     path.write_text(f'{settings}dataset_config = "lost.toml"\n')
     assert [str(p) for p in load_any(path).problems if p.path == "concepts"] == [
-        "concepts: The images are in 'lost.toml', which was not found. "
+        "concepts: The dataset config 'lost.toml' was not found. "
         "Put it next to train.toml, or add the folders on the Concepts page."
     ]
+    (tmp_path / "sets.toml").write_text("[general]\nresolution = 512\n")
+    (tmp_path / "broken.toml").write_text("[")
+    for named, reason in (
+        ("sets.toml", "contains no datasets"),
+        ("broken.toml", "cannot be read"),
+        ("x" * 5000, "was not found"),  # longer than names of files may be, which raised an error
+    ):
+        path.write_text(f'{settings}dataset_config = "{named}"\n')
+        [problem] = (p for p in load_any(path).problems if p.path == "concepts")
+        assert problem.message.endswith(f" {reason}.")
 
 
 @pytest.mark.parametrize(

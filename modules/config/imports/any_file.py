@@ -188,17 +188,23 @@ def _with_datasets(raw: dict[str, Any], path: Path, notes: list[Problem]) -> dic
     if not isinstance(named, str) or not named.strip() or "datasets" in raw:
         return raw
     places = (path.parent / named, path.parent / Path(named.replace("\\", "/")).name)
-    file = next((place for place in places if place.is_file()), None)
-    tree = (_json_in(file) if file.suffix.lower() == ".json" else _toml_in(file)) if file is not None else None
-    if not isinstance(tree, dict):
-        reason = "was not found" if file is None else "cannot be read"
-        message = f"The images are in {quote(named)}, which {reason}."
+    file = next(filter(_is_file, places), None)
+    tree = None if file is None else _json_in(file) if file.suffix.lower() == ".json" else _toml_in(file)
+    if not isinstance(tree, dict) or not isinstance(tree.get("datasets"), list):
+        reason = "contains no datasets" if isinstance(tree, dict) else "cannot be read" if file else "was not found"
         advice = f"Put it next to {path.name}, or add the folders on the Concepts page."
-        notes.append(Problem("concepts", message, "warning", advice))
+        notes.append(Problem("concepts", f"The dataset config {quote(named)} {reason}.", "warning", advice))
         return raw
     notes.append(Problem("concepts", f"The images were read from {file}.", "info"))
     rest = {key: value for key, value in raw.items() if key != "dataset_config"}
     return rest | {key: tree[key] for key in ("general", "datasets") if key in tree}
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, for example
+        return False
 
 
 def _json_in(path: Path) -> dict[str, Any] | None:

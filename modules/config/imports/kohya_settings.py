@@ -140,8 +140,8 @@ def _is_sdxl(given: Args, notes: Notes) -> bool:
     name = re.split(r"[\\/]", base)[-1].lower()
     is_sdxl = identify(from_root(base)).family == "sdxl" if is_here else "xl" in name
     if is_sdxl:
-        how = "which the base model is" if is_here else "by the name of the base model"
-        notes.append(Problem("model.family", f"Stable Diffusion XL was chosen, {how}.", "info"))
+        sign = "files" if is_here else "name"
+        notes.append(Problem("model.family", f"The base model is Stable Diffusion XL by its {sign}.", "info"))
     return is_sdxl
 
 

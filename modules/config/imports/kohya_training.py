@@ -29,9 +29,10 @@ def learning(given: Args, network: Args, family: FamilySpec, num_images: float, 
 
 
 def _length(given: Args, num_images: float, result: Tree, notes: Notes) -> None:
-    """Convert the length and the batches. `max_train_epochs` counts before steps, and these before kohya_ss' `epoch`.
+    """Convert the length and the batches.
 
-    Metadata have the epochs that were trained (`num_epochs`), besides the steps.
+    `max_train_epochs` takes precedence over steps, and steps over the `epoch` of kohya_ss. The metadata of a LoRA have
+    the epochs that were trained (`num_epochs`) besides the steps.
     """
     epochs = number_of(pop_first(given, "max_train_epochs", "num_epochs"))
     steps, fields_epochs = number_of(pop_first(given, "max_train_steps")), number_of(pop_first(given, "epoch"))
@@ -53,14 +54,14 @@ def _length(given: Args, num_images: float, result: Tree, notes: Notes) -> None:
 
 
 def epochs_of_steps(steps: float, images_a_step: float, num_images: float, result: Tree, notes: Notes) -> None:
-    """Convert steps to epochs of `num_images` images; 0 of them is reported."""
+    """Convert steps to epochs of `num_images` images; an unknown number of images (0) is reported."""
     if not num_images:
         message = f"The file sets {steps:g} steps instead of epochs, and its images were not found."
         notes.append(Problem("training.epochs", message, "warning", "Check the number of steps on the Run page."))
         return
     epochs = max(1, round(steps * images_a_step / num_images))
     put(result, "training.epochs", epochs)
-    message = f"{steps:g} steps were converted to {count(epochs, 'epoch')} of {num_images:g} images."
+    message = f"{steps:g} steps were converted to {count(epochs, 'epoch')} of {count(round(num_images), 'image')}."
     notes.append(Problem("training.epochs", message, "info"))
 
 
