@@ -76,7 +76,7 @@ class _KnownFacts:
 def images_among(files: FolderFiles, suffixes: frozenset[str], skipped: list[SkippedEntry]) -> ImageFiles:
     """Return which files are images, without companions of other images; `skipped` gets hidden and unreadable ones.
 
-    A raw photo or a video next to an image of its name is not missed: cameras and phones write both.
+    A raw photo or a video next to an image of the same name is not reported: cameras and phones write both.
     """
     places, unread, companions = array("q"), list[str](), companion_suffixes()
     for place, suffix in enumerate(files.suffixes):

@@ -33,7 +33,7 @@ NOT_READ: Mapping[str, str] = {
     **dict.fromkeys(_RAW_SUFFIXES, _RAW),
     ".jxl": "a JPEG XL image, which cannot be read: export it as JPEG or PNG",
 }
-"""Why files that show something are not read, by their suffixes."""
+"""Why videos, raw photos and JPEG XL images are not read, by suffix."""
 MASK_FIELD = ".mask.png"  # of a sample in a shard
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z", ".rar")
 _UNPACK = "a compressed archive, which cannot be read: unpack it, or store it as plain .tar"
@@ -207,7 +207,7 @@ def num_rows_of(table: Path, skipped: list[SkippedEntry]) -> int:
 
 
 def images_in_shard(shard: Path, names: Sequence[str], skipped: list[SkippedEntry]) -> list[int]:
-    """Return the places of the images among the members of a shard; `skipped` gets hidden ones, videos and raw photos.
+    """Return the places of the images among the members of a shard; `skipped` gets hidden and unreadable ones.
 
     0001.seg.png next to 0001.jpg is another field of the same sample; so is 0001.mask.png next to 0001.large.jpg.
     """

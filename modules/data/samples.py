@@ -97,7 +97,7 @@ class AccumulationGroups(Sequence[AccumulationGroup]):
         return int((self._ends_B - self._starts_B).sum())
 
     def first_of_each_shape(self, sizes: SizeTable) -> list[AccumulationGroup]:
-        """Return the first of the groups whose micro-batches have the same sizes and numbers of samples, in order."""
+        """Return the first group of each shape, in order: of each combination of sizes and numbers of samples."""
         if not len(self):
             return []
         columns = self._samples.columns_4N[:, self._starts_B]

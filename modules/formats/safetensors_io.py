@@ -109,7 +109,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str
 
 
 def header_of(tensors: Mapping[str, Writable], metadata: Mapping[str, str], dtype: torch.dtype | None) -> bytes:
-    """Return the bytes of a file before its tensors, floating-point ones of which are stored in `dtype`, if given."""
+    """Return the bytes of a file before its tensors. With a `dtype`, floating-point tensors are stored in it."""
     header: dict[str, object] = {}
     if metadata:
         header["__metadata__"] = dict(sorted(metadata.items()))

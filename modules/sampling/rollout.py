@@ -92,7 +92,7 @@ def steps_of(family: ModelFamily, settings: RolloutSettings, size: Size) -> Sequ
 
 
 def _with_chosen_noise(steps: tuple[_Step, ...], settings: RolloutSettings) -> tuple[_Step, ...]:
-    """Return the steps with all but the stochastic ones deterministic."""
+    """Return the steps, of which only the `stochastic_steps` of the settings add noise."""
     if settings.stochastic_steps is None:
         return steps
     return tuple(s if i in settings.stochastic_steps else replace(s, eta=0.0) for i, s in enumerate(steps))

@@ -98,7 +98,7 @@ class When:
     """A condition on another field of the same section (or, with a dot, of the whole config).
 
     It holds if the other field has one of `values`, or with `is_set` any value but 0 or an empty one. `otherwise` is an
-    alternative condition. `values` may be a function: values that follow from a registry would import all its records.
+    alternative condition. `values` may be a function: values from a registry, whose records only its call imports.
     """
 
     path: str

@@ -77,7 +77,7 @@ class FileLock:
     """A lock held from its creation until `release`."""
 
     def __init__(self, path: Path, holder: Holder | None = None) -> None:
-        """Lock the file for this process, which is the `holder`; it is found out if it is not given, by reading files.
+        """Lock the file for this process. `holder` describes it; without one the description is read from the system.
 
         Raises LockTaken if the file is locked, OSError if it cannot be written.
         """

@@ -1,6 +1,7 @@
 """Building the caches: generators that encode images and captions, so that the caller can stop at any batch.
 
-Existing entries are not rebuilt; an interrupted build resumes where it stopped. Of several runs one builds each entry.
+Existing entries are not rebuilt; an interrupted build resumes where it stopped. If several
+runs fill a cache at the same time, only one of them builds each entry.
 """
 
 from __future__ import annotations

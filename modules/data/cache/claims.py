@@ -1,8 +1,9 @@
-"""Claims of entries: of several runs that fill one cache folder at the same time, one builds each entry.
+"""Claims of entries: if several runs fill one cache folder at the same time, only one of them builds each entry.
 
 A run claims an entry by a lock file beside it, just before it is built. What another run has claimed is skipped, and
-looked at again when this run has nothing else to build and holds no claim itself: so runs never wait for each other.
-The system releases the claims of a killed run. On a drive without locks the runs build entries twice.
+looked at again when this run has nothing else to build and holds no claim itself. So two runs never wait for each
+other. The system releases the claims of a killed run. On a drive without locks, runs on several computers may build an
+entry twice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PAUSE_SECONDS = 0.1
 
 
 class Job(Protocol):
-    """What is to be built, with the key of its entry."""
+    """What a build needs for an entry, and the entry's key."""
 
     @property
     def key(self) -> str: ...

@@ -13,7 +13,7 @@ _BLOCK = 256  # weights that share a scale
 
 
 class AdamFields(OptimizerSettings):
-    """The settings that Adam and optimizers like it have first."""
+    """The settings that Adam shares with optimizers like it."""
 
     beta1: fields.Beta1 = 0.9
     beta2: fields.Beta2 = 0.999

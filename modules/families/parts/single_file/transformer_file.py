@@ -60,7 +60,7 @@ def transformer_file(
 
 
 def single_denoiser(file: DenoiserFile, *shaping: str, part: str = _PART) -> SingleFile:
-    """Return the record of single files with a denoiser, the part `part`; `shaping` are its config's (`SingleFile`)."""
+    """Return the record of single files with a denoiser, `part`; `shaping` are keys of its config (`SingleFile`)."""
     return SingleFile(
         parts=lambda configs: (file.layout(configs[part]),),
         original_names=file.original_names,
