@@ -392,6 +392,7 @@ def test_settings_that_learn_slowly_pass() -> None:
 
 FAILS, LEARNS = replace(KNOWN, after=0.0999), KNOWN
 DOUBTED = replace(GOOD, latents_rms=3.0, colour_fit=0.3)
+OVERFLOWS = ImageTrial(failure="The loss is not a number.", by_timestep={"500": math.nan})
 
 
 @pytest.mark.parametrize(
@@ -410,6 +411,13 @@ DOUBTED = replace(GOOD, latents_rms=3.0, colour_fit=0.3)
         (DOUBTED, replace(KNOWN, after=0.1), None, "Probably the VAE", ["It does not learn: "]),
         (DOUBTED, replace(KNOWN, failure="No memory."), None, "Probably the VAE", ["run failed. No memory."]),
         (DOUBTED, ImageTrial(failure="No file."), None, "The self-test cannot", ["No file.", "about the model, too"]),
+        (
+            replace(GOOD, prediction_type="flow"),
+            OVERFLOWS,
+            None,
+            "Probably the precision is too low: the UNet",
+            ["run failed. The loss", "bfloat16"],
+        ),
         (replace(GOOD, colour_fit=0.3), LEARNS, LEARNS, "Probably the text encoder", ["It learns nevertheless: "]),
         (replace(GOOD, bounds={"500": 0.09}), LEARNS, LEARNS, "Probably the weights of the UNet", ["It learns never"]),
         (replace(GOOD, decoding_error=math.nan), LEARNS, LEARNS, "Probably the precision", ["It learns nevertheless"]),

@@ -106,10 +106,10 @@ def self_test(request: SelfTestRequest, job: Job) -> JobFinished:
 
 
 class _Tester:
-    """Measures and tries until something is surely wrong, in an order in which each step relies on the ones before.
+    """Measures and tries until it finds a certain fault, in an order in which each step relies on the ones before.
 
-    What only may be wrong with the model is weighed in the end against what it has learned. `trials` and `measures` are
-    what was needed for that, the trials by name.
+    Doubts about the model are weighed at the end against what it has learned. `measures` and `trials`, by name, are the
+    results so far.
     """
 
     def __init__(self, request: SelfTestRequest, scratch: Path, job: Job) -> None:
@@ -155,7 +155,7 @@ class _Tester:
         return weigh(doubts, found, known=known, mine=mine)
 
     def _of_predictions(self, known: ImageTrial, doubts: list[Verdict]) -> Verdict | None:
-        """Return what is surely wrong with the model's predictions, if anything is; otherwise add to the doubts."""
+        """Return the verdict on a certain fault of the model's predictions; without one add the doubts about them."""
         config, measures = self._request.config, self.measures
         label, is_distilled = config.family.denoiser.label, bool(distilled_by(config))
         if doubt := of_predictions(known, measures, denoiser=label, is_distilled=is_distilled):

@@ -1,7 +1,7 @@
 """The verdict of a self-test: whether settings, weights or program are wrong, and what to do.
 
 A verdict that could be false for a model that works begins with "probably": its limit follows from theory and was
-tried on the demo's models, not on published ones. Those on the model are doubts (`is_doubt`): they do not end
+tried on the demo's models, not on published ones. Such verdicts on the model are doubts (`is_doubt`): they do not end
 the test, and `weigh` decides by what was learned.
 """
 
@@ -237,13 +237,14 @@ def of_prompts(measures: Measures) -> Verdict | None:
 def weigh(doubts: Sequence[Verdict], found: Verdict, *, known: ImageTrial, mine: ImageTrial | None) -> Verdict:
     """Return the verdict of a test whose trials led to the verdict `found`, and which had doubts about the model.
 
-    Settings that fail while known ones learn are wrong whatever the model is like, and a run that does not start shows
-    nothing. Otherwise the first doubt is the
-    verdict, with what was learned nevertheless; the others are in the notes. `mine` is None if it was not tried.
+    Settings that fail while known ones learn are wrong whatever the model is like, and a run that ends before its first
+    validation shows nothing. Otherwise the first doubt is the verdict, with what was learned nevertheless; the others
+    are in the notes. `mine` is None if it was not tried.
     """
     if not doubts:
         return found
-    if found.cause == "unknown" or (found.cause == "settings" and known.learns):
+    has_started = bool(known.by_timestep)
+    if (found.cause == "unknown" and not has_started) or (found.cause == "settings" and known.learns):
         also = (f"There is a doubt about the model, too. {doubt.message}" for doubt in doubts)
         return replace(found, notes=(*found.notes, *also))
     first, *others = doubts
