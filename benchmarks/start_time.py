@@ -91,8 +91,7 @@ def _time_run(config: Config, folder: Path) -> StartTime:
     export_file(config.model_copy(update={"general": general, "output": output}), folder / "config.json")
     cpu: list[float] = []
     arguments = ["-m", "trainer", "train", str(folder / "config.json"), "--json-lines"]
-    time = time_by_phase(_events(arguments, cpu))
-    return replace(time, cpu=cpu[0])
+    return replace(time_by_phase(_events(arguments, cpu)), cpu=cpu[0])
 
 
 def _events(arguments: Sequence[str], cpu: list[float]) -> Iterator[tuple[float, Event | None]]:

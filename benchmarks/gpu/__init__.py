@@ -1,1 +1,1 @@
-"""`python -m benchmarks gpu`: checks everything that the program promises for GPUs on one, in stages, with a report."""
+"""`python -m benchmarks gpu`: checks on a GPU what the program promises for GPUs, in stages, with a report."""

@@ -20,7 +20,7 @@ from trainer.step.callback import StepView
 _IGNORED_STEPS = 10  # of a start: kernels are chosen, blocks compiled and memory reserved
 _WINDOW_STEPS, _MIN_STEPS, _WINDOW_SECONDS = 50, 5, 60.0
 _SLOWER, _AS_BEFORE = 1.3, 1.15  # times the usual seconds
-_MIN_SECONDS = 0.1  # of a difference worth a warning: in faster steps other programs cause smaller ones
+_MIN_SECONDS = 0.1  # of a difference worth a warning: in fast steps, smaller ones come from other programs
 _MAX_WARNINGS = 3
 _SWAPPED_BYTES = 200e6
 _FULL_SHARE = 0.97

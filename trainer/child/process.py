@@ -140,7 +140,7 @@ class ChildProcess(Generic[_EventT]):
         self.send(Stop())
 
     def leave(self) -> None:
-        """Let it end by itself when this process has ended: a run stops with a backup."""
+        """Let it end by itself, also after the end of this process: a run stops with a backup."""
         self.close()
 
     def close(self) -> None:

@@ -45,8 +45,8 @@ def verb_of(spec: JobSpec) -> Verb:
             parser.add_argument(
                 "--json-lines",
                 action="store_true",
-                help="for programs: print events as JSON lines to standard output, read a Stop from standard "
-                "input, whose end is one, too",
+                help="for programs: print events as JSON lines to standard output, read a Stop from standard input, "
+                "and stop when it ends",
             )
         if spec.server:
             parser.add_argument("--serve", action="store_true", help="for programs: read requests from standard input")

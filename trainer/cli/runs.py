@@ -57,8 +57,8 @@ JsonLinesOption = Annotated[
     bool,
     Setting(
         "JSON lines",
-        "For programs: print events as JSON lines to standard output, read commands from standard input. Its end is a "
-        "Stop.",
+        "For programs: print events as JSON lines to standard output, read commands from standard input. When it ends, "
+        "the command stops.",
     ),
 ]
 

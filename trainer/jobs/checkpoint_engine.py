@@ -77,13 +77,13 @@ def compare_runs(settings: CheckpointSettings, run_dirs: Sequence[Path], job: Jo
     strengths = strengths_in(settings.strengths)
     comparisons = []
     for run_dir in run_dirs:
-        checkpoints_with_backups = checkpoints_of(run_dir, has_backups=settings.backups)
-        if not checkpoints_with_backups:
+        listed = checkpoints_of(run_dir, has_backups=settings.backups)
+        if not listed:
             raise DarkroomError(
                 f"The run {run_dir.name} has no saves and no backups.",
                 advice="Set how often to save on the page Output & backups before a run.",
             )
-        checkpoints, notes = _with_files(checkpoints_with_backups, job)
+        checkpoints, notes = _with_files(listed, job)
         columns = tuple(Column(p.prompt, p.seed) for p in prompts)
         before = read_comparison(run_dir)
         scores = before.scores if before is not None else {}

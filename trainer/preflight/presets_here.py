@@ -98,7 +98,7 @@ def fits(needs: RunEstimate, machine: Machine) -> bool:
 
 
 def fit_to_free_memory(config: Config, machine: Machine) -> Fit | None:
-    """Return the settings with which a run fits the memory that is free on a machine's GPU now, or nearly fits it.
+    """Return the settings with which a run fits the free memory of a machine's GPU, or comes closest to fitting it.
 
     None if it fits as it is, or cannot be estimated. A preset is made for the whole card, of which a desktop and its
     programs have a part.

@@ -165,7 +165,7 @@ def _with_seed_of(config: Config, start_weights: BackupInfo | None) -> Config:
 
 
 def _report_start(setup: RunSetup, model: LoadedModel) -> None:
-    """Report which layers of the adapter file that a new run starts from it does not train."""
+    """Report the layers in the start file of a new run that the run does not train."""
     message, advice = _note_of_start(model, adapter_form(setup.config))
     if message:
         setup.log.emit(WarningRaised(message, advice))

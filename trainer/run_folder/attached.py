@@ -66,7 +66,7 @@ class DetachedProcess:
 
 
 class AttachedRun:
-    """A run of another process. Its events are read from a byte of its log on, or first from its process's file."""
+    """A run of another process. Its events are read from its process's file or from its log, starting at a byte."""
 
     def __init__(self, run_dir: Path | None, *, from_byte: int = 0, detached: DetachedProcess | None = None) -> None:
         """Start to follow a run by its folder or its process, at least one of which must be given.

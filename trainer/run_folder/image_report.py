@@ -184,10 +184,10 @@ def _verdict(mean: float, slope: float, by_mean: float, by_slope: float) -> Verd
 def _outliers(points_ND: NDArray[np.float64], times_farther: float) -> frozenset[int]:
     """Return which points are far from the middle, 0, and clearly separated from the others, in standard deviations.
 
-    Skewed values and values with long tails are far out, too, but then others are nearly as far. So each has to be
-    several times as far out as any other point is in its direction or in the opposite one; or, of many points, in its
-    direction, and clearly farther than those in the opposite one. Up to `_MOST_OUTLIERS` are looked for together: the
-    second of two bad images would hide the first.
+    Skewed values and values with long tails are far out, too, but then others are nearly as far. So an outlier has to
+    be several times as far out as every other point in its direction and in the opposite one. Among many points it may
+    also be `_ON_SIDE` times that far in its direction, and only clearly farther than those in the opposite one. Up to
+    `_MOST_OUTLIERS` are looked for together: otherwise the second of two bad images would hide the first.
     """
     number = len(points_ND)
     if number < _FEWEST:
