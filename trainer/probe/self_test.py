@@ -106,7 +106,7 @@ def self_test(request: SelfTestRequest, job: Job) -> JobFinished:
 
 
 class _Tester:
-    """Measures and tries until it finds a certain fault, in an order in which each step relies on the ones before.
+    """Measures and tries until it is certain what is wrong, in an order in which each step relies on the ones before.
 
     Doubts about the model are weighed at the end against what it has learned. `measures` and `trials`, by name, are the
     results so far.
@@ -155,7 +155,7 @@ class _Tester:
         return weigh(doubts, found, known=known, mine=mine)
 
     def _of_predictions(self, known: ImageTrial, doubts: list[Verdict]) -> Verdict | None:
-        """Return the verdict on a certain fault of the model's predictions; without one add the doubts about them."""
+        """Return the verdict on predictions that are certainly wrong, if they are; otherwise add to the doubts."""
         config, measures = self._request.config, self.measures
         label, is_distilled = config.family.denoiser.label, bool(distilled_by(config))
         if doubt := of_predictions(known, measures, denoiser=label, is_distilled=is_distilled):
