@@ -18,6 +18,7 @@ from modules.system.hardware import GpuMemory
 from modules.system.paths import from_root
 from tests.builders.configs import laid_over
 from tests.builders.images import draw_folder
+from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
 from trainer.preflight.fit import Fit
 from trainer.preflight.machine import Machine
@@ -27,7 +28,7 @@ from trainer.preflight.search import Worth
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.simple import looking
 from ui.features.simple.here import Here
-from ui.features.simple.images import with_one_sentence
+from ui.features.simple.images import CountedImages, count_images, with_one_sentence
 from ui.features.simple.model import FIELDS, STEPS, Progress
 from ui.features.simple.page import SimplePage
 from ui.forms.model import Source
@@ -239,12 +240,29 @@ def test_presets_that_come_later_do_not_move_what_is_below(window: Window) -> No
     assert height_with(Here(CARD, (offer(),)), WITH_IMAGES) < looking_for_them, "after the next change there is no gap"
 
 
+def test_images_in_subfolders_are_not_called_unused_where_they_are_used(tmp_path: Path) -> None:
+    """A concept of one image was told that the image was in a subfolder, and masks were offered as images."""
+    folder = draw_folder(tmp_path / "cats", sizes=[(64, 64)])
+    assert count_images(Concept(path=str(folder / "000.png"))).in_subfolders == 0
+    below = draw_folder(folder / "garden", sizes=[(64, 64)] * 2)
+    concept = Concept(path=str(folder), excluded="garden/000.png")
+    assert count_images(concept, (concept,)) == CountedImages(1, 1, 0, "picture number 0", in_subfolders=1)
+    assert count_images(concept, (concept, Concept(path=str(below)))).in_subfolders == 0
+    assert count_images(replace_value(concept, "include_subfolders", True)).in_subfolders == 0
+    for name in ("masks_folder", "conditioning_folder"):
+        assert count_images(replace_value(concept, f"image.{name}", str(below))).in_subfolders == 0
+    shards = tmp_path / "shards"
+    draw_folder(shards / "previews", sizes=[(64, 64)])
+    draw_shard(shards / "one.tar", sizes=[(64, 64)])
+    assert count_images(Concept(path=str(shards))) == CountedImages(), "its images are in the archive"
+
+
 def test_images_that_are_added_to_the_demo_are_trained_alone(window: Window, tmp_path: Path) -> None:
     """A newcomer's dog was trained with the zogs, sampled as zogs and saved as zog.safetensors."""
     form = window.app.context.form
     window.app.context.documents.open_demo()
     page: Any = window.open_page("simple")
-    folder = tmp_path / "Benno the dog (2026)"
+    folder = tmp_path / "Benno - the dog (2026)"
     draw_folder(folder / "at the sea", sizes=[(64, 64)] * 2)
     window.asked.answers["ask_folders"] = (folder,)
     window.wait_until(lambda: FOLDER in page.cards["Images"].buttons, "the choice")

@@ -14,14 +14,15 @@ from modules.settings.edit import get_path, replace_value
 from modules.settings.shared_types import side_of
 from modules.system.paths import as_config_path, from_root
 
-_NOT_IN_NAMES = re.compile(r"[^\w-]+")
+_NOT_IN_NAMES = re.compile(r"\W+")
 
 
 @dataclass(frozen=True, slots=True)
 class CountedImages:
     """How many images a folder has, how many of them a caption, how many a reference image, and the first caption.
 
-    `in_subfolders` are images in subfolders that the concept does not use.
+    `in_subfolders` are images in subfolders that the concept does not use. They are not counted where it or another one
+    has its masks, references or images in a subfolder: with subfolders, these would be trained, too.
     """
 
     images: int = 0
@@ -31,8 +32,8 @@ class CountedImages:
     in_subfolders: int = 0
 
 
-def count_images(concept: Concept) -> CountedImages:
-    """Return the numbers of a folder. For a background thread.
+def count_images(concept: Concept, others: Iterable[Concept] = ()) -> CountedImages:
+    """Return the numbers of a folder, in which other concepts may have theirs. For a background thread.
 
     Left out are images in archives, excluded ones, and a folder that cannot be listed. Captions that are not in a file
     next to each image count as present.
@@ -45,12 +46,15 @@ def count_images(concept: Concept) -> CountedImages:
 
     folder, excluded = from_root(concept.path), concept.excluded_names
     try:
-        listed = list_images(folder, include_subfolders=concept.include_subfolders).images
-        below = () if concept.include_subfolders else list_images(folder, include_subfolders=True).images
+        listed = list_images(folder, include_subfolders=True).images
     except OSError:
         return CountedImages()
-    images = [image for image in listed if archive_of(image) is None and name_within(folder, image) not in excluded]
-    in_subfolders = sum(image.parent != folder and archive_of(image) is None for image in below)
+    found = [image for image in listed if archive_of(image) is None and name_within(folder, image) not in excluded]
+    uses_all = concept.include_subfolders or folder.is_file()
+    images = found if uses_all else [image for image in found if image.parent == folder]
+    below = [] if uses_all or _has_other_use(concept, others) else [i for i in found if i.parent != folder]
+    if not images and list_images(folder, include_subfolders=False).images:  # which are in archives
+        below = []
     captioned = images
     if concept.caption_source == "text_file":
         captioned = [image for image in images if image.with_suffix(concept.caption_extension).is_file()]
@@ -59,7 +63,15 @@ def count_images(concept: Concept) -> CountedImages:
     if not concept.image.conditioning_columns.strip():  # which name files of any name
         places = concept.image.conditioning_folders
         edited = [i for i in images if find_references(i, folder=folder, inputs_folders=places)]
-    return CountedImages(len(images), len(captioned), len(edited), next(iter(texts), ""), in_subfolders)
+    return CountedImages(len(images), len(captioned), len(edited), next(iter(texts), ""), len(below))
+
+
+def _has_other_use(concept: Concept, others: Iterable[Concept]) -> bool:
+    """Return whether a subfolder is used for masks, for reference images, or by another concept."""
+    folder = from_root(concept.path)
+    masks, references = concept.image.masks_folder.strip(), concept.image.conditioning_folders
+    places = [*(from_root(other.path) for other in others), *([from_root(masks)] if masks else []), *references]
+    return any(place is not None and folder in place.parents for place in places)
 
 
 def samples_per_epoch(concepts: Iterable[Concept], counted: Iterable[CountedImages]) -> float:

@@ -27,6 +27,7 @@ class FirstLook:
         self._is_machine_wanted, self._are_offers_wanted = True, True
         self._needs_of: tuple[object, ...] = ()  # the settings whose needs are known, or being found
         self._concepts: tuple[Concept, ...] | None = None  # whose images and captions are counted
+        self._others: tuple[Concept, ...] = ()
         self._is_count_old = False
         self._counts: tuple[CountedImages, ...] = ()
         self.steps_per_epoch = 0  # until the sizes of the images are known
@@ -106,13 +107,16 @@ class FirstLook:
 
             self._background.run(partial(find_needs, config, here.machine), keep)
 
-    def count(self, concepts: tuple[Concept, ...]) -> None:
-        """Count the images and captions of concepts, unless these were counted; old numbers stay until then."""
-        if concepts == self._concepts and not self._is_count_old:
+    def count(self, concepts: tuple[Concept, ...], others: tuple[Concept, ...]) -> None:
+        """Count the images and captions of concepts, unless these were counted; old numbers stay until then.
+
+        `others` may have their images in the same folders.
+        """
+        if (concepts, others) == (self._concepts, self._others) and not self._is_count_old:
             return
         self._counts = self._counts if concepts == self._concepts else ()
-        self._concepts, self._is_count_old = concepts, False
-        self._background.run(lambda: tuple(map(count_images, concepts)), partial(self._keep_counts, concepts))
+        self._concepts, self._others, self._is_count_old = concepts, others, False
+        self._background.run(partial(_count, concepts, others), partial(self._keep_counts, concepts))
 
     def measure(self, config: Config) -> None:
         """Find out how many steps an epoch of a config has, unless that is known."""
@@ -147,6 +151,10 @@ class FirstLook:
     def _keep(self, here: Here) -> None:
         self.here = here
         self.changed()
+
+
+def _count(concepts: tuple[Concept, ...], others: tuple[Concept, ...]) -> tuple[CountedImages, ...]:
+    return tuple(count_images(concept, others) for concept in concepts)
 
 
 def _find_steps(config: Config, report: Report) -> int:

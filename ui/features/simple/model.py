@@ -172,7 +172,8 @@ def _describe_images(progress: Progress) -> str:
     names = ", ".join(concept.label for concept in user_concepts(progress))
     below = progress.num_in_subfolders
     if not progress.num_images:  # not counted yet, or in archives
-        return f"{names}: all {count(below, 'image')} are in subfolders." if below else f"{names}."
+        where = "the only image is in a subfolder" if below == 1 else f"all {below:,} images are in subfolders"
+        return f"{names}: {where}." if below else f"{names}."
     numbers = f"{count(progress.num_images, 'image')}, {count(progress.num_captions, 'caption')}"
     if reads_references(progress.config):
         numbers += f", {count(progress.num_references, 'reference image')}"
@@ -195,7 +196,7 @@ def _image_choices(progress: Progress) -> tuple[Choice, ...]:
         about_folder = "The images before the edit, with the same names as yours."
         return (Choice("Reference folder…", about_folder, "references"),)
     below = progress.num_in_subfolders
-    more = (Choice("Use subfolders", f"Also the {count(below, 'image')} in them.", "subfolders"),) if below else ()
+    more = (Choice("Use subfolders", f"Adds the {count(below, 'image')} in them.", "subfolders"),) if below else ()
     if _has_captions(progress):
         return more if _lacks_subfolders(progress) else ()
     about_sentence = "The same for each image, with the word that your LoRA should learn: for a person or an object."

@@ -13,7 +13,7 @@ from modules.system.paths import folder_for_images
 from modules.system.problem import count
 from ui.features.simple.images import with_folders, with_one_sentence, with_prompt, with_references, with_subfolders
 from ui.features.simple.looking import FirstLook
-from ui.features.simple.model import STEPS, Choice, Progress, Step, has_field, image_concepts, is_demo
+from ui.features.simple.model import STEPS, Choice, Progress, Step, has_field, image_concepts, is_demo, user_concepts
 from ui.forms.changes import changes
 from ui.forms.context import Context
 from ui.forms.group_card import GroupCard
@@ -199,7 +199,8 @@ class SimplePage:
         # Once the window is drawn, which the imports of the estimates would slow down.
         context.pump.redraw_soon((self, "computer"), look.find_machine, quiet_seconds=_QUIET_SECONDS)
         look.find_presets(context.form.config)
-        look.count(image_concepts(self._progress()))
+        progress = self._progress()
+        look.count(image_concepts(progress), user_concepts(progress))
         if look.num_images:
             look.measure(context.form.config)
         progress = self._progress()
