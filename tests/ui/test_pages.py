@@ -471,3 +471,20 @@ def test_the_form_of_another_family_leaves_nothing_of_the_one_before(window: Win
     load("sdxl")
     assert not set(cards) & set(form.cards), "the groups differ"
     assert load("sd") == before
+
+
+def test_a_form_follows_a_load_in_the_middle_of_its_build(window: Window) -> None:
+    """It had the parts of the family before until the next edit, if presets were chosen in a row."""
+    model, form = window.app.form, form_of(window, "model")
+
+    def load(family: str) -> None:
+        model.load(Config.model_validate({"model": {"family": family}}), Source(family))
+
+    load("sdxl")
+    form._follow()
+    assert not form.is_complete
+    load("flux")
+    form._follow()
+    window.settle()
+    assert form.is_complete
+    assert [card.group for card in form.cards] == list(form._groups_now())

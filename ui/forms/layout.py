@@ -44,6 +44,7 @@ class FormView(Panel):
         self.cards: list[GroupCard] = []
         self._leaving: list[GroupCard] = []  # those of the groups before
         self.is_complete = False
+        self._is_outdated = False  # the config has changed while the cards were built
         self._context = context
         self._groups_now = groups
         self._max_columns = max_columns
@@ -106,7 +107,7 @@ class FormView(Panel):
         super().destroy()
 
     def _build(self) -> Iterator[None]:
-        self._groups = self._groups_now()
+        self._groups, self._is_outdated = self._groups_now(), False
         for group in self._groups:
             card = self._make_card(group)
             self.cards.append(card)
@@ -115,6 +116,8 @@ class FormView(Panel):
         self.is_complete = True
         self._arrange()
         self._context.field_problems.check()
+        if self._is_outdated:
+            self._follow_change()
         while self._leaving:
             yield from self._leaving[-1].destroy()
             self._leaving.pop()
@@ -137,6 +140,7 @@ class FormView(Panel):
     def _follow(self) -> None:
         """Update the form to the config: parts, variants, relevant fields."""
         if not self.is_complete:
+            self._is_outdated = True
             return
         if self._groups_now() != self._groups:
             for card in self.cards:
