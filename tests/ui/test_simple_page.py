@@ -241,12 +241,12 @@ def test_presets_that_come_later_do_not_move_what_is_below(window: Window) -> No
 
 
 def test_images_in_subfolders_are_not_called_unused_where_they_are_used(tmp_path: Path) -> None:
-    """A concept of one image was told that the image was in a subfolder, and masks were offered as images."""
-    folder = draw_folder(tmp_path / "cats", sizes=[(64, 64)])
+    """A single image was said to be in a subfolder, and masks were offered as images."""
+    folder = draw_folder(tmp_path / "cats", sizes=[(64, 64)], captions=["a cat"])
     assert count_images(Concept(path=str(folder / "000.png"))).in_subfolders == 0
     below = draw_folder(folder / "garden", sizes=[(64, 64)] * 2)
     concept = Concept(path=str(folder), excluded="garden/000.png")
-    assert count_images(concept, (concept,)) == CountedImages(1, 1, 0, "picture number 0", in_subfolders=1)
+    assert count_images(concept, (concept,)) == CountedImages(1, 1, 0, "a cat", in_subfolders=1)
     assert count_images(concept, (concept, Concept(path=str(below)))).in_subfolders == 0
     assert count_images(replace_value(concept, "include_subfolders", True)).in_subfolders == 0
     for name in ("masks_folder", "conditioning_folder"):
