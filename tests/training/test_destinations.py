@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from trainer.events import Event, ModelSaved, PhaseChanged, RunStarted, StepFini
 from trainer.launch import RunRequest
 from trainer.run import finish
 from trainer.run.execute import execute_guarded
+from trainer.run_folder.event_log import EventLog
 
 
 @pytest.fixture
@@ -124,6 +126,18 @@ def test_the_result_of_a_run_that_ends_at_the_same_time_is_kept(
     assert waits[0] < 5 < waits[1]
     phases = [(event.phase, event.detail) for event in ran.of(PhaseChanged)]
     assert ("saving", f"waiting for another run to write {asked(config).name}") in phases
+
+
+def test_a_lock_that_another_run_keeps_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(_path: Path, *, patience_seconds: float) -> FileLock:
+        raise LockTaken(None, is_certain=True)
+
+    monkeypatch.setattr(finish, "locked_soon", taken)
+    said: list[Event] = []
+    with finish._wait_for_other_runs(tmp_path / "zog.safetensors", EventLog(said.append, datetime.now)):
+        pass
+    [warning] = [event for event in said if isinstance(event, WarningRaised)]
+    assert "still writing zog.safetensors after 10 minutes" in warning.message
 
 
 @pytest.mark.parametrize("is_taken", [False, True])

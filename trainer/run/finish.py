@@ -225,18 +225,28 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, be
 def _wait_for_other_runs(destination: Path, log: EventLog) -> Iterator[None]:
     """Wait while another run of this user writes its result to a place, so that each finds the files of the one before.
 
-    Without that, the model of a run that ends at the same time would be replaced. Not being able to lock changes
-    nothing else.
+    Without that, the model of a run that ends at the same time could be replaced. The result is written in any case,
+    with a warning if the other run has not finished after ten minutes.
     """
     file = queue_file().with_name("results") / f"{zlib.crc32(os.fsencode(destination)):08x}.lock"
     lock = None
-    with suppress(LockTaken, OSError):
+    try:
         make_folder(file.parent)
         try:
             lock = locked_soon(file, patience_seconds=_SILENT_SECONDS)
         except LockTaken:
             log.emit(PhaseChanged("saving", f"waiting for another run to write {destination.name}"))
             lock = locked_soon(file, patience_seconds=_PATIENCE_SECONDS)
+    except LockTaken:
+        minutes = f"{_PATIENCE_SECONDS / 60:.0f} minutes"
+        log.emit(
+            WarningRaised(
+                f"Another run was still writing {destination.name} after {minutes}; this run's result is written now.",
+                "Compare the results of both runs: one may have replaced the other.",
+            )
+        )
+    except OSError as error:
+        logger.warning("The place of the result could not be locked: %s", error)
     try:
         yield
     finally:
