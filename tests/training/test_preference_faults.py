@@ -76,7 +76,7 @@ def prepared_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[PreparedRun
     ("mode", "layers", "message"),
     [
         ("block", {"layers": "attention"}, NOTHING),
-        ("block", {"layers": "custom", "custom_layers": "attn, up_blocks.1"}, "Part of the unet is not being trained"),
+        ("block", {"layers": "custom", "custom_layers": "attn, up_blocks.1"}, "Part of UNet is not being trained"),
         pytest.param("whole", {}, NOTHING, marks=pytest.mark.full),
     ],
     ids=["nothing", "only the last layers", "nothing of a whole part"],
@@ -163,7 +163,7 @@ def test_a_frozen_adapter(method: str, ending_of: Callable[..., str], monkeypatc
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("method", PLAIN_NAMES)
 def test_the_frozen_adapter_of_a_single_layer(
-    method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     frozen: list[str] = []
 
@@ -176,5 +176,5 @@ def test_the_frozen_adapter_of_a_single_layer(
     prepared_with(monkeypatch, plant)
     monkeypatch.setattr(watchdog, "FIRST_STEPS", 2)
     message = ending_of(method)
-    assert "Part of the unet is not being trained: 2 of its" in message
-    assert all(name.removeprefix("unet.") in message for name in frozen)
+    assert "Part of UNet is not being trained: 2 of its" in message
+    assert all(name in caplog.text and name not in message for name in frozen)

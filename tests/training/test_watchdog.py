@@ -37,8 +37,10 @@ class Toy:
         self.down = nn.Parameter(torch.randn(2, 3, generator=draws))
         self.up = nn.Parameter(torch.zeros(3, 2))
         self.groups = [
-            TrainGroup("unet", {"unet.matrix": self.matrix}, learning_rate),
-            TrainGroup("text_encoder", {"text.down": self.down, "text.up": self.up}, learning_rate),
+            TrainGroup("unet", {"unet.matrix": self.matrix}, learning_rate, label="UNet"),
+            TrainGroup(
+                "text_encoder", {"text.down": self.down, "text.up": self.up}, learning_rate, label="Text encoder"
+            ),
         ]
         self.optimizer = build_optimizer(self.groups, AdamW(weight_decay=0.0))
         self.stepper = Stepper(
@@ -68,21 +70,21 @@ LONG = 2 * FIRST_STEPS
 def test_a_part_without_any_gradient_stops_the_run_by_name() -> None:
     toy = Toy()
     toy.train(FIRST_STEPS - 1, lambda step: toy.loss(text=0.0))
-    with pytest.raises(DarkroomError, match=r"The text encoder is not being trained: it got no gradient in 10 steps"):
+    with pytest.raises(DarkroomError, match=r"Text encoder is not being trained: it got no gradient in 10 steps"):
         toy.train(1, lambda step: toy.loss(text=0.0))
     assert not toy.stepper.is_moving
 
 
 def test_a_part_that_is_cut_off_from_the_loss_is_named() -> None:
     toy = Toy()
-    with pytest.raises(DarkroomError, match="The unet is not being trained"):
+    with pytest.raises(DarkroomError, match="UNet is not being trained"):
         toy.train(LONG, lambda step: (toy.up @ (toy.down @ toy.input) - 1.0).square().sum())
 
 
 def test_weights_that_do_not_change_are_distinguished() -> None:
     toy = Toy(learning_rate=1e-30)
     with pytest.raises(
-        DarkroomError, match=r"The unet is not being trained: its weights did not change .* although they had"
+        DarkroomError, match=r"UNet is not being trained: its weights did not change .* although they had"
     ):
         toy.train(LONG, lambda step: toy.loss())
 
@@ -118,7 +120,7 @@ def test_it_keeps_still_where_there_is_a_reason(reason: str) -> None:
             toy.train(LONG, lambda step: toy.loss(text=0.0))
     # And it still watches: what learned is let go, what had its reason is not taken for learning.
     if reason in ("loss of zero", "declared legal"):
-        with pytest.raises(DarkroomError, match="text encoder"):
+        with pytest.raises(DarkroomError, match="Text encoder"):
             toy.train(LONG, lambda step: toy.loss(text=0.0))
 
 
@@ -138,7 +140,7 @@ def test_a_resumed_run_is_not_asked_again_for_what_has_learned_and_counts_on_for
     assert state.keys() == {"text_encoder"}
     resumed = Toy()
     resumed.stepper.watchdog.load_state_dict(state)
-    with pytest.raises(DarkroomError, match="The text encoder is not being trained"):
+    with pytest.raises(DarkroomError, match="Text encoder is not being trained"):
         resumed.train(1, lambda step: resumed.loss(unet=0.0, text=0.0))
     fresh = Toy()
     fresh.train(1, lambda step: fresh.loss())
@@ -180,7 +182,7 @@ class Layers:
     def __init__(self, learning_rate: float = 1e-2, **options: Any) -> None:
         draws = torch.Generator().manual_seed(0)
         self.matrices = {f"unet.layer.{i}": nn.Parameter(torch.randn(3, 3, generator=draws)) for i in range(8)}
-        self.group = TrainGroup("unet", self.matrices, learning_rate)
+        self.group = TrainGroup("unet", self.matrices, learning_rate, label="UNet")
         self.optimizer = build_optimizer([self.group], AdamW(weight_decay=0.0))
         self.stepper = Stepper(
             [self.group],
@@ -208,26 +210,28 @@ class Layers:
 
 @pytest.mark.parametrize("is_fused", [False, True])
 @pytest.mark.parametrize("is_legal", [False, True])  # a hinge's step may be without a gradient, but these are not
-def test_parameters_without_a_gradient_stop_the_run_though_others_learn(is_fused: bool, is_legal: bool) -> None:
+def test_parameters_without_a_gradient_stop_the_run_though_others_learn(
+    is_fused: bool, is_legal: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     layers = Layers(is_fused=is_fused)
     layers.train(FIRST_STEPS - 1, detached=range(1, 6), is_legal=is_legal)
     with pytest.raises(DarkroomError) as caught:
         layers.train(1, detached=range(1, 6), is_legal=is_legal)
     assert caught.value.message == (
-        "Part of the unet is not being trained: 5 of its 8 parameters (layer.1, layer.2, layer.3 and 2 more) got no "
-        "gradient in 10 steps."
+        "Part of UNet is not being trained: 5 of its 8 parameters got no gradient in 10 steps."
     )
+    assert f"Not trained: {', '.join(f'unet.layer.{i}' for i in range(1, 6))}" in caplog.text
 
 
 def test_a_single_one_is_enough() -> None:
-    with pytest.raises(DarkroomError, match=r"1 of its 8 parameters \(layer\.7\) got no gradient"):
+    with pytest.raises(DarkroomError, match=r"1 of its 8 parameters got no gradient"):
         Layers().train(LONG, detached=[7])
 
 
 def test_zero_gradients_are_accepted_in_half_of_a_part() -> None:
     """As of keys' biases, or of down matrices while the up matrices are rounded to zero."""
     Layers().train(LONG, zero=range(4))
-    with pytest.raises(DarkroomError, match=r"Most of the unet .* the gradient of 5 of its 8 parameters .* was zero"):
+    with pytest.raises(DarkroomError, match=r"Most of UNet .* the gradient of 5 of its 8 parameters was zero"):
         Layers().train(LONG, zero=range(5))
 
 
@@ -250,7 +254,7 @@ def test_an_optimizer_that_passes_over_most_of_a_part_is_noticed(
     if num_idle == 4:  # as weights of norms, which are too large for a small step
         layers.train(LONG)
         return
-    with pytest.raises(DarkroomError, match=r"5 of its 8 parameters .* did not change .* although they had gradients"):
+    with pytest.raises(DarkroomError, match=r"5 of its 8 parameters did not change .* although they had gradients"):
         layers.train(LONG)
 
 
@@ -299,7 +303,7 @@ def test_weights_in_16_bits_are_watched_too(rounding: Rounding) -> None:
             stepper.backward(StepLoss(loss, 1, 1, is_last_micro_batch=True))
             stepper.finish(step)
 
-    with pytest.raises(DarkroomError, match=r"1 of its 3 parameters \(2\)"):
+    with pytest.raises(DarkroomError, match=r"1 of its 3 parameters got"):
         train(["unet.0", "unet.1"])
     stepper.discard()
     train(list(weights))
@@ -343,4 +347,4 @@ def test_a_run_in_which_most_of_the_model_is_cut_off_is_stopped(
     )
     assert isinstance(ran.ending, RunFailed)
     assert len(ran.of(StepFinished)) == FIRST_STEPS - 1
-    assert re.search(r"Part of the unet is not being trained: \d+ of its \d+ parameters \(\w", ran.ending.message)
+    assert re.search(r"Part of UNet is not being trained: \d+ of its \d+ parameters got", ran.ending.message)

@@ -14,6 +14,7 @@ and the first steps of a long warm-up vanish in rounding. The run stops if these
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,9 +28,10 @@ from modules.system.errors import DarkroomError
 
 FIRST_STEPS = 10
 
-_MAX_NAMED = 3
 _MAX_SAMPLED = 1 << 20  # the sum of a weight's bits needs eight bytes for each value it reads
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+logger = logging.getLogger("darkroom.run")
 
 
 @dataclass(eq=False)
@@ -143,7 +145,7 @@ class Watchdog:
     def check(self, learning_rates: Mapping[str, float], *, may_be_zero: bool) -> None:
         """Called after a step; counts it for units with parameters that have not been updated yet.
 
-        Raises DarkroomError, naming the unit and its parameters, if they were not updated within the first steps.
+        Raises DarkroomError, naming the unit, if they were not updated within the first steps; the log names them.
         """
         for unit, watched in list(self._watched.items()):
             had_gradient, watched.has_gradient = watched.has_gradient, False
@@ -186,45 +188,43 @@ def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
 
 def _raise_if_untrained(watched: _WatchedUnit) -> None:
     """Raise DarkroomError if more parameters were not updated than a healthy unit may have."""
-    unit, total = watched.group.name.replace("_", " "), len(watched.group.parameters)
+    unit, total = watched.group.label or watched.group.name, len(watched.group.parameters)
     unproven = list(watched.unproven.values())
     missing = [n for n in unproven if n not in watched.with_gradient]
     zero = [n for n in unproven if n not in watched.with_nonzero_gradient]
     unmoved = [n for n in unproven if n in watched.with_nonzero_gradient]
     if len(zero) == total:
         raise DarkroomError(
-            f"The {unit} is not being trained: it got no gradient in {FIRST_STEPS} steps.",
+            f"{unit} is not being trained: it got no gradient in {FIRST_STEPS} steps.",
             advice="Switch off its training, choose other layers, or check the loss weights.",
         )
     if missing:
         raise DarkroomError(
-            f"Part of the {unit} is not being trained: {_share(missing, watched)} got no gradient in {FIRST_STEPS} "
-            "steps.",
+            f"Part of {unit} is not being trained: {_share(missing, watched)} got no gradient in {FIRST_STEPS} steps.",
             advice="This is a bug in the program or in this version of torch. Please report it. The precision float32 "
             "may avoid it.",
         )
     if 2 * len(zero) > total:
         raise DarkroomError(
-            f"Most of the {unit} is not being trained: the gradient of {_share(zero, watched)} was zero in "
+            f"Most of {unit} is not being trained: the gradient of {_share(zero, watched)} was zero in "
             f"{FIRST_STEPS} steps.",
             advice="Choose another precision (float16 rounds small gradients to zero), or check the loss weights.",
         )
     if unmoved and len(unproven) == total:
         raise DarkroomError(
-            f"The {unit} is not being trained: its weights did not change in {FIRST_STEPS} steps, although they had "
+            f"{unit} is not being trained: its weights did not change in {FIRST_STEPS} steps, although they had "
             "gradients.",
             advice="Raise its learning rate, or use float32 weights: updates this small are lost in rounding.",
         )
     if 2 * len(unmoved) > total:
         raise DarkroomError(
-            f"Most of the {unit} is not being trained: {_share(unmoved, watched)} did not change in {FIRST_STEPS} "
+            f"Most of {unit} is not being trained: {_share(unmoved, watched)} did not change in {FIRST_STEPS} "
             "steps, although they had gradients.",
             advice="Raise its learning rate, or choose another optimizer.",
         )
 
 
 def _share(names: Collection[str], watched: _WatchedUnit) -> str:
-    """Return how many of a unit's parameters these are, and the names of some, relative to its part."""
-    short = [name.removeprefix(f"{watched.group.part or watched.group.name}.") for name in names]
-    more = f" and {len(short) - _MAX_NAMED} more" if len(short) > _MAX_NAMED else ""
-    return f"{len(short)} of its {len(watched.group.parameters)} parameters ({', '.join(short[:_MAX_NAMED])}{more})"
+    """Return how many of a unit's parameters these are; their names are written to the log."""
+    logger.error("Not trained: %s", ", ".join(sorted(names)))
+    return f"{len(names)} of its {len(watched.group.parameters)} parameters"
