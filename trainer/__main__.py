@@ -53,7 +53,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 from trainer.cli import cache, queue, remote, runs, secrets, web
 from trainer.cli.jobs import run_request, verb_of
-from trainer.cli.program import WRONG, Verb, add_verbs, run_program
+from trainer.cli.program import WRONG, Verb, add_verbs, run_program, run_verb
 from trainer.jobs.registry import JOBS
 
 # Former verbs that are now packages outside the program: the command of each.
@@ -66,6 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and (command := _MOVED.get(given[0])):
         sys.stderr.write(f"{given[0]} is not part of the program any more. Use: {command}\n")
         return WRONG
+    if given[:1] == ["job"]:  # for the window, so not among the verbs
+        return run_verb(
+            "python -m trainer job", Verb(f"{run_request.__doc__}", lambda _parser: None, run_request), given[1:]
+        )
     return run_program(_parser, given)
 
 
@@ -73,9 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m trainer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = add_verbs(parser, _verbs())
-    # For the window: without a help, it is not listed.
-    commands.add_parser("job", description=run_request.__doc__).set_defaults(run_verb=run_request)
+    add_verbs(parser, _verbs())
     return parser
 
 

@@ -188,6 +188,25 @@ def test_a_file_that_cannot_be_read_gets_one_sentence(
         assert f"adapter.start_from: {words.format(lora.name)}" in capsys.readouterr().out
 
 
+def test_the_verbs_that_are_listed_are_those_for_users(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bogus"])
+    printed = capsys.readouterr().err
+    assert "'inspect'" in printed
+    assert "'job'" not in printed
+
+
+def test_inspect_says_what_a_config_is_and_who_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was called a damaged model that is to be downloaded again."""
+    for name, content in (("ours.json", '{"darkroom_version": 1}'), ("other.json", '{"a": 1}')):
+        (tmp_path / name).write_text(content)
+        assert main(["inspect", str(tmp_path / name)]) == 2
+    ours, other = capsys.readouterr().out.split(str(tmp_path / "other.json"))
+    assert "ours.json is a training config, not a model. Open it as one; the verbs check and diff read it" in ours
+    assert "damaged" not in ours
+    assert "other.json is not a safetensors file" in other
+
+
 @pytest.mark.parametrize("name", ["folder", "nowhere", "empty", "broken.safetensors"])
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_inspect_fails_for_what_is_no_model(

@@ -43,15 +43,14 @@ class Verb:
 
 def add_verbs(
     parser: argparse.ArgumentParser, verbs: Mapping[str, Verb], *, metavar: str = "VERB", dest: str = "run_verb"
-) -> Any:
-    """Add verbs to a parser, whose namespace has the `run` of the chosen one as `dest`; return argparse's group."""
+) -> None:
+    """Add verbs to a parser, whose namespace has the `run` of the chosen one as `dest`."""
     commands = parser.add_subparsers(metavar=metavar, required=True)
     for name, verb in verbs.items():
         begin, rest = verb.summary[:1], verb.summary[1:]
         command = commands.add_parser(name, help=begin.lower() + rest, description=f"{begin.upper()}{rest}.")
         verb.arguments(command)
         command.set_defaults(**{dest: verb.run}, parser=command)
-    return commands
 
 
 def verb_group(summary: str, actions: Mapping[str, Verb]) -> Verb:

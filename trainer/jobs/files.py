@@ -90,7 +90,8 @@ class ConvertSettings(Section):
         *one_of(_forms),
         Setting(
             "Format",
-            "The output format. If it follows from the output's name, a LoRA gets its other form.",
+            "The output format. If it follows from the output's name, a LoRA in kohya form becomes PEFT, and any other "
+            "becomes kohya.",
         ),
     ] = ""
     dtype: spec.ModelDtype = ""
@@ -228,7 +229,8 @@ CONVERT = spec.JobSpec(
     "Convert a model or a LoRA to another format or dtype.",
     ConvertSettings,
     "trainer.jobs.files:convert",
-    "A model between diffusers folder and single file, a LoRA between the kohya and the PEFT form, or another dtype.",
+    "A model between diffusers folder and single file, a LoRA between the kohya, ComfyUI and PEFT forms, or another "
+    "dtype.",
     button="Convert",
     input="source",
     ending="-converted",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -93,8 +93,21 @@ class Inspection:
 def inspect_file(path: Path) -> Inspection:
     """Return the description of a file or folder, also of a file that cannot be read."""
     kind, header = identify_with_header(path)
+    if kind.kind == BROKEN.name and _is_config(path):
+        sentence = (
+            f"{path.name} is a training config, not a model. Open it as one; the verbs check and diff read it, too."
+        )
+        return Inspection(path, replace(kind, sentence=sentence, facts={}), (), {})
     metadata = header.metadata if header is not None else folder_metadata(path, kind) if path.is_dir() else {}
     return Inspection(path, kind, tuple(who_loads(header, kind)), metadata)
+
+
+def _is_config(path: Path) -> bool:
+    """Return whether a file is a config of Darkroom, or of a program whose configs are imported."""
+    from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any
+
+    is_text = path.is_file() and path.suffix.lower() in CONFIG_SUFFIXES and path.suffix.lower() != ".safetensors"
+    return is_text and all(problem.path or problem.severity != "error" for problem in load_any(path).problems)
 
 
 def _lines(inspection: Inspection) -> list[str]:
