@@ -284,9 +284,23 @@ def test_optimizers_have_the_rates_and_defaults_of_theirs(train: dict[str, Any],
 def test_other_jobs_and_further_processes_are_named() -> None:
     raw = process()
     raw["config"]["process"].append({"type": "sd_trainer"})
-    raw["config"]["process"][0]["type"] = "slider"
-    assert "'slider'" in messages(imported(raw))
+    raw["config"]["process"][0]["type"] = "concept_replacer"
+    assert "'concept_replacer'" in messages(imported(raw))
     assert "2 processes" in messages(imported(raw))
+
+
+@pytest.mark.parametrize("kind", ["concept_slider", "slider"])
+def test_a_slider_is_refused_in_one_sentence(kind: str, tmp_path: Path) -> None:
+    """It has no images: the run was refused for that."""
+    (tmp_path / "job.json").write_text(json.dumps(process(type=kind)))
+    [problem] = load_any(tmp_path / "job.json").problems
+    assert (problem.severity, problem.path) == ("error", "")
+    assert f"job.json trains a slider of ai-toolkit ('{kind}'), which Darkroom does not train." in problem.message
+
+
+def test_all_saves_are_kept_and_that_is_said() -> None:
+    [note] = [p for p in load_any(FIXTURE).problems if p.path == "backup.save_every"]
+    assert (note.severity, "the newest 4 saves" in note.message) == ("info", True)
 
 
 def test_a_config_in_json_is_read_too(tmp_path: Path) -> None:

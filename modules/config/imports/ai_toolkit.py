@@ -45,7 +45,7 @@ _DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float
 # Places, logs, uploads and loading: settings that do not change a run here.
 _NOT_SETTINGS_NAMES = """
     type device training_folder performance_log_every sqlite_db_path logging meta
-    save.push_to_hub save.hf_repo_id save.hf_private save.max_step_saves_to_keep save.save_format
+    save.push_to_hub save.hf_repo_id save.hf_private save.save_format
     model.dtype model.low_vram model.model_kwargs model.vae_dtype model.te_dtype model.vae_device model.te_device
     model.arch model.split_model_over_gpus model.extras_name_or_path network.transformer_only network.rank
 """
@@ -56,6 +56,15 @@ def is_ai_toolkit(raw: Args) -> bool:
     """Return whether an object is a config of ai-toolkit: a job with a list of processes."""
     config = raw.get("config")
     return "job" in raw and isinstance(config, dict) and isinstance(config.get("process"), list)
+
+
+def refusal_of(raw: Args, name: str) -> Problem | None:
+    """Return the error for the config of a slider, which is trained on prompts alone; None for any other."""
+    kinds = [str(p.get("type")) for p in raw["config"]["process"] if isinstance(p, dict)]
+    if not kinds or "slider" not in kinds[0].lower():
+        return None
+    message = f"{name} trains a slider of ai-toolkit ({quote(kinds[0])}), which Darkroom does not train."
+    return Problem("", message, advice="Train it in ai-toolkit, or train a LoRA on images here.")
 
 
 def tree_of_ai_toolkit(raw: Args, notes: Notes) -> Tree:
@@ -79,7 +88,7 @@ def convert(given: Args, name: str, notes: Notes) -> Tree:
     result: Tree = {"darkroom_version": NEWEST_DARKROOM}
     model, train = section(given, "model"), section(given, "train")
     family = _model(model, result, notes)
-    _output(section(given, "save"), result, f"{given.get('training_folder') or 'models'}/{name}", train)
+    _output(section(given, "save"), result, f"{given.get('training_folder') or 'models'}/{name}", train, notes)
     put(result, "training.trains", "adapter" if is_set(given.get("network")) else "full")
     _network(section(given, "network"), family, result, notes)
     _weight_dtypes(model, family, result, notes)
@@ -177,12 +186,15 @@ def _format_of(theirs: str, notes: Notes) -> str:
     return "nfloat4"
 
 
-def _output(save: Args, result: Tree, path: str, train: Args) -> None:
+def _output(save: Args, result: Tree, path: str, train: Args, notes: Notes) -> None:
     put(result, "output.destination", f"{path}.safetensors")
     if (dtype := _DTYPES.get(str(save.pop("dtype", "float16")))) is not None:
         put(result, "output.dtype", dtype)
     if every := number_of(save.pop("save_every", 1000)):
         put(result, "backup.save_every", {"n": every / _legacy_accumulation(train), "unit": "step"})
+    if kept := number_of(save.pop("max_step_saves_to_keep", None)):
+        message = f"ai-toolkit keeps the newest {kept:g} saves of a run (max_step_saves_to_keep); here all are kept."
+        notes.append(Problem("backup.save_every", message, "info", "Delete those that you do not need."))
     put(result, "backup.at_end", True)
 
 

@@ -85,10 +85,12 @@ def _refused(raw: dict[str, Any], name: str) -> LoadedConfig | None:
 
 
 def _from_ai_toolkit(raw: dict[str, Any], name: str) -> LoadedConfig | None:
-    from modules.config.imports.ai_toolkit import is_ai_toolkit, tree_of_ai_toolkit
+    from modules.config.imports.ai_toolkit import is_ai_toolkit, refusal_of, tree_of_ai_toolkit
 
     if not is_ai_toolkit(raw):
         return None
+    if refused := refusal_of(raw, name):
+        return LoadedConfig(Config(), [refused])
     notes = [Problem("", f"{name} is a config of ai-toolkit; settings with a counterpart here were converted.", "info")]
     loaded = decode(tree_of_ai_toolkit(raw, notes))
     return LoadedConfig(loaded.config, [*notes, *loaded.problems], was_migrated=True)
