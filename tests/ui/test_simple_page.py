@@ -293,6 +293,21 @@ def test_images_that_are_added_to_the_demo_are_trained_alone(window: Window, tmp
     assert form.config.output.destination == "mine.safetensors"
 
 
+def test_the_result_follows_another_folder_until_it_is_named(window: Window, tmp_path: Path) -> None:
+    form = window.app.context.form
+    window.app.context.documents.open_demo()
+    page: Any = window.open_page("simple")
+    first, *others = (draw_folder(tmp_path / name, sizes=[(64, 64)]) for name in ("first", "second", "third"))
+    window.asked.answers["ask_folders"] = (first,)
+    page._add_folders()
+    for folder, typed, name in ((others[0], "", "second"), (others[1], "models/mine.safetensors", "mine")):
+        if typed:
+            form.edit("output.destination", typed)
+        form.edit("concepts", (Concept(path=str(folder)),))
+        window.settle()
+        assert form.config.output.destination == f"models/{name}.safetensors"
+
+
 def test_captions_that_were_written_elsewhere_are_counted_again(
     open_window: Callable[..., Window], tmp_path: Path
 ) -> None:

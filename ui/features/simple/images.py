@@ -96,14 +96,18 @@ def _without_example(config: Config, example: Config, *, name: str) -> Config:
     for path in ("concepts", "sampling.prompts"):
         of_example = get_path(example, path)
         config = replace_value(config, path, tuple(v for v in get_path(config, path) if v not in of_example))
-    named = PurePath(example.output.destination).with_name(
-        f"{_NOT_IN_NAMES.sub('-', name).strip('-') or 'lora'}.safetensors"
-    )
+    named = result_named(example.output.destination, name)
     new = {path: get_path(Config(), path) for path in ("general.notes", "general.workspace_dir", "validation")}
-    for path, value in (*new.items(), ("output.destination", named.as_posix())):
+    for path, value in (*new.items(), ("output.destination", named)):
         if get_path(config, path) == get_path(example, path):
             config = replace_value(config, path, value)
     return config
+
+
+def result_named(destination: str, name: str) -> str:
+    """Return the destination of a LoRA that gets the name of a folder."""
+    named = PurePath(destination).with_name(f"{_NOT_IN_NAMES.sub('-', name).strip('-') or 'lora'}.safetensors")
+    return named.as_posix()
 
 
 def with_subfolders(config: Config, changed: Collection[Concept]) -> Config:

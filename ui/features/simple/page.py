@@ -9,9 +9,17 @@ from functools import partial
 from modules.config.presets import Preset
 from modules.config.records import top_records
 from modules.config.schema import Config
-from modules.system.paths import folder_for_images
+from modules.settings.edit import replace_value
+from modules.system.paths import folder_for_images, from_root
 from modules.system.problem import count
-from ui.features.simple.images import with_folders, with_one_sentence, with_prompt, with_references, with_subfolders
+from ui.features.simple.images import (
+    result_named,
+    with_folders,
+    with_one_sentence,
+    with_prompt,
+    with_references,
+    with_subfolders,
+)
 from ui.features.simple.looking import FirstLook
 from ui.features.simple.model import STEPS, Choice, Progress, Step, has_field, image_concepts, is_demo, user_concepts
 from ui.forms.changes import changes
@@ -148,6 +156,7 @@ class SimplePage:
         self.scroll = self.frame.add_scroll(context)
         self._context = context
         self._is_shown = False
+        self._named = ""  # the destination as it was named after the folder of images
         self._look = FirstLook(context.pump.background)
         self._by_choice: dict[str, Callable[[], None]] = {
             "folders": self._add_folders,
@@ -169,6 +178,7 @@ class SimplePage:
         self.hidden.pack(side="left", fill="x", expand=True)
         for signal in (context.form.changed, context.form.loaded, self._look.changed):
             signal.subscribe(self._soon)
+        context.form.loaded.subscribe(self._keep_name)
         context.captions_changed.subscribe(self._count_again)
         self.form_view.build()
 
@@ -196,6 +206,7 @@ class SimplePage:
 
     def _refresh(self) -> None:
         context, look = self._context, self._look
+        self._name_after_folder()
         # Once the window is drawn, which the imports of the estimates would slow down.
         context.pump.redraw_soon((self, "computer"), look.find_machine, quiet_seconds=_QUIET_SECONDS)
         look.find_presets(context.form.config)
@@ -245,7 +256,24 @@ class SimplePage:
         if folders:
             form = context.form
             example = form.baseline if is_demo(form.source) else None
+            before = form.config.output.destination
             form.replace(with_folders(form.config, folders, example=example))
+            if form.config.output.destination != before:
+                self._named = form.config.output.destination
+
+    def _name_after_folder(self) -> None:
+        """Give the result the name of another folder, unless the user has named it."""
+        form, concepts = self._context.form, image_concepts(self._progress())
+        if not concepts or form.config.output.destination != self._named:
+            return
+        named = result_named(self._named, from_root(concepts[0].path).name)
+        if named != self._named:
+            self._named = named
+            form.replace(replace_value(form.config, "output.destination", named))
+
+    def _keep_name(self) -> None:
+        """Leave the name in a config that was loaded as it is."""
+        self._named = ""
 
     def _use_subfolders(self) -> None:
         form = self._context.form
