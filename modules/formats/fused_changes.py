@@ -12,6 +12,7 @@ from modules.formats.adapter_names import DOWN, UP, dora_axis
 from modules.formats.adapter_targets import AdapterTarget
 from modules.formats.adapter_types import DORA_SCALE
 from modules.formats.fused_layers import RANKS_KEY, blocks_of, has_rows
+from modules.system.errors import DarkroomError
 
 
 def divide(layer: AdapterLayer, target: AdapterTarget, ranks: Sequence[int] = ()) -> list[AdapterLayer]:
@@ -46,7 +47,8 @@ def join(
 ) -> tuple[list[AdapterLayer], dict[str, str]]:
     """Join the LoRA layers of each matrix; return all layers, and the metadata with the ranks of the pieces.
 
-    Changes that have no such form stay as they are, under the names of their own layers.
+    Changes that have no such form stay as they are, under the names of their own layers. Raises DarkroomError for
+    layers of another size than the matrices.
     """
     by_place = {(layer.part, layer.path): layer for layer in layers}
     ranks: dict[str, list[int]] = {}
@@ -85,6 +87,12 @@ def _join_members(target: AdapterTarget, members: Sequence[AdapterLayer | None])
         first_row = rows.stop
         if member is not None:
             factor = member.factors[UP].cpu()
+            if len(factor) != piece.weight[0]:
+                raise DarkroomError(
+                    f"The LoRA is for a model of another size: its layer {member.path} has {len(factor):,} outputs "
+                    f"instead of {piece.weight[0]:,}.",
+                    advice="Choose the file as its trainer wrote it, whose metadata contain the size of the model.",
+                )
             if member.scale != strength:
                 factor = factor.float() * (member.scale / strength)
             up[rows, first_rank : first_rank + member.rank] = factor.to(dtype)

@@ -257,8 +257,9 @@ EXTRAS: Mapping[str, Answers] = {
         "Forge": refuses(f"refuses the file, because it cannot place more than {MOST_UNPLACED} of its tensors")
     },
     "alpha in dotted names": {"diffusers": _ALPHA, "diffusers 0.31": _ALPHA},
-    "alpha in ComfyUI's names": {},  # some models have an answer of their own
+    "alpha in ComfyUI's names": {},  # to this and the next one, some models have an answer of their own
     "names without lora": {"diffusers": _NOT_LORA, "diffusers 0.31": _NOT_LORA},
+    "matrices of another size": {},
     "another size": {name: _OTHER_SIZE for name, program in PROGRAMS.items() if not program.any_size},
 }
 

@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 
 from modules.adapters.changes import weight_change
 from modules.adapters.stored_header import match_header
+from modules.families.kinds.identify import who_loads_file
+from modules.families.parts.single_file.models import CONFIGS_KEY, shipped_configs
 from modules.formats.adapter_file import read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DOWN, UP
@@ -69,6 +71,26 @@ def test_the_pieces_have_the_rows_of_the_whole_change(factors: dict[str, torch.T
         assert torch.equal(change_of(layer, rows.stop - rows.start), whole[rows]), name
     shapes = match_header(read_checkpoint_header(file), TARGETS).layers
     assert shapes == {(layer.part, layer.path): layer.shapes for layer in content.layers}
+
+
+def test_layers_of_another_size_are_not_joined() -> None:
+    """It was a traceback of torch."""
+    with pytest.raises(
+        DarkroomError, match=r"for a model of another size: its layer block\.q has 4 outputs instead of 6"
+    ):
+        join([lora_layer("transformer", "block.q", random(2, 4), random(4, 2), 2.0)], TARGETS.matrices)
+
+
+def test_diffusers_is_not_promised_for_matrices_of_another_width(tmp_path: Path) -> None:
+    """Its converter of kohya's files has the widths of FLUX.1 as constants, and raises an AssertionError for others."""
+    width = {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 2, "attention_head_dim": 16}
+    configs = {"transformer": {**shipped_configs("flux_dev")["transformer"], **width}}
+    size = {CONFIGS_KEY: json.dumps(configs), "modelspec.architecture": "flux-1-dev/lora"}
+    layer = "lora_unet_double_blocks_0_img_attn_qkv"
+    tensors = {f"{layer}.lora_down.weight": random(2, 32), f"{layer}.lora_up.weight": random(96, 2)}
+    save_file(tensors, tmp_path / "l.safetensors", size)
+    [diffusers] = [x for x in who_loads_file(tmp_path / "l.safetensors")[1] if x.program == "diffusers"]
+    assert (diffusers.loads, diffusers.note) == ("unknown", "divides joined layers at the published width alone")
 
 
 def test_dora_of_outputs_is_divided_with_its_rows() -> None:

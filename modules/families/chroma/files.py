@@ -24,7 +24,12 @@ from modules.families.parts.double_stream import (
     width_of,
 )
 from modules.families.parts.single_file.slots import Slot
-from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
+from modules.families.parts.single_file.transformer_file import (
+    ONE_WIDTH,
+    files_of_one_model,
+    single_denoiser,
+    transformer_file,
+)
 from modules.families.parts.t5_layers import t5_targets
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
@@ -103,6 +108,7 @@ MODEL = PublishedModel(
     embedding_tensors=("t5xxl",),
     programs=("ComfyUI", "Forge", "diffusers"),
     naming_rows={**NAMING_ROWS, **_TEXT_ROWS},
+    extra_rows=ONE_WIDTH,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "chroma")

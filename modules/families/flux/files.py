@@ -25,7 +25,7 @@ from modules.families.parts.double_stream import (
 )
 from modules.families.parts.lora_names import clip_targets
 from modules.families.parts.single_file.detect import denoiser_kind
-from modules.families.parts.single_file.transformer_file import single_denoiser, transformer_file
+from modules.families.parts.single_file.transformer_file import ONE_WIDTH, single_denoiser, transformer_file
 from modules.families.parts.t5_layers import t5_targets
 from modules.families.published import Configs, FamilyFiles, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
@@ -111,6 +111,7 @@ def _model(name: str, label: str, architecture: str, *, pipelines: Mapping[str, 
         embedding_tensors=("clip_l", "t5xxl"),
         programs=("ComfyUI", "Forge", "diffusers"),
         naming_rows={**NAMING_ROWS, **_TEXT_ROWS},
+        extra_rows=ONE_WIDTH,
         versions={"ComfyUI": COMFY_OF_FLOW},
     )
 

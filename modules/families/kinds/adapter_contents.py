@@ -233,6 +233,8 @@ def _extras(
         yield "alpha in ComfyUI's names"
     if CONFIGS_KEY in header.metadata:
         yield "another size"
+        if any(layer.target is not None and layer.target.pieces for layer in layers):
+            yield "matrices of another size"
 
 
 def _is_alpha_of_comfy(name: str) -> bool:

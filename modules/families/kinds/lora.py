@@ -94,7 +94,7 @@ def _advice(program: str, contents: AdapterContents, answer: Answer) -> str:
     is_plain = odd_alphas <= {"alpha in the metadata", *_LOST_ALPHA}
     if not is_plain or "bundled embeddings" in contents.extras or any(g.naming == "unknown" for g in contents.groups):
         return ""
-    extras = tuple(extra for extra in contents.extras if extra == "another size")
+    extras = tuple(extra for extra in contents.extras if extra.endswith("another size"))
     forms = {"kohya": [_in_kohya_form(group) for group in contents.groups]}
     if odd_alphas & _LOST_ALPHA:
         forms["PEFT"] = [_in_peft_form(group) for group in contents.groups]

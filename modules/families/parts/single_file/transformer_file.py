@@ -11,13 +11,17 @@ from modules.families.parts.single_file.detect import DENOISER_PREFIX, denoiser_
 from modules.families.parts.single_file.record import DenoiserFile, InnerPart, PartLayout, SingleFile
 from modules.families.parts.single_file.slots import Slot, limit_layers
 from modules.families.published import FamilyFiles, PublishedModel
-from modules.formats.program_table import Answers, refuses
+from modules.formats.program_table import Answer, Answers, refuses
 
 _PART = "transformer"
 NO_COMFY_ALPHAS: Mapping[str, Answers] = {
     "alpha in ComfyUI's names": {"diffusers": refuses("raises an error for alphas in these names")}
 }
 """The `extra_rows` of models for which diffusers refuses alphas in ComfyUI's names."""
+ONE_WIDTH: Mapping[str, Answers] = {
+    "matrices of another size": {"diffusers": Answer("unknown", "divides joined layers at the published width alone")}
+}
+"""The `extra_rows` of models whose widths are constants in diffusers' converter of kohya's files."""
 
 
 def transformer_file(
