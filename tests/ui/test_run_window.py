@@ -16,6 +16,7 @@ from PIL import Image
 
 from modules.config.schema import Config
 from modules.system.paths import session_file
+from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from tests.ui.fake_engine import FakeRun, started, step
@@ -32,6 +33,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from trainer.launch import RunRequest
 from trainer.preflight import Progress, Report
 from trainer.preflight.passes import ESTIMATING
 from trainer.wording import PHASE_LABELS
@@ -357,6 +359,13 @@ def test_warnings_are_confirmed_with_the_preview(ready: Window, is_confirmed: bo
     if is_confirmed:
         assert ready.engine.run is not None
         end(ready, ready.engine.run)
+
+
+def test_the_warnings_of_a_run_that_is_not_resumed_are_listed_as_such(ready: Window) -> None:
+    """Their list was titled Before you start, unlike the question."""
+    report = Report((Problem("training.epochs", "Mind it.", "warning"),), None)
+    ready.app.starter._handle_report(RunRequest(ready.app.form.config, "resume"), report)
+    assert ready.app.context.findings.title == "Before you resume"
 
 
 def test_a_second_start_in_the_same_window(ready: Window) -> None:

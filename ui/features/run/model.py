@@ -28,7 +28,7 @@ from ui.features.run.questions import (
 from ui.forms.findings import Findings
 from ui.forms.model import Document, FormModel, Source
 from ui.loop.background import Job
-from ui.loop.interaction import BEFORE_START, Failure, Interaction
+from ui.loop.interaction import BEFORE_RESUMING, BEFORE_START, Failure, Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
 from ui.loop.signal import Signal
@@ -319,15 +319,16 @@ class Starter:
         existing = next((p for p in report.problems if p.remedy == "destination"), None)
         warnings = [p for p in problems if p.severity == "warning" and p is not existing]
         resumes = request.kind == "resume"
+        title = BEFORE_RESUMING if resumes else BEFORE_START
         answer = self._interaction.confirm_start(warnings, report.preview, resumes=resumes) if warnings else True
         if answer is not True:
-            self._findings.show(BEFORE_START, problems, self._form.config)
+            self._findings.show(title, problems, self._form.config)
             if isinstance(answer, str):
                 self.offer_wanted(answer)
             return
         choice = "keep" if existing is None else keep_or_replace(self._interaction, existing)
         if choice is None:
-            self._findings.show(BEFORE_START, problems, self._form.config)
+            self._findings.show(title, problems, self._form.config)
             return
         self._before_start()
         self._session.begin(replace(request, datasets=report.datasets, replaces=choice == "replace"))
