@@ -12,9 +12,12 @@ import pytest
 
 from modules.system.paths import PROGRAM_ROOT
 
-# Python imports it before the program, which is interrupted as it imports a module of its own.
+# Python imports it before the program, which is interrupted as it imports a module of its own. Tests in the background
+# of a shell ignore Ctrl-C, as do the processes that they start.
 _INTERRUPTING = """
 import os, signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
