@@ -12,10 +12,10 @@ from typing import Any
 from modules.config.imports.control_images import concept_of_rows, musubi_folders, musubi_sizes
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first, sides_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
+from modules.data.listing import SUFFIXES
 from modules.system.problem import Problem, quote
 
 _OF_DATASETS = {"resolution": "resolution", "batch_size": "train_batch_size", "enable_bucket": "enable_bucket"}
-_IMAGES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".avif", ".bmp"})
 _MAX_FILES = 200_000
 _REPEATED = re.compile(r"(\d+)_(.*)")  # 10_sks dog
 
@@ -61,7 +61,7 @@ def _num_images(folder: str, *, has_subfolders: bool) -> int:
     """Return the images in a folder; 0 if it cannot be read."""
     try:
         found = Path(folder).rglob("*") if has_subfolders else Path(folder).glob("*")
-        return sum(path.suffix.lower() in _IMAGES for path in islice(found, _MAX_FILES)) if folder else 0
+        return sum(path.suffix.lower() in SUFFIXES for path in islice(found, _MAX_FILES)) if folder else 0
     except (OSError, ValueError):
         return 0
 
