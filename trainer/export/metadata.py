@@ -124,9 +124,9 @@ def _rates(config: Config, trained: Sequence[str]) -> dict[str, object]:
     spec = config.family
 
     def rates_of(names: Iterable[str]) -> list[float]:
-        rates = (config.part(name).learning_rate for name in names if name in trained)
+        of_parts = (config.part(name).learning_rate for name in names if name in trained)
         factor = rate_factor_of(config)
-        return [(config.training.learning_rate if rate is None else rate) * factor for rate in rates]
+        return [(config.training.learning_rate if rate is None else rate) * factor for rate in of_parts]
 
     rates: dict[str, object] = {}
     if denoiser := rates_of(spec.names_of("denoiser")):
