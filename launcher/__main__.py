@@ -63,7 +63,7 @@ def task(arguments: Sequence[str]) -> Task:
 
 
 def pytest_arguments(given: Sequence[str]) -> list[str]:
-    """Return pytest's arguments: the given ones, or without any those of the daily tests, in several processes.
+    """Return the arguments for pytest: the given ones, else those of the daily tests in several processes.
 
     `--full` adds every row of the large matrices, of the tests that are also given, or of all tests.
     """

@@ -78,7 +78,7 @@ def _described_gb(path: Path) -> int:
 
 
 def is_demo_name(name: str) -> bool:
-    """Return whether a name is that of a preset that trains one of the demo's models."""
+    """Return whether the preset of this name trains one of the demo's models."""
     return name == DEMO or name.startswith(f"{DEMO} ")
 
 

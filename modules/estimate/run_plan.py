@@ -29,7 +29,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class SampledImages:
-    """What a method that trains on sampled images needs in memory.
+    """The facts of a method that trains on sampled images on which its memory depends.
 
     `backprop_steps` is the maximum number of denoising steps of one graph, which continues through the decoding; 0 for
     a method that samples without gradient and trains on the results in passes of their own. `is_guided`: sampling runs

@@ -45,7 +45,7 @@ def damage_of_alpha(alpha: float, shapes: Shapes) -> str:
 
 
 def damage_in(shapes: Mapping[str, Shape]) -> str:
-    """Return what is wrong with the shape of one of a layer's matrices, as a clause; empty if nothing is.
+    """Return a clause on the first matrix of a layer whose shape is wrong; empty if all are right.
 
     A matrix that is a single number has no axes to read, and a rank of 0 would divide alpha by 0.
     """

@@ -95,7 +95,7 @@ class AdapterTargets:
         return self.find_by(name_of(layer), shapes)
 
     def find_by(self, name: Name, shapes: Shapes) -> AdapterTarget | None:
-        """Return what `find` returns, from the `name_of` a layer, which is computed once for several models."""
+        """Like `find`, with the layer's `name_of`, which a caller that looks in several models computes once."""
         targets = self.by_name.get(name, ())
         return next((t for t in targets if fits(shapes, t.weight)), targets[0] if targets else None)
 

@@ -75,7 +75,7 @@ class _OffloadedStorages:
         self._newest: weakref.ref[_OffloadedStorage] | None = None
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor | _View:
-        """Return what autograd saves for a tensor: itself if it is a weight, a scalar or not on the training device."""
+        """Return a view for autograd to save; the tensor itself if it is a weight, a scalar or on another device."""
         is_elsewhere = tensor.device.type != self._transfers.train_device.type
         if tensor.dim() == 0 or is_elsewhere or tensor.untyped_storage().data_ptr() in self._weights:
             return tensor

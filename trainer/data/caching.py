@@ -89,8 +89,8 @@ class Stores:
 
 
 @dataclass
-class Built:
-    """What a build has done: the entries that need a warning, and how many it has encoded."""
+class BuildResult:
+    """The entries of a build that need a warning, and how many it has encoded itself."""
 
     notable: list[EntryResult] = field(default_factory=list)
     num_encoded: int = 0
@@ -126,7 +126,7 @@ class Caches:
         lacking = [side.find_missing(store, taken) for side in sides]
         del taken
         lacking = self.ranks.from_main(lacking) if self._is_shared else lacking
-        built = Built()
+        built = BuildResult()
         if any(side.numbers for side in lacking):
             rank = self.ranks.rank if self._is_shared else ONLY_RANK
             shares = [todo.share(rank.index, rank.world_size) for todo in lacking]
@@ -155,7 +155,7 @@ class Caches:
         what, store = f"{label}s", self.stores.latents
         by_key = {job.key: job for job in jobs}
         todo, share = self._share_of([job.key for job in missing_images(jobs, store)])
-        built = Built()
+        built = BuildResult()
         if todo:
             build = self._encode_images((by_key[key] for key in share), what, threads=threads)
             built = self._drive(build, what, lambda: len(share))
@@ -182,7 +182,7 @@ class Caches:
                     batch_size=self.encoders.batch_size,
                     encode_in_float32=self.encoders.latents_in_float32,
                     stage=self.encoders.pin_for_gpu,
-                    pause=self._waiting_for_others(what),
+                    pause=self._pause_for_others(what),
                 )
 
     def build_masks(self, files: Mapping[str, MaskFile], *, threads: int) -> None:
@@ -206,7 +206,7 @@ class Caches:
         keys = b"".join(caption_keys(ordered, encoder=self.identities.captions))
         keys_NK = np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
         todo, share = self._share_of(np.flatnonzero(store.sizes(keys_NK) == 0).tolist())
-        built = Built()
+        built = BuildResult()
         if todo:
             self.emit(PhaseChanged("caching", "encoding captions"))
             with self.placement.phase(phases.CACHE_CAPTIONS):
@@ -217,7 +217,7 @@ class Caches:
                     self._tensors_of_captions,
                     batch_size=self.encoders.captions_at_once,
                     threads=threads,
-                    pause=self._waiting_for_others("captions"),
+                    pause=self._pause_for_others("captions"),
                 )
                 built = self._drive(build, "captions", lambda: len(share))
         self._report_entries("captions", keys_NK, built.num_encoded, store)
@@ -264,7 +264,7 @@ class Caches:
         missing, rank = self.ranks.from_main(missing), self.ranks.rank
         return missing, missing[rank.index :: rank.world_size]
 
-    def _drive(self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]) -> Built:
+    def _drive(self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]) -> BuildResult:
         """Run the build of a share, wait for the other processes, and return what all have built.
 
         `total` returns the number of entries of the share, as far as it is known.
@@ -272,7 +272,7 @@ class Caches:
         """
         if not self._is_shared:
             return self._run_build(build, what, total)
-        built, is_stopped = Built(), False
+        built, is_stopped = BuildResult(), False
         try:
             built = self._run_build(build, what, total)
         except StopRequested:
@@ -282,11 +282,11 @@ class Caches:
         if any(stopped for _, stopped in gathered):
             raise StopAgreed
         notable = [entry for of_rank, _ in gathered for entry in of_rank.notable]
-        return Built(notable, sum(of_rank.num_encoded for of_rank, _ in gathered))
+        return BuildResult(notable, sum(of_rank.num_encoded for of_rank, _ in gathered))
 
-    def _run_build(self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]) -> Built:
+    def _run_build(self, build: Generator[EntryResult, None, None], what: str, total: Callable[[], int]) -> BuildResult:
         """Run a build to completion and report its progress."""
-        built = Built()
+        built = BuildResult()
         start = time.monotonic()
         with closing(build):  # a stop waits for entries that are being written
             for done, entry in enumerate(build, start=1):
@@ -304,8 +304,8 @@ class Caches:
         if self.ranks.is_stop_announced():
             raise StopRequested
 
-    def _waiting_for_others(self, what: str) -> Callable[[], None]:
-        """Return what a build calls while other runs encode the last entries: it reports that once."""
+    def _pause_for_others(self, what: str) -> Callable[[], None]:
+        """Return the function that waits while other runs encode the last entries, and reports that once."""
         reported = list[str]()
 
         def pause() -> None:

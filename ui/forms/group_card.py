@@ -123,7 +123,7 @@ class GroupCard:
         self.card.pack_forget()
 
     def destroy(self) -> Iterator[None]:
-        """Destroy the widgets, of one row per `next`: those of a whole form take a tenth of a second."""
+        """Destroy the widgets, one row per `next`, since a whole form takes a tenth of a second."""
         while self.rows:
             self.rows.popitem()[1].destroy()
             yield

@@ -24,7 +24,7 @@ _PAUSE_SECONDS = 0.1
 
 
 class Job(Protocol):
-    """What a build needs for an entry, and the entry's key."""
+    """An entry to be built: its key, and whatever its build needs."""
 
     @property
     def key(self) -> str: ...
