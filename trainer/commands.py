@@ -91,6 +91,8 @@ class CommandDesk:
         self.freed_memory: Callable[[], AbstractContextManager[None]] = nullcontext
         """A context in which the run's memory on the card is free. The run sets it once it can; until then a pause
         keeps the memory."""
+        self.on_pause: Callable[[bool], None] = lambda is_paused: None
+        """Called with True by the thread that is to wait, also when another pause follows, and with False after it."""
 
     def put(self, command: Command) -> None:
         """Add a command; never blocks."""
@@ -117,17 +119,11 @@ class CommandDesk:
         """Whether the run is to pause."""
         return self._is_paused and not self._is_stopped
 
-    def check(self, on_pause: Callable[[bool], None] | None = None) -> None:
-        """Wait while paused; raise StopRequested once the run is to stop.
-
-        `on_pause(True)` is called before the wait and `on_pause(False)` after it.
-        """
+    def check(self) -> None:
+        """Wait while paused; raise StopRequested once the run is to stop."""
         if self.is_paused:
-            if on_pause:
-                on_pause(True)
             self._wait()
-            if on_pause:
-                on_pause(False)
+            self.on_pause(False)
         if self._is_stopped:
             raise StopRequested
 
@@ -135,6 +131,7 @@ class CommandDesk:
         """Wait while paused, with the memory freed as long as the newest pause frees it."""
         while self.is_paused:
             is_freed = self._frees_memory
+            self.on_pause(True)
             with self.freed_memory() if is_freed else nullcontext(), self._changed:
                 self._changed.wait_for(lambda: not self.is_paused or self._frees_memory != is_freed)  # noqa: B023
 

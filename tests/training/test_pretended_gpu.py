@@ -285,7 +285,7 @@ def test_a_freed_pause_empties_the_card() -> None:
         held += [*layer.parameters(), *(p.grad for p in layer.parameters() if p.grad is not None)]
         assert len(held) == 9
         assert {t.device.type for t in held} == {"cuda"}
-        with freed_memory(placement, [], stepper, emit=lambda event: None, phase=lambda: None):
+        with freed_memory(placement, [], stepper, emit=lambda event: None):
             assert {t.device.type for t in held} == {"cpu"}
         assert {t.device.type for t in held} == {"cuda"}
         placement.close()

@@ -203,6 +203,32 @@ def test_stop_pause_and_unpause_are_sent(desk: Desk) -> None:
     assert desk.stages == ["running", "paused", "running", "stopping", "idle"]
 
 
+def test_a_run_that_was_continued_before_its_pause_was_reported_is_not_shown_as_paused(desk: Desk) -> None:
+    """Continue at once after Pause: the window showed "Paused" over a run that trained on."""
+    session = desk.session
+    session.begin(RunRequest(Config()))
+    run = desk.engine.run
+    assert run is not None
+    run.emit(PhaseChanged("training"))
+    session.drain(soon())
+    session.pause()
+    run.emit(PhaseChanged("sampling"))
+    session.drain(soon())
+    assert session.stage == "paused", "it has not paused yet"
+    session.unpause()
+    run.emit(PhaseChanged("paused"), PhaseChanged("sampling"))
+    session.drain(soon())
+    assert session.stage == "running"
+    session.pause()
+    run.emit(PhaseChanged("paused"), PhaseChanged("paused", "the card's memory is free"), PhaseChanged("paused"))
+    session.drain(soon())
+    assert session.stage == "paused"
+    run.emit(PhaseChanged("sampling"))  # continued elsewhere, as on the web page
+    session.drain(soon())
+    assert session.stage == "running"
+    run.end()
+
+
 def test_commands_without_a_run_do_nothing(desk: Desk) -> None:
     for command in (desk.session.stop, desk.session.pause, desk.session.unpause):
         command()

@@ -102,7 +102,8 @@ def test_a_pause_taken_back_at_once_is_none() -> None:
     desk.put(Pause())
     assert desk.is_paused
     desk.put(Resume())
-    desk.check(lambda waits: pytest.fail("it did not wait"))
+    desk.on_pause = lambda is_paused: pytest.fail("it did not wait")
+    desk.check()
 
 
 class Waiter:
@@ -117,8 +118,9 @@ class Waiter:
         assert self._waits.wait(30)
 
     def _run(self, desk: CommandDesk) -> None:
+        desk.on_pause = self._report
         try:
-            desk.check(self._report)
+            desk.check()
         except StopRequested:
             self.outcome = "stopped"
         else:

@@ -11,7 +11,7 @@ import pytest
 
 from modules.system.errors import DarkroomError
 from tests.builders.full_disk import FullDisk
-from trainer.events import Event, RunFailed, RunFinished, WarningRaised
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.run_folder.event_log import EVENTS_FILE, EventLog, read_events
 from trainer.run_folder.run_lock import LOCK_FILE
 
@@ -32,6 +32,23 @@ def test_times_have_the_offset_of_their_zone(tmp_path: Path) -> None:
     time = datetime.fromisoformat(json.loads((tmp_path / EVENTS_FILE).read_text())["time"])
     assert time.utcoffset() is not None
     assert time.timestamp() == NOW.timestamp()
+
+
+def test_a_pause_is_reported_and_after_it_the_work_before_it() -> None:
+    """Also a pause that keeps the memory, after one that has freed it; it was shown as work."""
+    log, received = new_log()
+    log.report_pause(True)
+    log.report_pause(False)
+    sampling, freed = PhaseChanged("sampling", "5 images"), PhaseChanged("paused", "the card's memory is free")
+    log.emit(sampling)
+    log.emit(PhaseChanged("sampling"))
+    log.report_pause(True)
+    log.emit(freed)
+    log.report_pause(True)
+    log.report_pause(True)
+    log.report_pause(False)
+    plain = PhaseChanged("paused")
+    assert received == [plain, sampling, plain, freed, plain, sampling]
 
 
 def test_a_full_disk_keeps_no_event_from_the_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def met(main: Callable[[Meeting], Any], task: Callable[[Meeting, int], Any], *, 
         desk = CommandDesk()
         if stops == index:
             desk.put(Stop())
-        meeting = Meeting(Thread(index, barrier, box), desk=desk, emit=lambda event: None)
+        meeting = Meeting(Thread(index, barrier, box), desk=desk)
         meeting.offer("task", lambda given: task(meeting, given))
         try:
             ended[index] = main(meeting) if index == 0 else meeting.hold(ends_early=False)
@@ -136,7 +136,7 @@ def test_a_process_that_fails_between_steps_takes_part_in_the_last_backup(
 ) -> None:
     monkeypatch.setattr(Mortal, "words", "")
     barrier, box = threading.Barrier(2), dict[int, Any]()
-    meetings = [Meeting(Mortal(n, barrier, box), desk=CommandDesk(), emit=lambda event: None) for n in range(2)]
+    meetings = [Meeting(Mortal(n, barrier, box), desk=CommandDesk()) for n in range(2)]
     for number, meeting in enumerate(meetings):
         meeting.offer("backup", functools.partial(lambda index, given: (index, given), number))
     other = threading.Thread(target=lambda: meetings[1].fail(DarkroomError("No memory.", advice="")), daemon=True)

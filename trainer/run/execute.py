@@ -68,6 +68,7 @@ def execute_guarded(
     meter = MemoryMeter(emit, clocks.seconds)
     log = EventLog(meter.emit, clocks.now)
     ranks: Ranks = ALONE
+    desk.on_pause = log.report_pause
     try:
         _load_secrets_first(log)
         ranks = _connect_ranks(request.config.general)

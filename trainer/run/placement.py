@@ -78,13 +78,8 @@ def freed_memory(
     *,
     reward_modules: Sequence[nn.Module] = (),
     emit: Callable[[Event], None],
-    phase: Callable[[], PhaseChanged | None],
 ) -> Iterator[None]:
-    """Offload parts, reward models, optimizer state, master weights, gradients and EMA weights within this context.
-
-    `phase()` is the newest phase, which is reported again at the end.
-    """
-    before = phase()
+    """Offload parts, reward models, optimizer state, master weights, gradients and EMA weights within this context."""
     train_device, temp_device = placement.train_device, placement.temp_device
     with placement.parked():
         state = _state(groups, stepper, placement)
@@ -98,8 +93,6 @@ def freed_memory(
         finally:
             _move_all(waiting, train_device)
             _move_modules(reward_modules, train_device)
-    if before is not None:
-        emit(before)
 
 
 def _state(groups: Sequence[TrainGroup], stepper: Stepper, placement: Placement) -> list[torch.Tensor]:

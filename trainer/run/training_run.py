@@ -171,7 +171,7 @@ def prepare(setup: RunSetup) -> PreparedRun:
     limit = max_norm_of(setup.config.adapter) if setup.config.training.trains == "adapter" else None
     norms = kept_norms(setup.config, model.embeddings, model.groups)
     stepper = _stepper(setup, model.groups, total_steps, adapters=model.adapters, max_norm=limit, norms=norms)
-    meeting = Meeting(setup.machine.ranks, desk=setup.desk, emit=setup.log.emit)
+    meeting = Meeting(setup.machine.ranks, desk=setup.desk)
     callbacks = build_callbacks(setup, model, loaders, stepper, total_steps, reward_models, perceptual, meeting)
     backups = Backups(setup, model, stepper, method, loaders.training.plans.fingerprint, callbacks, meeting)
     training = _training(setup, model, loaders, stepper, method, callbacks, backups, meeting)
@@ -183,7 +183,6 @@ def prepare(setup: RunSetup) -> PreparedRun:
             stepper,
             reward_modules=() if reward_models is None else reward_models.modules,
             emit=setup.log.emit,
-            phase=lambda: setup.log.work_phase,
         )
     announce(setup, training, model, loaders, total_steps)
     return PreparedRun(setup, model, training, callbacks, backups, meeting, loaders.validation.dataset, reward_models)
@@ -254,7 +253,7 @@ def _training(
     counters = setup.saved.counters if setup.saved else Counters()
     ranks = setup.machine.ranks
     # Several processes stop and pause together, between steps: at their meetings.
-    pauses = Pauses(setup.desk if ranks.rank.is_alone else CommandDesk(), setup.log.emit, setup.clocks.seconds)
+    pauses = Pauses(setup.desk if ranks.rank.is_alone else CommandDesk(), setup.clocks.seconds)
     source, family = loaders.training.conditioning, model.family
     context = StepContext(
         model.family,
@@ -272,7 +271,7 @@ def _training(
         prior=lambda: prior_mode(*original.differences(), model.trained_modules, setup.machine.precision),
         frozen_copy=lambda: placed_copy(family, model.groups, model.placement, name="reference"),
         reference=lambda copy: prior_mode((), (copy,), model.trained_modules, setup.machine.precision),
-        emit=pauses.emit,
+        emit=setup.log.emit,
         run_dir=setup.run_dir,
         ranks=ranks,
     )

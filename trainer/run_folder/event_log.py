@@ -91,25 +91,35 @@ class EventLog:
         self._is_failing = False
         self._handler: logging.Handler | None = None
         self._phase: events.PhaseChanged | None = None
-        self.work_phase: events.PhaseChanged | None = None
-        """The newest phase that is not a pause."""
+        self._work_phase: events.PhaseChanged | None = None  # the newest one that is not a pause
         self.run_dir: Path | None = None
 
     def emit(self, event: events.Event) -> None:
         """Report an event, with secrets removed from its texts. An unchanged phase is not reported again.
 
+        A pause may follow one that has freed the memory.
+
         A file that cannot be written, for example on a full disk, raises nothing: the listener always gets the event.
         """
         event = without_secrets(event)
         if isinstance(event, events.PhaseChanged):
-            if self._phase is not None and event.phase == self._phase.phase and not event.detail:
+            now = self._phase
+            is_same_work = now is not None and event.phase == now.phase != "paused" and not event.detail
+            if event == now or is_same_work:
                 return
             self._phase = event
             if event.phase != "paused":
-                self.work_phase = event
+                self._work_phase = event
         self._listener(event)
         if not isinstance(event, NOT_KEPT):
             self._write(event)
+
+    def report_pause(self, is_paused: bool) -> None:
+        """Report a pause, or after it the newest phase before it again."""
+        if is_paused:
+            self.emit(events.PhaseChanged("paused"))
+        elif self._work_phase is not None:
+            self.emit(self._work_phase)
 
     def open(self, run_dir: Path) -> None:
         """Lock a run's folder and start writing there: all events, including earlier ones, and the program's log.

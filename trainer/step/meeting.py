@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from modules.system.errors import DarkroomError
 from modules.system.ranks import Rank
 from trainer.commands import CommandDesk, StopAgreed, StopRequested
-from trainer.events import Event, PhaseChanged
 from trainer.ranks import ALONE, LostProcessError, Ranks, lost_process_error
 from trainer.step.failures import explain
 
@@ -37,10 +36,9 @@ class Meeting:
     main process samples, validates, writes a backup or is paused, and take part when it calls a task.
     """
 
-    def __init__(self, ranks: Ranks, *, desk: CommandDesk, emit: Callable[[Event], None]) -> None:
+    def __init__(self, ranks: Ranks, *, desk: CommandDesk) -> None:
         self._ranks = ranks
         self._desk = desk
-        self._emit = emit
         self._tasks: dict[str, Task] = {}
 
     @property
@@ -61,7 +59,7 @@ class Meeting:
         while True:
             is_stopping = False
             try:
-                self._desk.check(lambda is_paused: self._emit(PhaseChanged("paused" if is_paused else "training")))
+                self._desk.check()
             except StopRequested:
                 is_stopping = True
             ends = self.rank.is_main and ends_early
@@ -182,4 +180,4 @@ class _FailureText:
 
 def meeting_of_one(desk: CommandDesk) -> Meeting:
     """Return the meeting of a single process, which carries out each task by itself."""
-    return Meeting(ALONE, desk=desk, emit=lambda event: None)
+    return Meeting(ALONE, desk=desk)

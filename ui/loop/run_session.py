@@ -290,12 +290,15 @@ class RunSession:
         if isinstance(event, RunFailed) and not event.backup_path:  # the report of a killed run names no backup
             backup = self._find_newest_backup()
             event = event if backup is None else replace(event, backup_path=str(backup.path))
+        was_paused = self._state.phase == "paused"
         self._state = fold(self._state, event, self._wall_clock())
         match event:
             case PhaseChanged(phase="paused") if self._stage == "running":
                 self._stage = "paused"
             case PhaseChanged(phase="stopping"):
                 self._stage = "stopping"
+            case PhaseChanged(phase=phase) if was_paused and phase != "paused" and self._stage == "paused":
+                self._stage = "running"  # continued before the report of the pause arrived, or from elsewhere
             case _:
                 pass
 
