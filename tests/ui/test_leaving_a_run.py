@@ -246,7 +246,7 @@ def test_the_queue_is_continued_by_a_process_of_its_own(ready: Window, detached:
     ready.settle()
     assert not ready.app._is_closed
     assert ready.app.starter.can_start
-    assert queue.interrupted_item is not None, "and can be continued here"
+    ready.wait_until(lambda: queue.interrupted_item is not None, "the item that can be continued here")
     detached.error = None
     queue.run()
     ready.wait_until(lambda: len(ready.engine.children) == 2, "the run again")
