@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from threading import RLock
 from typing import BinaryIO
 
 from modules.system.atomic import flush_folder
@@ -85,6 +86,7 @@ class EventLog:
     def __init__(self, listener: Callable[[events.Event], None], now: Callable[[], datetime]) -> None:
         self._listener = listener
         self._now = now
+        self._emitting = RLock()  # pauses of a download are reported by its threads
         self._lock: RunLock | None = None
         self._file: BinaryIO | None = None
         self._waiting = b""
@@ -97,22 +99,24 @@ class EventLog:
     def emit(self, event: events.Event) -> None:
         """Report an event, with secrets removed from its texts. An unchanged phase is not reported again.
 
-        A pause may follow one that has freed the memory.
-
         A file that cannot be written, for example on a full disk, raises nothing: the listener always gets the event.
         """
         event = without_secrets(event)
-        if isinstance(event, events.PhaseChanged):
-            now = self._phase
-            is_same_work = now is not None and event.phase == now.phase != "paused" and not event.detail
-            if event == now or is_same_work:
-                return
-            self._phase = event
-            if event.phase != "paused":
-                self._work_phase = event
-        self._listener(event)
-        if not isinstance(event, NOT_KEPT):
-            self._write(event)
+        with self._emitting:
+            if isinstance(event, events.PhaseChanged):
+                if self._is_unchanged(event):
+                    return
+                self._phase = event
+                if event.phase != "paused":
+                    self._work_phase = event
+            self._listener(event)
+            if not isinstance(event, NOT_KEPT):
+                self._write(event)
+
+    def _is_unchanged(self, event: events.PhaseChanged) -> bool:
+        if event.phase == "paused":  # one that keeps the memory may follow one that has freed it
+            return event == self._phase
+        return self._phase is not None and event.phase == self._phase.phase and not event.detail
 
     def report_pause(self, is_paused: bool) -> None:
         """Report a pause, or after it the newest phase before it again."""
