@@ -302,9 +302,7 @@ def _fill_shards(folder: Path, laps: _Laps) -> None:
         entries = waiting.pop(place)
         write_shard(place / SHARDS, entries, entries.get)
 
-    def no_lock(_store: CacheStore, _key: str) -> None: ...
-
-    with patch.object(CacheStore, "write", write), patch.object(CacheStore, "lock_file", no_lock):
+    with patch.object(CacheStore, "write", write):
         _fill(folder, laps)
     for place in list(waiting):
         write_rest(place)

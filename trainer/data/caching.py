@@ -17,7 +17,7 @@ from modules.data.cache.build import EncodingJob, EntryResult, build_captions, b
 from modules.data.cache.claims import brief_pause
 from modules.data.cache.digests import DigestIndex
 from modules.data.cache.key import caption_key, caption_keys
-from modules.data.cache.masks import MaskFile, build_masks
+from modules.data.cache.masks import MaskFile, MaskJob, build_masks
 from modules.data.cache.memory import MemoryStore, RememberingStore
 from modules.data.cache.shards import KEY_BYTES, Keys
 from modules.data.cache.store import ENTRIES_PER_SHARD, CacheStore, EntryStore
@@ -193,7 +193,8 @@ class Caches:
         if not todo:
             return
         self.emit(PhaseChanged("caching", "reading masks"))
-        build = build_masks([(key, files[key]) for key in share], store, threads=threads)
+        jobs = (MaskJob(key, files[key]) for key in share)
+        build = build_masks(jobs, store, threads=threads, pause=self._pause_for_others("masks"))
         broken = self._drive(build, "masks", lambda: len(share)).notable
         if broken:
             raise DarkroomError(
@@ -310,7 +311,7 @@ class Caches:
 
         def pause() -> None:
             if not reported:
-                reported.append(f"waiting for another run that encodes the last {what}")
+                reported.append(f"waiting for another run that caches the last {what}")
                 self.emit(PhaseChanged("caching", reported[0]))
             self._check()
             brief_pause()

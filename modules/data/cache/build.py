@@ -1,7 +1,7 @@
 """Building the caches: generators that encode images and captions, so that the caller can stop at any batch.
 
-Existing entries are not rebuilt; an interrupted build resumes where it stopped. If several
-runs fill a cache at the same time, only one of them builds each entry.
+Existing entries are not rebuilt; an interrupted build resumes where it stopped. Several runs may fill a cache at the
+same time (`claims.py`).
 """
 
 from __future__ import annotations
@@ -161,10 +161,10 @@ def build_images(
                 former, writing = writing, writer.submit(_write_batch, encoded, store, claims)
                 if former is not None:
                     yield from former.result()
-                yield from _found_by(claims)
+                yield from found_by(claims)
             if writing is not None:
                 yield from writing.result()
-            yield from _found_by(claims)
+            yield from found_by(claims)
 
         try:
             for some in claims.rounds(jobs):
@@ -173,7 +173,8 @@ def build_images(
             decoders.shutdown(wait=False, cancel_futures=True)
 
 
-def _found_by(claims: Claims[JobType]) -> Iterator[EntryResult]:
+def found_by(claims: Claims[JobType]) -> Iterator[EntryResult]:
+    """Return the entries that other runs have built since the last call."""
     return (EntryResult(key, is_found=True) for key in claims.take_found())
 
 
@@ -271,8 +272,8 @@ def build_captions(
                         store.write(job.key, tensors)
                         claims.release([job.key])
                     yield from (EntryResult(job.key) for job in batch)
-                    yield from _found_by(claims)
-                yield from _found_by(claims)
+                    yield from found_by(claims)
+                yield from found_by(claims)
         finally:
             decoders.shutdown(wait=False, cancel_futures=True)
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
 
 from modules.data.buckets import LatentFactor, Size
-from modules.data.cache.build import EntryResult, problem_of
+from modules.data.cache.build import EntryResult, found_by, problem_of
+from modules.data.cache.claims import Claims, brief_pause
 from modules.data.cache.digests import DigestedFile
 from modules.data.cache.store import EntryStore
 from modules.data.example import Example
 from modules.data.transforms.apply import load_mask
 from modules.data.transforms.masks import Mask, random_inpainting_mask
 from modules.data.transforms.recipe import Recipe
+
+_CLAIMED_AT_ONCE = 16  # masks of each thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +76,34 @@ def at_latents(mask_PP: Mask, size: tuple[int, int]) -> torch.Tensor:
     return torch.nn.functional.adaptive_avg_pool2d(pixels_1PP, size)
 
 
+@dataclass(frozen=True, slots=True)
+class MaskJob:
+    """A mask to store, and the key of its entry."""
+
+    key: str
+    file: MaskFile
+
+
 def build_masks(
-    files: Sequence[tuple[str, MaskFile]], store: EntryStore, *, threads: int
+    jobs: Iterable[MaskJob], store: EntryStore, *, threads: int, pause: Callable[[], None] = brief_pause
 ) -> Generator[EntryResult, None, None]:
-    """Store the masks of these keys, yielding after each; one that cannot be decoded is reported."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-masks") as pool:
-        for key, problem in pool.map(lambda entry: (entry[0], _try_to_store(entry[0], entry[1], store)), files):
-            yield EntryResult(key, problem=problem)
+    """Store masks, yielding after each; one that cannot be decoded is reported. `pause` is as in `build_images`."""
+    with (
+        Claims[MaskJob](store, pause) as claims,
+        ThreadPoolExecutor(threads, thread_name_prefix="darkroom-masks") as pool,
+    ):
+        for some in claims.rounds(jobs):
+            for batch in claims.of(_batches(iter(some), _CLAIMED_AT_ONCE * threads)):
+                for job, problem in zip(batch, pool.map(lambda job: _try_to_store(job, store), batch), strict=True):
+                    claims.release([job.key])
+                    yield EntryResult(job.key, problem=problem)
+                yield from found_by(claims)
+            yield from found_by(claims)
+
+
+def _batches(jobs: Iterator[MaskJob], batch_size: int) -> Iterator[list[MaskJob]]:
+    while batch := list(islice(jobs, batch_size)):
+        yield batch
 
 
 def store_mask(key: str, file: MaskFile, store: EntryStore) -> torch.Tensor:
@@ -89,9 +114,9 @@ def store_mask(key: str, file: MaskFile, store: EntryStore) -> torch.Tensor:
     return store.write(key, {"mask": mask})["mask"]
 
 
-def _try_to_store(key: str, file: MaskFile, store: EntryStore) -> str:
+def _try_to_store(job: MaskJob, store: EntryStore) -> str:
     try:
-        store_mask(key, file, store)
+        store_mask(job.key, job.file, store)
     except (OSError, ValueError, SyntaxError) as error:
-        return problem_of(file.path, error)
+        return problem_of(job.file.path, error)
     return ""

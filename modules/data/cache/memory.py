@@ -24,6 +24,11 @@ class RememberingStore:
         self._num_bytes = 0
         self._entries: dict[str, dict[str, torch.Tensor]] = {}
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the other store."""
+        return self._store.folder
+
     def has(self, key: str) -> bool:
         """Return whether there is an entry."""
         return self._store.has(key)
@@ -57,16 +62,14 @@ class RememberingStore:
         self._forget(key)
         self._store.remove(key)
 
-    def lock_file(self, key: str) -> Path | None:
-        """Return the file by which a run claims an entry that it builds."""
-        return self._store.lock_file(key)
-
     def _forget(self, key: str) -> None:
         self._num_bytes -= _num_bytes(self._entries.pop(key, {}))
 
 
 class MemoryStore:
     """Entries in memory, for one run; nothing is written. `dtype` is as in `CacheStore`. Threads may share it."""
+
+    folder = None
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         self._dtype = dtype
@@ -99,9 +102,6 @@ class MemoryStore:
     def remove(self, key: str) -> None:
         """Remove an entry, if it is there."""
         self._entries.pop(key, None)
-
-    def lock_file(self, key: str) -> None:
-        """Return None: no other run builds entries here."""
 
 
 def _num_bytes(tensors: Mapping[str, torch.Tensor]) -> int:

@@ -54,6 +54,11 @@ class StoredEntry:
 class EntryStore(Protocol):
     """Entries by key."""
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the entries, in which other runs may build some, too; None for entries in memory."""
+        ...
+
     def has(self, key: str) -> bool:
         """Return whether there is an entry."""
         ...
@@ -76,10 +81,6 @@ class EntryStore(Protocol):
 
     def remove(self, key: str) -> None:
         """Remove an entry, if it is there."""
-        ...
-
-    def lock_file(self, key: str) -> Path | None:
-        """Return the file by which a run claims an entry that it builds; None if no other run can build it."""
         ...
 
 
@@ -221,10 +222,6 @@ class CacheStore:
         """
         self._shards.forget(key)
         self.path(key).unlink(missing_ok=True)
-
-    def lock_file(self, key: str) -> Path:
-        """Return the file by which a run claims an entry that it builds."""
-        return self.folder / key[:2] / f".{key}.lock"
 
     def entries(self) -> Iterator[StoredEntry]:
         """Yield every entry of the folder, and what killed runs left in it, by name; then those in shards."""
