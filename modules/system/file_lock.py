@@ -18,6 +18,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -105,8 +106,11 @@ class FileLock:
                 self._path.unlink()
 
 
-def locked_soon(path: Path, *, patience_seconds: float) -> FileLock:
-    """Wait for a lock that others hold for moments. Raises LockTaken after `patience_seconds`, and OSError."""
+def locked_soon(path: Path, *, patience_seconds: float, check: Callable[[], None] = lambda: None) -> FileLock:
+    """Wait for a lock that others hold for moments. Raises LockTaken after `patience_seconds`, and OSError.
+
+    `check` is called often meanwhile, and may raise to stop.
+    """
     deadline = time.monotonic() + patience_seconds
     while True:
         try:
@@ -114,6 +118,7 @@ def locked_soon(path: Path, *, patience_seconds: float) -> FileLock:
         except LockTaken:
             if time.monotonic() >= deadline:
                 raise
+        check()
         time.sleep(_RETRY_SECONDS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.builders.configs import small_config
 from tests.builders.runs import Ran, run
 from trainer.callbacks import saving
 from trainer.callbacks.side_output import DryRunComplete
-from trainer.commands import Command, CommandDesk, Stop
+from trainer.commands import Command, CommandDesk, Pause, Stop
 from trainer.events import Event, ModelSaved, PhaseChanged, RunStarted, StepFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.run import finish
@@ -109,13 +110,13 @@ def test_the_result_of_a_run_that_ends_at_the_same_time_is_kept(
     """
     waits: list[float] = []
 
-    def wait(path: Path, *, patience_seconds: float) -> FileLock:
+    def wait(path: Path, *, patience_seconds: float, check: Callable[[], None]) -> FileLock:
         waits.append(patience_seconds)
         if len(waits) == 1:
             raise LockTaken(None, is_certain=True)
         asked(config).parent.mkdir(exist_ok=True)
         asked(config).write_bytes(b"precious")  # by the run that was waited for
-        lock = locked_soon(path, patience_seconds=patience_seconds)
+        lock = locked_soon(path, patience_seconds=patience_seconds, check=check)
         with pytest.raises(LockTaken):
             FileLock(path)
         return lock
@@ -129,15 +130,40 @@ def test_the_result_of_a_run_that_ends_at_the_same_time_is_kept(
 
 
 def test_a_lock_that_another_run_keeps_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def taken(_path: Path, *, patience_seconds: float) -> FileLock:
+    def taken(_path: Path, *, patience_seconds: float, check: Callable[[], None]) -> FileLock:
         raise LockTaken(None, is_certain=True)
 
     monkeypatch.setattr(finish, "locked_soon", taken)
     said: list[Event] = []
-    with finish._wait_for_other_runs(tmp_path / "zog.safetensors", EventLog(said.append, datetime.now)):
+    with writing(tmp_path / "zog.safetensors", said):
         pass
     [warning] = [event for event in said if isinstance(event, WarningRaised)]
     assert "still writing zog.safetensors after 10 minutes" in warning.message
+
+
+def writing(destination: Path, said: list[Event]) -> AbstractContextManager[None]:
+    """Return the context in which a run writes its result."""
+    return finish._wait_for_other_runs(destination, EventLog(said.append, datetime.now), CommandDesk())
+
+
+def test_a_run_that_waits_for_another_ones_result_hears_pause_and_stop(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It heard neither for ten minutes. What it has trained is in a backup, from which it writes its result later."""
+    monkeypatch.setattr(finish, "_SILENT_SECONDS", 0.0)
+
+    def command(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, PhaseChanged) and event.detail.startswith("waiting for another run"):
+            send(Pause())
+        if isinstance(event, PhaseChanged) and event.phase == "paused":
+            send(Stop())
+
+    with writing(asked(config), []):
+        ran = run(config, on_event=command)
+    assert (ran.finished.outcome, asked(config).exists()) == ("stopped", False)
+    assert [event.phase for event in ran.of(PhaseChanged)].count("paused") == 1
+    resumed = run(config, resume_from=Path(ran.finished.backup_path))
+    assert (resumed.finished.outcome, resumed.finished.model_path) == ("finished", str(asked(config)))
 
 
 @pytest.mark.parametrize("is_taken", [False, True])

@@ -18,6 +18,7 @@ from modules.system.paths import from_root, queue_file
 from modules.system.problem import count
 from trainer.callbacks.best import Search
 from trainer.callbacks.saving import BestBy, SavingCallback
+from trainer.commands import CommandDesk, StopAgreed, StopRequested
 from trainer.events import PhaseChanged, RunFinished, WarningRaised
 from trainer.methods.reward_models import RewardModels
 from trainer.run.backups import Backups
@@ -69,12 +70,13 @@ class PreparedRun:
 def end(run: PreparedRun, outcome: LoopOutcome) -> None:
     """Write a last backup, as set, and then the result. With more epochs the run can be resumed from the backup.
 
-    A backup that fails is a warning if the result could be written. Raises the error that prevented the result.
+    A backup that fails is a warning if the result could be written. Raises the error that prevented the result, and
+    StopAgreed if the run is to stop while it waits for another one to write there.
     """
     counters = run.training.counters
     backup = _last_backup(run) if run.setup.config.backup.at_end else None
     best = _best_model(run)
-    with _wait_for_other_runs(from_root(run.setup.config.output.destination), run.setup.log):
+    with _wait_for_other_runs(from_root(run.setup.config.output.destination), run.setup.log, run.setup.desk):
         result = _save_result(run.setup, run.callbacks.saving, counters, best)
     finish_recipe(run.setup, result, step=counters.step)
     steps = count(counters.step, "step")
@@ -222,21 +224,28 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, be
 
 
 @contextmanager
-def _wait_for_other_runs(destination: Path, log: EventLog) -> Iterator[None]:
+def _wait_for_other_runs(destination: Path, log: EventLog, desk: CommandDesk) -> Iterator[None]:
     """Wait while another run of this user writes its result to a place, so that each finds the files of the one before.
 
     Without that, the model of a run that ends at the same time could be replaced. The result is written in any case,
-    with a warning if the other run has not finished after ten minutes.
+    with a warning if the other run has not finished after ten minutes. Raises StopAgreed if this one is to stop first.
     """
+
+    def check() -> None:
+        try:
+            desk.check()
+        except StopRequested:  # other processes of this run wait for its tasks, and go on doing so
+            raise StopAgreed from None
+
     file = queue_file().with_name("results") / f"{zlib.crc32(os.fsencode(destination)):08x}.lock"
     lock = None
     try:
         make_folder(file.parent)
         try:
-            lock = locked_soon(file, patience_seconds=_SILENT_SECONDS)
+            lock = locked_soon(file, patience_seconds=_SILENT_SECONDS, check=check)
         except LockTaken:
             log.emit(PhaseChanged("saving", f"waiting for another run to write {destination.name}"))
-            lock = locked_soon(file, patience_seconds=_PATIENCE_SECONDS)
+            lock = locked_soon(file, patience_seconds=_PATIENCE_SECONDS, check=check)
     except LockTaken:
         minutes = f"{_PATIENCE_SECONDS / 60:.0f} minutes"
         log.emit(
