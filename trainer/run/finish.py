@@ -234,7 +234,7 @@ def _wait_for_other_runs(destination: Path, log: EventLog, desk: CommandDesk) ->
     def check() -> None:
         try:
             desk.check()
-        except StopRequested:  # other processes of this run wait for its tasks, and go on doing so
+        except StopRequested:  # other processes of this run wait for its last tasks
             raise StopAgreed from None
 
     file = queue_file().with_name("results") / f"{zlib.crc32(os.fsencode(destination)):08x}.lock"
