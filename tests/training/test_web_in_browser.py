@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from modules.config.codec import export_file
 from modules.config.presets import save_preset
+from modules.config.schema import Config
 from modules.system.paths import queue_file
 from tests.builders.browser import CHROMIUM, DRIVER, WHY_NOT, Browser, browsers
 from tests.builders.images import draw_folder
 from tests.builders.web_page import make_run
 from tests.training.test_checkpoints import PROMPT
 from tests.training.test_choosing import config_in
-from trainer.run_folder.backup import list_backups
+from trainer.run_folder.backup import list_backups, write_backup
 from trainer.run_folder.choices import pairs_dir
 from trainer.run_folder.records import read_record, run_dirs
 from trainer.run_queue.file import QueueFile
@@ -47,9 +50,18 @@ def server(workspace: Path) -> Iterator[PageServer]:
     thread.join(30)
 
 
+_UNREADABLE = """
+return [...document.querySelectorAll("button")].filter((button) => button.checkVisibility()).filter((button) => {
+  const { color, backgroundColor } = getComputedStyle(button);
+  return color === backgroundColor;
+}).map((button) => button.innerText);
+"""
+
+
 def assert_fits(browser: Browser) -> None:
-    """Nothing is wider than the screen, and the browser complains about nothing."""
+    """Nothing is wider than the screen, all buttons can be read, and the browser complains about nothing."""
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert browser.run(_UNREADABLE) == []
     assert browser.complaints() == []
 
 
@@ -123,6 +135,8 @@ def test_a_run_is_shown_at_every_size_and_called_gone_only_if_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = make_run(tmp_path / "workspace")
+    write = lambda folder: export_file(Config(), folder / "config.json")  # noqa: E731
+    write_backup(run_dir, step=2, epoch=1, now=datetime(2026, 11, 29), write=write)
     page = PageServer(lambda: [tmp_path / "workspace"], QueueFile(queue_file()), host="127.0.0.1", port=0)
     thread = page.start()
     with browsers(tmp_path) as open_browser:
@@ -139,6 +153,7 @@ def test_a_run_is_shown_at_every_size_and_called_gone_only_if_it_is(
         desktop = open_browser(*DESKTOP, is_phone=False)
         desktop.open(f"{page.address.url}#/run/{id_of(run_dir)}")
         desktop.wait_for("document.querySelector('#run h1').innerText == 'zog'")
+        desktop.wait_for("document.querySelector('[data-key=resume_run]')")
         assert_fits_at_all_widths(desktop)
         for _ in range(_MOST_CONNECTIONS + 1):
             desktop.open_in_tab(f"{page.address.url}#/run/{id_of(run_dir)}")
