@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import os
+import platform
 import re
 import socket
 import ssl
@@ -24,12 +26,15 @@ from modules.config.presets import save_preset
 from modules.config.schema import Config
 from modules.settings.edit import replace_value
 from modules.system.errors import DarkroomError
+from modules.system.file_lock import Holder
 from modules.system.paths import PROGRAM_ROOT, secrets_file
 from tests.builders.web_page import COMMAND, ORIGIN, finished_step, log, make_run, page, started, training
 from trainer.__main__ import main
 from trainer.commands import BackupNow, Command, Pause, Resume, SampleNow, SaveNow, Stop, ValidateNow
-from trainer.events import RewardMeasured, RunFinished
+from trainer.event_lines import to_line
+from trainer.events import PhaseChanged, RewardMeasured, RunFailed, RunFinished
 from trainer.launch import RunRequest
+from trainer.run_folder.attached import DetachedProcess
 from trainer.run_folder.backup import write_backup
 from trainer.run_folder.choices import Answer, answer_of, ask, choices_dir, keep_pair
 from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
@@ -43,11 +48,13 @@ from trainer.web.access import access_for, is_loopback, kept_token
 from trainer.web.actions import COMMANDS
 from trainer.web.runs import Runs, id_of, image_id, image_of, usual_workspaces
 from trainer.web.serving import Certificate, PageServer
+from trainer.web.starts import Start, Starts
 from trainer.web.stream import Feed, Recent
 
 PAGE = PROGRAM_ROOT / "trainer" / "web" / "page"
 CERTIFICATE = PROGRAM_ROOT / "tests" / "builders" / "localhost.pem"  # with its key
 PNG = bytes.fromhex("89504e470d0a1a0a")
+GONE, ALIVE = Holder(0, 0.0, platform.node()), Holder.of(os.getpid())
 
 
 @pytest.fixture
@@ -70,9 +77,10 @@ def started_queues(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The starts of the queue, which happen in no process."""
     starts: list[str] = []
 
-    def start(machine: str = "", *, allowed_code: Collection[str] = ()) -> None:
+    def start(machine: str = "", *, allowed_code: Collection[str] = ()) -> tuple[Holder, Path]:
         assert not allowed_code, "the page approves nothing"
         starts.append(machine or "queue")
+        return GONE, Path()
 
     monkeypatch.setattr(actions, "start_detached_queue", start)
     monkeypatch.setattr(running, "start_detached_queue", start)
@@ -448,11 +456,12 @@ def test_the_overview(browser: TestClient, run_dir: Path, queue_path: Path) -> N
     QueueFile(queue_path).change(lambda queue: queue.add("zog", Config()))
     from trainer.web.overview import overview_of
 
-    runs = Runs(lambda: [run_dir.parent.parent])
+    runs, queue = Runs(lambda: [run_dir.parent.parent]), QueueFile(queue_path)
+    starts = Starts(queue)
     with training(run_dir):
-        shown = overview_of(runs, QueueFile(queue_path))
+        shown = overview_of(runs, queue, starts)
         log(run_dir, started(run_dir, first_step=1))
-        (resumed,) = overview_of(runs, QueueFile(queue_path))["runs"]
+        (resumed,) = overview_of(runs, queue, starts)["runs"]
         assert (resumed["step"], resumed["left"]) == (1, None), "the time left was that of the earlier attempt"
     (run,), (item,) = shown["runs"], shown["queue"]["items"]
     assert (run["name"], run["status"], run["step"], run["total"], run["left"]) == ("zog", "running", 2, 40, 38.0)
@@ -461,9 +470,12 @@ def test_the_overview(browser: TestClient, run_dir: Path, queue_path: Path) -> N
         image_id(run_dir.name + "/samples/01 a zog/step-00000002.png", run_dir),
     )
     assert (item["name"], item["state"], shown["queue"]["running"]) == ("zog", "waiting", False)
-    assert overview_of(runs, QueueFile(queue_path))["runs"][0]["status"] == "crashed"
+    assert overview_of(runs, queue, starts)["runs"][0]["status"] == "crashed"
+    starts.add_queue(ALIVE)
+    now = overview_of(runs, queue, starts)["queue"]
+    assert (now["running"], now["can_run"]) == (True, False), "it has been started, and loads"
     queue_path.write_text("{")
-    assert "cannot be read" in overview_of(runs, QueueFile(queue_path))["queue"]["problem"]
+    assert "cannot be read" in overview_of(runs, queue, starts)["queue"]["problem"]
 
 
 # -- acting
@@ -499,7 +511,13 @@ def test_a_stopped_run_is_resumed(
     browser: TestClient, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[RunRequest] = []
-    monkeypatch.setattr(actions, "start_detached", requests.append)
+    process = DetachedProcess(GONE, tmp_path / "child.log")
+
+    def start(request: RunRequest) -> DetachedProcess:
+        requests.append(request)
+        return process
+
+    monkeypatch.setattr(actions, "start_detached", start)
     address = f"/api/runs/{id_of(run_dir)}/command"
 
     def resume() -> tuple[int, str]:
@@ -518,7 +536,11 @@ def test_a_stopped_run_is_resumed(
         assert resume() == (409, "Another run trains on this computer. Resume this one when it has ended.")
     note_elsewhere(run_dir, Elsewhere("box", "job", "~/darkroom/jobs/job", str(tmp_path / "zog.safetensors")))
     followed: list[tuple[Path, bool]] = []
-    following = lambda run_dir, *, resumes=False: followed.append((run_dir, resumes))  # noqa: E731
+
+    def following(run_dir: Path, *, resumes: bool = False) -> DetachedProcess:
+        followed.append((run_dir, resumes))
+        return process
+
     monkeypatch.setattr(actions, "start_following", following)
     assert resume() == (200, "The run resumes on box.")
     with training(run_dir):
@@ -528,6 +550,65 @@ def test_a_stopped_run_is_resumed(
     with training(run_dir):
         assert browser.post(address, json=follow, headers=COMMAND).status_code == 409
     assert followed == [(run_dir, True), (run_dir, False)]
+
+
+def test_a_start_is_shown_until_the_run_trains_and_happens_once(
+    browser: TestClient, run_dir: Path, queue_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch takes a while to load: the page showed the run as stopped, and a second click began a second process."""
+    write_backup(run_dir, step=2, epoch=1, now=datetime(2026, 11, 29), write=partial(export_config, Config()))
+    process, begun = DetachedProcess(ALIVE, tmp_path / "child.log"), list[RunRequest]()
+    monkeypatch.setattr(actions, "start_detached", lambda request: begun.append(request) or process)
+
+    def resume() -> tuple[int, str]:
+        address = f"/api/runs/{id_of(run_dir)}/command"
+        response = browser.post(address, json={"command": "resume_run"}, headers=COMMAND)
+        return response.status_code, response.json()["message"]
+
+    assert resume() == (200, "The run resumes at step 2.")
+    assert resume() == (409, "The run starts already.")
+    preset = save_preset(Config(), "Mine")
+    said = browser.post("/api/start", json={"preset": id_of(preset.path)}, headers=COMMAND).json()["message"]
+    assert said == "Mine is in the queue. Run the queue when the current run has ended."
+    assert len(begun) == 1
+    starts = Starts(QueueFile(queue_path))
+    starts.add(run_dir, process)
+    state = messages(Feed(dict, run_dir, start_of=starts.of).next())["state"]
+    assert (state["starting"], state["refused"]) == (True, "")
+    refused = DetachedProcess(GONE, tmp_path / "other.log")
+    refused.events_file.write_text(f"{to_line(RunFailed('There are no images.', 'Choose a folder.'))}\n")
+    starts.add(run_dir, refused)
+    state = messages(Feed(dict, run_dir, start_of=starts.of).next())["state"]
+    assert (state["starting"], state["refused"]) == (False, "There are no images. Choose a folder.")
+    starts.add(run_dir, process)
+    with training(run_dir):
+        assert starts.of(run_dir) == Start()
+    assert starts.of(run_dir) == Start(), "it has trained"
+
+
+def test_the_queue_is_started_once(browser: TestClient, queue_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(actions, "start_detached_queue", lambda: (begun.append("queue"), (ALIVE, Path()))[1])
+    preset = save_preset(Config(), "Mine")
+
+    def start() -> str:
+        answer = browser.post("/api/start", json={"preset": id_of(preset.path)}, headers=COMMAND)
+        return str(answer.json()["message"])
+
+    assert [start(), start()] == ["Mine starts.", "Mine is in the queue, which is running."]
+    again = browser.post("/api/queue", json={"action": "run"}, headers=COMMAND)
+    assert again.json()["message"] == "The queue is running already."
+    assert begun == ["queue"]
+
+
+def test_what_a_paused_run_is_asked_for_waits_until_it_continues(browser: TestClient, run_dir: Path) -> None:
+    address = f"/api/runs/{id_of(run_dir)}/command"
+    with training(run_dir):
+        answers = []
+        for phase in ("paused", "training"):
+            log(run_dir, PhaseChanged(phase))
+            answers.append(browser.post(address, json={"command": "sample"}, headers=COMMAND).json()["message"])
+    assert answers == ["Samples follow once the run continues.", "Samples follow after this step."]
 
 
 def export_config(config: Config, folder: Path) -> None:

@@ -19,18 +19,19 @@ from trainer.run_folder.run_lock import holder_of
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.running import skip, start_detached_queue, start_other_machines
 from trainer.run_status import RunStatus
-from trainer.web.overview import startable
+from trainer.web.overview import newest_phase, startable
 from trainer.web.runs import Runs, id_of
+from trainer.web.starts import Starts
 from trainer.web.stream import send
 
 COMMANDS: Mapping[str, tuple[Command, str]] = {
     "stop": (Stop(), "Stopping: the run writes a backup first."),
     "pause": (Pause(), "Pausing."),
     "resume": (Resume(), "The run continues."),
-    "sample": (SampleNow(), "Samples follow after this step."),
-    "validate": (ValidateNow(), "A validation follows after this step."),
-    "backup": (BackupNow(), "A backup follows after this step."),
-    "save": (SaveNow(), "The model is saved after this step."),
+    "sample": (SampleNow(), "Samples follow {when}."),
+    "validate": (ValidateNow(), "A validation follows {when}."),
+    "backup": (BackupNow(), "A backup follows {when}."),
+    "save": (SaveNow(), "The model is saved {when}."),
 }
 """The commands that the page sends, and what it shows then."""
 
@@ -42,32 +43,35 @@ def command(run_dir: Path, name: str) -> str:
     chosen, message = COMMANDS[name]
     if problem := send(run_dir, chosen):
         raise DarkroomError(problem)
-    return message
+    return message.format(when="once the run continues" if newest_phase(run_dir) == "paused" else "after this step")
 
 
-def follow(run_dir: Path) -> str:
+def follow(run_dir: Path, starts: Starts) -> str:
     """Follow a run on another machine, which no process here does. Raises DarkroomError, OSError."""
     elsewhere = elsewhere_of(run_dir)
-    if elsewhere is None or holder_of(run_dir) is not None:
+    if elsewhere is None or holder_of(run_dir) is not None or starts.of(run_dir).is_under_way:
         raise DarkroomError("The run is followed already, or it is a run of this computer.")
-    start_following(run_dir)
+    starts.add(run_dir, start_following(run_dir))
     return f"Connecting with {elsewhere.remote}."
 
 
-def resume(run_dir: Path, runs: Runs) -> str:
+def resume(run_dir: Path, runs: Runs, starts: Starts) -> str:
     """Resume a run where it was trained, from its newest backup, in a process of its own.
 
     Raises DarkroomError, OSError.
     """
+    if starts.of(run_dir).is_under_way:
+        raise DarkroomError("The run starts already.")
     if (elsewhere := elsewhere_of(run_dir)) is not None:
         if holder_of(run_dir) is not None:
             raise DarkroomError("The run trains already.")
-        start_following(run_dir, resumes=True)
+        starts.add(run_dir, start_following(run_dir, resumes=True))
         return f"The run resumes on {elsewhere.remote}."
-    if _trains_here(runs):
+    if _trains_here(runs, starts):
         raise DarkroomError("Another run trains on this computer.", advice="Resume this one when it has ended.")
     backup = find_backup(run_dir)
-    start_detached(RunRequest(load_file(backup.path / "config.json").config, "resume", backup.path, in_window=False))
+    config = load_file(backup.path / "config.json").config
+    starts.add(run_dir, start_detached(RunRequest(config, "resume", backup.path, in_window=False)))
     return f"The run resumes at step {backup.step:,}."
 
 
@@ -120,18 +124,18 @@ def change_queue(file: QueueFile, action: str, number: int) -> str:
             raise DarkroomError(f"{action!r} cannot be done with an item of the queue.")
 
 
-def run_queue(file: QueueFile) -> str:
+def run_queue(file: QueueFile, starts: Starts) -> str:
     """Train the items of the queue in processes of their own: one for each machine. Raises DarkroomError, OSError."""
     queue = file.read()
     if queue.next is None:
         raise DarkroomError("Nothing waits in the queue.", advice="Start a saved config to add it.")
-    if queue.on("").next is not None and file.runner is None:
-        start_detached_queue()  # it starts the queues of other machines, too
+    if queue.on("").next is not None and file.runner is None and not starts.is_queue_under_way:
+        starts.add_queue(start_detached_queue()[0])  # it starts the queues of other machines, too
         return "The queue starts."
     return "The queue starts." if start_other_machines(file) else "The queue is running already."
 
 
-def start(file: QueueFile, runs: Runs, preset_id: str) -> str:
+def start(file: QueueFile, runs: Runs, starts: Starts, preset_id: str) -> str:
     """Add a saved config to the queue, and run the queue unless something trains on this computer.
 
     Raises DarkroomError for an unknown or unreadable config, OSError.
@@ -143,13 +147,15 @@ def start(file: QueueFile, runs: Runs, preset_id: str) -> str:
     if errors := errors_in(loaded.problems):
         raise DarkroomError(f"{name} cannot be started: {errors[0]}", advice="Open it in the window.")
     file.change(lambda queue: queue.add(name, loaded.config))
-    if file.runner is not None:
+    if file.runner is not None or starts.is_queue_under_way:
         return f"{name} is in the queue, which is running."
-    if _trains_here(runs):
+    if _trains_here(runs, starts):
         return f"{name} is in the queue. Run the queue when the current run has ended."
-    start_detached_queue()
+    starts.add_queue(start_detached_queue()[0])
     return f"{name} starts."
 
 
-def _trains_here(runs: Runs) -> bool:
-    return any(record.status is RunStatus.RUNNING and not record.remote for record in runs.newest())
+def _trains_here(runs: Runs, starts: Starts) -> bool:
+    """Return whether a run trains on this computer, or is about to."""
+    is_training = any(record.status is RunStatus.RUNNING and not record.remote for record in runs.newest())
+    return is_training or starts.is_any_under_way

@@ -16,14 +16,15 @@ from trainer.run_queue.items import RunQueue
 from trainer.run_status import RunStatus
 from trainer.web.runs import Runs, id_of, image_id
 from trainer.web.shown import Shown
+from trainer.web.starts import Starts
 from trainer.wording import PHASE_LABELS
 
 _MAX_TAIL_BYTES = 64_000
 
 
-def overview_of(runs: Runs, queue: QueueFile) -> Shown:
+def overview_of(runs: Runs, queue: QueueFile, starts: Starts) -> Shown:
     """Return the runs and the queue for the page."""
-    return {"runs": [_shown_run(record) for record in runs.newest()], "queue": _shown_queue(queue)}
+    return {"runs": [_shown_run(record) for record in runs.newest()], "queue": _shown_queue(queue, starts)}
 
 
 def startable() -> list[Preset]:
@@ -58,8 +59,19 @@ def _shown_run(record: RunRecord) -> Shown:
     }
 
 
+def newest_phase(run_dir: Path) -> str:
+    """Return the newest phase of a run that trains."""
+    return _phase_and_time_left(run_dir)[0]
+
+
 def _progress_of(run_dir: Path) -> Shown:
-    """Return the newest phase of a run that trains, and its seconds left, from the end of its log."""
+    """Return the newest phase of a run that trains, and its seconds left."""
+    phase, left = _phase_and_time_left(run_dir)
+    return {"phase": PHASE_LABELS.get(phase, ""), "left": left, "choosing": phase == "choosing"}
+
+
+def _phase_and_time_left(run_dir: Path) -> tuple[str, float | None]:
+    """Read the newest phase and the newest seconds left from the end of a run's log."""
     phase, left = "", None
     for line in reversed(_last_lines(run_dir)):
         event = from_line(line)
@@ -70,8 +82,7 @@ def _progress_of(run_dir: Path) -> Shown:
             break
         if isinstance(event, PhaseChanged) and not phase:
             phase = event.phase
-    phase = phase or ("training" if left is not None else "starting")
-    return {"phase": PHASE_LABELS.get(phase, ""), "left": left, "choosing": phase == "choosing"}
+    return phase or ("training" if left is not None else "starting"), left
 
 
 def _last_lines(run_dir: Path) -> list[str]:
@@ -83,14 +94,17 @@ def _last_lines(run_dir: Path) -> list[str]:
         return []
 
 
-def _shown_queue(file: QueueFile) -> Shown:
+def _shown_queue(file: QueueFile, starts: Starts) -> Shown:
     try:
         queue, problem = file.read(), ""
     except DarkroomError as error:
         queue, problem = RunQueue(), str(error)
+    running = {item.machine for item in queue.items if file.runner_on(item.machine) is not None}
+    if starts.is_queue_under_way:
+        running.add("")
     return {
-        "running": any(file.runner_on(machine) is not None for machine in {item.machine for item in queue.items}),
-        "can_run": any(item.is_open and file.runner_on(item.machine) is None for item in queue.items),
+        "running": bool(running),
+        "can_run": any(item.is_open and item.machine not in running for item in queue.items),
         "problem": problem,
         "items": [
             {

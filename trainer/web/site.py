@@ -28,6 +28,7 @@ from trainer.web.access import LOGIN, Access, Guard
 from trainer.web.downloads import downloads_of
 from trainer.web.overview import overview_of, shown_presets
 from trainer.web.runs import IMAGE_TYPES, Runs, candidate_of, image_of, request_of
+from trainer.web.starts import Starts
 from trainer.web.stream import Feed, Recent
 
 _PAGE = Path(__file__).parent / "page"
@@ -44,7 +45,8 @@ class Site:
 
     def __init__(self, runs: Runs, queue: QueueFile, access: Access) -> None:
         self._runs, self._queue, self._access = runs, queue, access
-        self._overview = Recent(lambda: overview_of(runs, queue), _OVERVIEW_SECONDS)
+        self._starts = starts = Starts(queue)
+        self._overview = Recent(lambda: overview_of(runs, queue, starts), _OVERVIEW_SECONDS)
         self._num_streams = 0
 
     def app(self) -> ASGIApp:
@@ -72,7 +74,8 @@ class Site:
         run_dir = await to_thread.run_sync(self._run_dir, run_id) if run_id else None
         if self._num_streams >= _MAX_STREAMS:
             raise HTTPException(503, "Too many pages are open. Close some of them.")
-        feed = Feed(self._overview, run_dir, request.headers.get("last-event-id", ""))
+        last_id = request.headers.get("last-event-id", "")
+        feed = Feed(self._overview, run_dir, last_id, start_of=self._starts.of)
         return StreamingResponse(self._messages(feed), media_type="text/event-stream")
 
     async def _messages(self, feed: Feed) -> AsyncIterator[str]:
@@ -128,12 +131,12 @@ class Site:
         return response
 
     def _start(self, _request: Request, body: Mapping[str, Any]) -> Mapping[str, str]:
-        return _as_message(actions.start(self._queue, self._runs, str(body.get("preset"))))
+        return _as_message(actions.start(self._queue, self._runs, self._starts, str(body.get("preset"))))
 
     def _change_queue(self, _request: Request, body: Mapping[str, Any]) -> Mapping[str, str]:
         match body:
             case {"action": "run"}:
-                return _as_message(actions.run_queue(self._queue))
+                return _as_message(actions.run_queue(self._queue, self._starts))
             case {"action": str(action), "number": int(number)}:
                 return _as_message(actions.change_queue(self._queue, action, number))
             case _:
@@ -143,9 +146,9 @@ class Site:
         run_dir = self._run_of(request)
         match body.get("command"):
             case "follow":
-                return _as_message(actions.follow(run_dir))
+                return _as_message(actions.follow(run_dir, self._starts))
             case "resume_run":
-                return _as_message(actions.resume(run_dir, self._runs))
+                return _as_message(actions.resume(run_dir, self._runs, self._starts))
             case name:
                 return _as_message(actions.command(run_dir, str(name)))
 

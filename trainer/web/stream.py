@@ -24,6 +24,7 @@ from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.run_lock import holder_of
 from trainer.web.downloads import downloads_of
 from trainer.web.shown import Shown, Verdict, has_measurement, shown_history, shown_line
+from trainer.web.starts import Start
 
 _OVERVIEW_EVERY = 4  # looks
 
@@ -48,10 +49,20 @@ class Recent:
 
 
 class Feed:
-    """The messages for one page. `overview` returns the list of runs; `run_dir` is the run that the page shows."""
+    """The messages for one page. `overview` returns the list of runs; `run_dir` is the run that the page shows.
 
-    def __init__(self, overview: Callable[[], Shown], run_dir: Path | None, last_id: str = "") -> None:
-        self._overview, self._run_dir = overview, run_dir
+    `start_of(run_dir)` returns how its newest start stands.
+    """
+
+    def __init__(
+        self,
+        overview: Callable[[], Shown],
+        run_dir: Path | None,
+        last_id: str = "",
+        *,
+        start_of: Callable[[Path], Start] = lambda _run_dir: Start(),
+    ) -> None:
+        self._overview, self._run_dir, self._start_of = overview, run_dir, start_of
         self._num_bytes = int(last_id) if last_id.isascii() and last_id.isdigit() and len(last_id) < 16 else 0
         self._verdict, self._verdict_bytes = Verdict(), 0  # a place of its own in the log
         self._num_looks = 0
@@ -66,7 +77,7 @@ class Feed:
         return "".join(messages)
 
     def _of_run(self, run_dir: Path) -> list[str]:
-        state = state_of(run_dir)  # before the log: no event can follow the last one
+        state = state_of(run_dir, self._start_of(run_dir))  # before the log: no event can follow the last one
         if _size_of(run_dir / EVENTS_FILE) < self._num_bytes:  # another log
             self._num_bytes = 0
             self._verdict, self._verdict_bytes = Verdict(), 0
@@ -90,12 +101,17 @@ class Feed:
         return message
 
 
-def state_of(run_dir: Path) -> Shown:
-    """Return the state of a run besides its events: whether it trains, its choices to make, what can be downloaded."""
+def state_of(run_dir: Path, start: Start) -> Shown:
+    """Return the state of a run besides its events: whether it trains, its choices to make, what can be downloaded.
+
+    `start` is its newest start.
+    """
     elsewhere, is_running = elsewhere_of(run_dir), holder_of(run_dir) is not None
     requests = all_requests(run_dir)
     return {
         "running": is_running,
+        "starting": start.is_under_way,
+        "refused": start.refusal,
         "remote": elsewhere.remote if elsewhere is not None else "",
         "backups": len(list_backups(run_dir)),
         "choices": [

@@ -27,6 +27,13 @@ export async function post(path, body) {
   }
 }
 
+export async function once(button, work) {
+  // Does the work of a click; further clicks until a moment after it, as of a double click, do nothing.
+  if (button.ariaDisabled === "true") return;
+  button.ariaDisabled = "true";
+  try { await work(); } finally { setTimeout(() => (button.ariaDisabled = "false"), 500); }
+}
+
 export async function signIn(token) {
   const response = await fetch("api/login", {
     method: "POST",

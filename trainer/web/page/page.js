@@ -1,7 +1,7 @@
 // The page: a list of runs with the queue, and one run as it trains. Everything arrives in one stream.
 import { Board } from "./board.js";
 import { Curve, short } from "./curve.js";
-import { post, signIn, toast } from "./net.js";
+import { once, post, signIn, toast } from "./net.js";
 
 const $ = (selector, within = document) => within.querySelector(selector);
 const page = $("#run"), board = new Board();
@@ -185,17 +185,17 @@ function apply(event) {
 
 function drawRun() {
   const shown = overview.runs.find((r) => r.id === runId), { state, step, end } = run;
-  const isRunning = Boolean(state.running), isPaused = run.phase.phase === "paused";
+  const isRunning = Boolean(state.running), isStarting = Boolean(state.starting), isPaused = run.phase.phase === "paused";
   page.hidden = !shown;
   if (!shown) return;
   $("h1", page).textContent = shown.name;
   const pill = $(".pill", page);
-  pill.textContent = isRunning ? run.phase.label || "Starting" : end?.label ?? shown.label;
-  pill.className = `pill ${isRunning ? "running" : end?.status ?? shown.status}`;
-  const message = $(".message", page), text = isRunning ? "" : end?.text ?? shown.message;
+  pill.textContent = isStarting ? "Starting" : isRunning ? run.phase.label || "Starting" : end?.label ?? shown.label;
+  pill.className = `pill ${isRunning || isStarting ? "running" : end?.status ?? shown.status}`;
+  const message = $(".message", page), text = isRunning || isStarting ? "" : state.refused || (end?.text ?? shown.message);
   message.hidden = !text;
   message.textContent = text;
-  message.className = `message ${end?.status ?? shown.status}`;
+  message.className = `message ${state.refused ? "failed" : end?.status ?? shown.status}`;
   const done = step?.step ?? run.first, total = run.total || shown.total, share = total ? done / total : 0;
   $(".share", page).textContent = total ? `${Math.floor(share * 100)} %` : "–";
   $(".progress .left", page).textContent = isRunning && step?.left ? `${duration(step.left)} left` : !isRunning && shown.seconds ? `in ${duration(shown.seconds)}` : "";
@@ -218,12 +218,12 @@ function drawRun() {
 
 function drawActions(isRunning, isPaused, state, status) {
   const names = isRunning ? [isPaused ? "resume" : "pause", "sample", "backup", "validate", "save", "stop"].filter((n) => n !== "validate" || run.validations.length) : [];
-  if (!isRunning && state.remote && !run.end) names.push("follow");
-  if (!isRunning && (state.remote || state.backups) && ["stopped", "failed", "crashed"].includes(status)) names.push("resume_run");
+  if (!isRunning && !state.starting && state.remote && !run.end) names.push("follow");
+  if (!isRunning && !state.starting && (state.remote || state.backups) && ["stopped", "failed", "crashed"].includes(status)) names.push("resume_run");
   keyed($(".actions", page), names, (n) => n, (name) => {
     const [label, kind] = COMMANDS[name] ?? [`Follow on ${state.remote}`, "primary"];
     const button = make("button", kind, label);
-    button.addEventListener("click", () => act(name));
+    button.addEventListener("click", () => once(button, () => act(name)));
     return button;
   });
 }
@@ -381,8 +381,11 @@ $("#login form").addEventListener("submit", async (event) => {
   else $(".wrong").textContent = "This is not the token.";
 });
 $(".choose", page).addEventListener("click", () => board.show());
-$("#run-queue").addEventListener("click", () => post("queue", { action: "run" }));
-$("#start").addEventListener("submit", (event) => { event.preventDefault(); post("start", { preset: $("select", event.target).value }); });
+$("#run-queue").addEventListener("click", (event) => once(event.target, () => post("queue", { action: "run" })));
+$("#start").addEventListener("submit", (event) => {
+  event.preventDefault();
+  once(event.submitter, () => post("start", { preset: $("select", event.target).value }));
+});
 addEventListener("hashchange", route);
 WIDE.addEventListener("change", drawList);
 document.addEventListener("visibilitychange", () => { if (document.hidden) rest(); else if (stream?.readyState === EventSource.CLOSED) connect(); });
