@@ -173,7 +173,7 @@ def test_stop_pause_and_continue(ready: Window) -> None:
     ready.app.context.actions.run("sample_now")  # which gave no sign
     ready.settle()
     assert bar.phase.cget("text") == "Paused"
-    assert all(part in bar.detail.cget("text") for part in ("Sample now", "next step", "Continue"))
+    assert bar.detail.cget("text") == "Sample now: once the run continues.", "it was cut at the usual width"
     bar.second.invoke()
     ready.settle()
     assert not run.desk.is_paused
@@ -185,6 +185,23 @@ def test_stop_pause_and_continue(ready: Window) -> None:
     end(ready, run, RunFinished("stopped", 1, "Stopped at step 1."))
     assert (bar.start.cget("text"), bar.start.cget("state")) == ("Start", "normal")
     assert bar.phase.cget("text") == "Stopped"
+
+
+def test_a_double_click_on_pause_is_one_click(ready: Window) -> None:
+    """Pause becomes Continue under the pointer: the second click continued the run at once."""
+    run, bar = press_start(ready), ready.app.shell.bottom_bar
+    run.emit(started(), PhaseChanged("training"), step(1))
+    ready.wait_until(lambda: bar.second.cget("text") == "Pause" and bar.second.winfo_viewable(), "Pause")
+    canvas = bar.second._canvas
+    canvas.event_generate("<Enter>")
+    shown = []
+    for at_ms in (10_000, 10_200, 20_000):
+        canvas.event_generate("<ButtonPress-1>", x=9, y=9, time=at_ms)
+        canvas.event_generate("<ButtonRelease-1>", x=9, y=9, time=at_ms + 50)
+        ready.settle()
+        shown.append(bar.second.cget("text"))
+    assert shown == ["Continue", "Continue", "Pause"]
+    end(ready, run)
 
 
 def test_the_keys_start_and_stop(ready: Window) -> None:

@@ -200,7 +200,7 @@ def _command_action(context: Context, name: str, label: str, command: str, help_
     def send() -> None:
         session.send(load_factory(f"trainer.commands:{command}")())
         if session.stage == "paused":
-            context.notify(f"{label}: after the next step. Continue the run for it.")
+            context.notify(f"{label}: once the run continues.")
 
     return Action(
         name,

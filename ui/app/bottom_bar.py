@@ -153,11 +153,10 @@ class BottomBar(Panel):
         context = self._context
         box = Panel(inner, context.theme, "bar")
         box.grid(row=0, column=3 + len(FIGURES), sticky="e", padx=(context.theme.px(12), 0))
-        self.second = Button(box, context.theme, "Pause", self._press_second, on="bar", width=84, height=36, rank=0)
+        make = partial(Button, box, context.theme, on="bar", height=36, rank=0, changes=True)
+        self.second = make("Pause", self._press_second, width=84)
         self.second_name = ""
-        self.start = Button(
-            box, context.theme, "Start", self._press_start, style="primary", on="bar", width=104, height=36, rank=0
-        )
+        self.start = make("Start", self._press_start, style="primary", width=104)
         self.start.pack(side="right", padx=(GAP, 0))
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
         context.tips.attach(self.second, self._second_tip)

@@ -33,7 +33,10 @@ _RING = "ring"
 
 
 class Button(ctk.CTkButton):  # type: ignore[misc]
-    """A push button; Space and Return press it too. A primary one is orange unless one of a higher rank is shown."""
+    """A push button; Space and Return press it too. A primary one is orange unless one of a higher rank is shown.
+
+    For one that `changes`, such as Pause, which becomes Continue, a double click is one click.
+    """
 
     def __init__(
         self,
@@ -47,9 +50,11 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         width: int = 0,
         height: int = CONTROL_HEIGHT,
         rank: Rank = 1,
+        changes: bool = False,
         **options: Any,
     ) -> None:
         self.style = style
+        self._changes = changes
         self.rank: Rank = rank
         self._drawn = style
         self._theme_tokens = theme
@@ -89,6 +94,8 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
             if part is not None and str(part) not in self._pressable:
                 self._pressable.add(str(part))
                 tk.Misc.bind(part, "<Button-1>", self._on_press, add=True)
+                if self._changes:  # this is bound in place of a second press
+                    tk.Misc.bind(part, "<Double-Button-1>", lambda _event: None)
 
     def _on_press(self, _event: object = None) -> None:
         self._is_pressed = True
