@@ -138,6 +138,29 @@ def test_a_child_that_ends_without_a_word_is_a_failure(bench: Bench) -> None:
     assert "ended unexpectedly" in bench.file.read().item(1).message
 
 
+def test_a_skip_that_comes_too_late_does_not_stop_the_next_run(bench: Bench) -> None:
+    """The run had ended while the skip was written: the next one was stopped, and with it the queue."""
+    run = bench.run()
+    run.emit(started("/tmp/runs/one"))
+    bench.wait_until(lambda: bench.control.can_skip(bench.control.queue.running))
+    late: list[Callable[[], object]] = []
+    write = bench.control.change
+    bench.control.change = lambda change, message="", done=None: late.append(  # type: ignore[method-assign]
+        lambda: write(change, message, done)
+    )
+    bench.control.skip(bench.control.queue.running)
+    ends(run, FINISHED)
+    second = bench.next_run(2)
+    bench.wait_until(lambda: bench.control.current is not None and bench.control.current.number == 2)
+    late[0]()
+    bench.wait_until(lambda: bench.file.read().item(1).is_skipped)
+    for _ in range(20):
+        bench.pump.tick()
+    assert bench.session.stage == "running"
+    ends(second, FINISHED)
+    bench.at_rest()
+
+
 def test_stop_stops_the_queue_and_skip_only_the_run(bench: Bench) -> None:
     run = bench.run()
     bench.wait_until(lambda: bench.control.can_skip(bench.control.queue.running))

@@ -142,6 +142,7 @@ def test_a_removal_is_undone_in_its_place() -> None:
     queue = filled(3)
     item = queue.item(2)
     assert queue.remove([2]).put_back(item, 1) == queue
+    assert queue.begin(2).put_back(item, 1) == queue.begin(2), "it trained twice: the removal had been refused"
 
 
 def test_a_config_is_copied_without_secrets_when_it_is_added(tmp_path: Path) -> None:

@@ -110,8 +110,9 @@ class RunQueue:
         return replace(self, items=tuple(item for item in self.items if item.number not in numbers))
 
     def put_back(self, item: Item, place: int) -> RunQueue:
-        """Undo a removal: insert an item at a place."""
+        """Undo a removal: insert an item at a place. One that is there, as it is now, only gets another place."""
         others = [other for other in self.items if other.number != item.number]
+        item = next((other for other in self.items if other.number == item.number), item)
         others.insert(max(0, min(place, len(others))), item)
         return replace(self, items=tuple(others), next_number=max(self.next_number, item.number + 1))
 

@@ -214,11 +214,16 @@ class QueueControl:
         if item is None or not self.can_skip(item):
             return
         if self.is_running and not item.machine:
-            self.change(partial(RunQueue.skip, number=item.number), done=self._session.stop)
+            self.change(partial(RunQueue.skip, number=item.number), done=partial(self._stop_skipped, item))
         else:
             from trainer.run_queue.running import skip
 
             self._background.run(partial(skip, self._file, item), partial(self._keep, ""), self._refuse)
+
+    def _stop_skipped(self, item: Item) -> None:
+        """Stop the run of an item, unless it has ended while the skip was written: then another one may train."""
+        if self.current is not None and self.current.number == item.number:
+            self._session.stop()
 
     def leave(self) -> None:
         """Prepare for the end of the window: the current run, which is stopped now, is resumed by the next one."""

@@ -142,7 +142,6 @@ class QueuePage:
             return
         queue = self._queue
         numbers = [item.number for _, item in places]
-        queue.change(lambda now: now.remove(numbers))
 
         def bring_back() -> None:
             for place, item in places:
@@ -150,7 +149,9 @@ class QueuePage:
 
         names = ", ".join(item.name for _, item in places)
         text = f"Removed {names} from the queue."
-        self._context.notices.show(Notice(_REMOVED, text, (Reply("Undo", bring_back),), until_start=True))
+        notice = Notice(_REMOVED, text, (Reply("Undo", bring_back),), until_start=True)
+        # Only once they are: one that has begun meanwhile cannot be removed.
+        queue.change(lambda now: now.remove(numbers), done=lambda: self._context.notices.show(notice))
 
     def move(self, by: int) -> None:
         """Move the selected item up or down."""
