@@ -446,7 +446,7 @@ def test_a_run_that_outlives_the_window_is_noted_when_it_starts(
     ready.wait_until(lambda: _saved_left_run() == left, "the saved session")
     commands = CommandDesk()
     session.pause()
-    with inbox.open_inbox(process.inbox_file, commands, is_new=True):
+    with inbox.open_inbox(process.inbox_file, commands):
         ready.wait_until(lambda: commands.is_paused, "the pause")
     process.events_file.write_text("".join(to_line(e) + "\n" for e in (started(str(tmp_path)), step(1))))
     ready.wait_until(lambda: session.state.step is not None, "a step")

@@ -19,6 +19,8 @@ from modules.system import file_lock
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.full_disk import FullDisk
+from trainer.commands import CommandDesk, Pause, Stop
+from trainer.run_folder import inbox
 from trainer.run_folder.run_lock import LOCK_FILE, RunLock, holder_of
 
 HOLD = "import sys; from pathlib import Path; from trainer.run_folder.run_lock import RunLock; "
@@ -92,6 +94,23 @@ def test_two_threads_of_a_process_do_not_share_a_folder(tmp_path: Path) -> None:
     lock.release()
     lock.release()  # twice does no harm
     assert not list(tmp_path.iterdir())
+
+
+def test_commands_count_from_the_lock_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page offers Stop as soon as a run has its lock, seconds before the run reads commands: it was lost."""
+    monkeypatch.setattr(inbox, "_POLL_SECONDS", 0.01)
+    path, desk = tmp_path / inbox.INBOX_FILE, CommandDesk()
+    inbox.send(path, Pause())  # to an earlier run
+    lock = RunLock(tmp_path)
+    inbox.send(path, Stop())
+    stopped = threading.Event()
+    put = desk.put
+    monkeypatch.setattr(desk, "put", lambda command: (put(command), stopped.set()))
+    with inbox.open_inbox(path, desk):
+        assert stopped.wait(30)
+    assert desk.is_stop_requested
+    assert not desk._is_paused
+    lock.release()
 
 
 @pytest.mark.usefixtures("no_system_locks")

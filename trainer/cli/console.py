@@ -85,7 +85,7 @@ def reading_commands(desk: Desk, leave: Callable[[], object], *, file: str = "")
     called.
     """
     if file:
-        return open_inbox(from_root(file), desk, is_new=True)
+        return open_inbox(from_root(file), desk)
     threading.Thread(target=_read_commands, args=(desk, leave), name="darkroom-commands", daemon=True).start()
     return nullcontext()
 

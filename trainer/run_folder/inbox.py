@@ -36,15 +36,12 @@ def send(path: Path, command: Command) -> None:
 
 
 @contextmanager
-def open_inbox(path: Path, desk: Desk, *, is_new: bool = False) -> Iterator[None]:
-    """Put the commands on the desk that are sent to an inbox while the context is open.
+def open_inbox(path: Path, desk: Desk) -> Iterator[None]:
+    """Put the commands on the desk that are in an inbox, and those that are sent to it while the context is open.
 
-    Commands that were sent to an earlier run are removed. With `is_new` there was no earlier run: commands that are
-    there already count, too.
+    Those to an earlier run were removed when the run's folder was locked: since then others take this run for alive.
     """
     over = threading.Event()
-    if not is_new:
-        remove_quietly(path)
     thread = threading.Thread(target=_read, args=(path, desk, over), name="darkroom-inbox", daemon=True)
     thread.start()
     try:

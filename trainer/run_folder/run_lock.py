@@ -9,11 +9,12 @@ import json
 import os
 from pathlib import Path
 
-from modules.system.atomic import write_text
+from modules.system.atomic import remove_quietly, write_text
 from modules.system.errors import DarkroomError
 from modules.system.file_lock import FileLock, Holder, LockTaken, living_holder
 from modules.system.regular_files import read_json_object
 from trainer.run_folder.backup import list_backups
+from trainer.run_folder.inbox import INBOX_FILE
 from trainer.run_folder.run_dir import age_of
 
 LOCK_FILE = "run.lock"
@@ -25,12 +26,16 @@ class RunLock:
     """A lock on a run's folder, held from its creation until `release`."""
 
     def __init__(self, run_dir: Path) -> None:
-        """Lock the folder. Raises DarkroomError if another run holds the lock, OSError if it cannot be written."""
+        """Lock the folder, and remove the commands to an earlier run: all that come from now on are for this one.
+
+        Raises DarkroomError if another run holds the lock, OSError if it cannot be written.
+        """
         path = run_dir / LOCK_FILE
         try:
             self._lock = FileLock(path)
         except LockTaken as taken:
             raise in_use(run_dir, taken.holder, is_certain=taken.is_certain) from None
+        remove_quietly(run_dir / INBOX_FILE)
 
     def release(self) -> None:
         """Unlock the folder and remove the lock file."""
