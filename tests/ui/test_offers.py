@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -16,17 +14,15 @@ from safetensors.torch import save_file as save_tensors
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.settings.edit import set_path
-from modules.system.file_lock import Holder
 from tests.ui.test_starting import Bench
 from tests.unit.test_run_records import started, step, write_run
 from trainer.events import RunFinished
 from trainer.launch import RunRequest
 from trainer.run_folder.backup import BackupInfo, write_backup
-from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.fork import ForkSource
 from trainer.run_folder.records import RunRecord, read_record
 from trainer.run_queue.file import QueueFile
-from ui.app.offers import EDITED, ELSEWHERE, FORK, QUEUE, Offers
+from ui.app.offers import EDITED, FORK, QUEUE, Offers
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import CHECKING, QUEUE_RUNS, RUN_IN_PROGRESS
 from ui.features.runs.forking import fork_choices, fork_config, proposed_name, with_name
@@ -58,7 +54,6 @@ class Desk(Bench):
             self.preferences,
             self.pump.background,
             show_run=self.shown.append,
-            watch_run=self.shown.append,
             show_queue=lambda: self.shown.append("queue"),
             save_edited=lambda: self.queue.save_edited(self.form.config),
         )
@@ -209,26 +204,6 @@ def test_a_fork_with_another_adapter_is_refused_and_a_cancelled_one_is_a_plain_s
     desk.starter.start()
     desk.wait_until(lambda: desk.engine.requests)
     assert desk.engine.requests[0].kind == "train"
-
-
-def test_a_window_that_opens_beside_a_run_of_another_process_says_so(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_dir = desk.workspace / "runs" / "2026-03-01_12-00-00"
-    holders = [(run_dir, Holder.of(os.getpid())), (run_dir, replace(Holder.of(os.getpid()), pid=os.getppid()))]
-    monkeypatch.setattr("trainer.run_folder.records.running_in", lambda _workspace: holders)
-    desk.look()
-    desk.wait_until(lambda: desk.keys() == [ELSEWHERE])
-    assert f"another program was training: {run_dir.name}." in desk.notices.items[0].text
-    desk.press("Show run")
-    assert desk.shown == [run_dir]
-    desk.notices.withdraw_before_start()  # Start asks about it
-    assert desk.keys() == []
-    run_dir.mkdir(parents=True)
-    note_elsewhere(run_dir, Elsewhere("box", "job", "/r/job", str(desk.workspace / "lora.safetensors")))
-    desk.look()
-    desk.wait_until(lambda: desk.keys() == [ELSEWHERE])
-    assert desk.notices.items[0].text.endswith(f"another program was following a run on box: {run_dir.name}.")
 
 
 def test_a_cancelled_fork_leaves_no_trace_of_it(desk: Desk) -> None:

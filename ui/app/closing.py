@@ -132,9 +132,16 @@ class Closing:
         if preferences.now.left_run is not None:
             self._follow(partial(_read_left, preferences.now.left_run))
 
-    def follow(self, run_dir: Path) -> None:
+    def left_runs(self) -> tuple[Path | None, ...]:
+        """Return the runs that the window before has left to other processes. Reads files: for a background thread."""
+        now, running = self._context.preferences.now, self._queue.queue.on("").running
+        followed = now.left_run.find_run_dir() if now.left_run is not None else None
+        of_queue = Path(running.run_dir) if now.left_queue is not None and running is not None else None
+        return followed, of_queue
+
+    def follow(self, run_dir: Path, *, opens_page: bool = True) -> None:
         """Show the run of another process as the current one, with its Stop and Pause."""
-        self._follow(partial(_read_so_far, run_dir))
+        self._follow(partial(_read_so_far, run_dir), opens_page=opens_page)
 
     def follow_elsewhere(self, run_dir: Path, *, resumes: bool = False) -> None:
         """Let a process of its own follow a run on another machine, or resume it, and show it as the current one."""

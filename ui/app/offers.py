@@ -1,16 +1,14 @@
-"""The notices that the window shows by itself: a run or a queue that ended unexpectedly and can be resumed, a fork that
-is prepared, and a run that trains in another window.
+"""The notices that the window shows by itself: a run or a queue that ended unexpectedly and can be resumed, and a fork
+that is prepared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.system.file_lock import Holder
-from trainer.run_folder.elsewhere import elsewhere_of
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import Starter
 from ui.forms.preferences import Preferences
@@ -20,7 +18,7 @@ from ui.widgets.notices import CRASHED_RUN, Notice, Notices, Reply
 if TYPE_CHECKING:
     from trainer.run_folder.records import RunRecord
 
-QUEUE, FORK, EDITED, ELSEWHERE = "queue", "fork", "edited item", "another run"
+QUEUE, FORK, EDITED = "queue", "fork", "edited item"
 
 
 class Offers:
@@ -35,7 +33,6 @@ class Offers:
         background: Background,
         *,
         show_run: Callable[[Path], object],
-        watch_run: Callable[[Path], None],
         show_queue: Callable[[], None],
         save_edited: Callable[[], None],
     ) -> None:
@@ -45,32 +42,23 @@ class Offers:
         self._preferences = preferences
         self._background = background
         self._show_run = show_run
-        self._watch_run = watch_run
         self._show_queue = show_queue
         self._save_edited = save_edited
         starter.changed.subscribe(self._follow_fork)
         queue.changed.subscribe(self._follow_queue)
 
     def look(self, workspaces: tuple[Path, ...]) -> None:
-        """Offer to resume what ended unexpectedly, and report a run elsewhere: once, when the window opens.
+        """Offer to resume what ended unexpectedly: once, when the window opens.
 
-        What the window has left to another process, and follows again, is neither.
+        What the window has left to another process, and follows again, has not.
         """
         self._queue.refresh(done=lambda: self._look_for_runs(workspaces))
 
     def _look_for_runs(self, workspaces: tuple[Path, ...]) -> None:
         from trainer.run_folder.records import newest_unfinished
 
-        now, running = self._preferences.now, self._queue.queue.on("").running
-
-        def find() -> tuple[tuple[Path, Holder], ...]:
-            followed = now.left_run.find_run_dir() if now.left_run is not None else None
-            of_queue = Path(running.run_dir) if now.left_queue is not None and running is not None else None
-            return runs_elsewhere(workspaces, without=(followed, of_queue))
-
-        self._background.run(find, self._report_runs)
         interrupted = self._queue.interrupted_item
-        if interrupted is not None and now.left_queue is None:
+        if interrupted is not None and self._preferences.now.left_queue is None:
             self._offer_queue(interrupted.name, num_open=sum(i.is_waiting for i in self._queue.queue.items))
         queue_run_dir = interrupted.run_dir if interrupted else ""
         self._background.run(lambda: newest_unfinished(workspaces), partial(self._offer_run, queue_run_dir))
@@ -92,23 +80,6 @@ class Offers:
                 on_dismiss=lambda: self._preferences.change(dismissed_run=str(record.run_dir)),
             )
         )
-
-    def _report_runs(self, runs: tuple[tuple[Path, Holder], ...]) -> None:
-        if not runs:
-            return
-        run_dir = runs[0][0]
-        elsewhere = elsewhere_of(run_dir)
-        text = (
-            f"When this window opened, another program was training: {run_dir.name}. "
-            "A second run would share the memory and the speed of the machine with it."
-            if elsewhere is None
-            else f"When this window opened, another program was following a run on {elsewhere.remote}: {run_dir.name}."
-        )
-        replies = (
-            Reply("Watch it", partial(self._watch_run, run_dir)),
-            Reply("Show run", partial(self._show_run, run_dir), stays=True),
-        )
-        self._notices.show(Notice(ELSEWHERE, text, replies, until_start=True))
 
     def _offer_queue(self, name: str, *, num_open: int) -> None:
         text = f"The queue was interrupted while it trained {name}. It resumes from the newest backup of that run"
@@ -154,16 +125,6 @@ class Offers:
                 dismiss_label="Discard",
             )
         )
-
-
-def runs_elsewhere(
-    workspaces: Iterable[Path], *, without: Collection[Path | None] = ()
-) -> tuple[tuple[Path, Holder], ...]:
-    """Return the runs that other processes train at the moment, with their processes."""
-    from trainer.run_folder.records import running_in
-
-    runs = (run for workspace in dict.fromkeys(workspaces) for run in running_in(workspace))
-    return tuple((run_dir, holder) for run_dir, holder in runs if not holder.is_this_process and run_dir not in without)
 
 
 def describe_crash(record: RunRecord) -> str:

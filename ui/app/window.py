@@ -19,6 +19,7 @@ from ui.app.actions import add_actions, add_tool_actions, make_feature_links
 from ui.app.catalogue import PAGES
 from ui.app.closing import Closing
 from ui.app.offers import Offers
+from ui.app.other_programs import OtherPrograms
 from ui.app.remedies import add_remedy_actions
 from ui.app.session_files import take_session
 from ui.app.session_saving import SessionOffers, SessionSaver
@@ -327,11 +328,22 @@ class App:
             context.preferences,
             context.pump.lasting,
             show_run=context.links.show_run,
-            watch_run=self.closing.follow,
             show_queue=partial(context.navigation.open, "queue"),
             save_edited=lambda: self.queue.save_edited(context.form.config),
         )
 
+        self.other_programs = OtherPrograms(
+            context.session,
+            context.notices,
+            context.pump.lasting,
+            workspaces=context.workspaces,
+            left_runs=self.closing.left_runs,
+            follow=partial(self.closing.follow, opens_page=False),
+            watch=self.closing.follow,
+            show_run=context.links.show_run,
+            ended=self.starter.look_for_backup,
+        )
+        context.pump.add_source(self.other_programs.look)
         self.session_offers = SessionOffers(
             self._session,
             context.notices,

@@ -330,6 +330,8 @@ class Starter:
         if choice is None:
             self._findings.show(title, problems, self._form.config)
             return
+        if self._is_refused():
+            return
         self._before_start()
         self._session.begin(replace(request, datasets=report.datasets, replaces=choice == "replace"))
         if self.fork_from is not None and request.kind != "resume":
