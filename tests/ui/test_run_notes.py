@@ -172,7 +172,8 @@ def test_the_time_left_of_phase_and_run() -> None:
     assert time_lines(state) == ["Time left: 20 s of this epoch, 5 min of the run"]
     assert state.seconds_left == state.run_seconds_left  # the bottom bar shows the same
     state = folded(PhaseChanged("sampling"), SampleProgress(5, 50, 30.0), state=state)
-    assert time_lines(state) == ["Time left: 30 s of sampling, 5 min of the run"]
+    assert time_lines(state) == ["Time left: 30 s of sampling, 5 min 30 s of the run"]
+    assert state.seconds_left == state.run_seconds_left
     assert time_lines(folded(RunFinished("finished", 100, "Done."), state=state)) == []
     assert time_lines(RunState()) == []
 

@@ -343,6 +343,11 @@ def test_before_a_start_the_page_shows_the_preview(ready: Window) -> None:
     assert "Sizes: 64x64 (4)" in page.facts.cget("text")
     ready.app.form.edit_text("training.epochs", "3")
     ready.wait_until(lambda: "12 steps in total" in page.facts.cget("text"), "the new preview")
+    assert page.fit_button.winfo_manager()
+    run = press_start(ready)  # which loads, or downloads, for minutes
+    ready.wait_until(lambda: page.facts_card.heading.cget("text") == "This run", "the run")
+    assert not page.fit_button.winfo_manager()
+    end(ready, run)
 
 
 def test_errors_are_listed_and_link_to_their_fields(ready: Window) -> None:

@@ -169,8 +169,8 @@ class RunState:
                 return self.downloading.seconds_left if self.downloading else None
             case "caching":
                 return self.cache.seconds_left if self.cache else None
-            case "sampling" if self.sampling and self.sampling.seconds_left is not None:
-                return self.sampling.seconds_left + ((self.step.seconds_left or 0.0) if self.step else 0.0)
+            case "sampling" if self.sampling and self.step is None:
+                return self.sampling.seconds_left
             case _:
                 return self.run_seconds_left
 
@@ -190,11 +190,16 @@ class RunState:
 
     @property
     def run_seconds_left(self) -> float | None:
-        """The seconds left of the whole run, with the validations, samples and backups to come. None if unknown."""
+        """The seconds left of the whole run, with the samples of now, and the validations, samples and backups to come.
+
+        None if unknown.
+        """
         if self.step is None or self.is_over:
             return None
         seconds_left = self.timing.seconds_left(self.step.total_steps)
-        return self.step.seconds_left if seconds_left is None else max(seconds_left, self.step.seconds_left or 0.0)
+        seconds_left = self.step.seconds_left if seconds_left is None else max(seconds_left, self.step.seconds_left or 0.0)
+        sampling = self.sampling.seconds_left if self.phase == "sampling" and self.sampling else None
+        return seconds_left if sampling is None else (seconds_left or 0.0) + sampling
 
     def curve(self, name: str) -> Series:
         """Return a curve by its name; an empty one if nothing was reported."""

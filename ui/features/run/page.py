@@ -300,9 +300,10 @@ class RunPage:
             self.facts.set_text("\n".join(self._run_lines(state, Path(state.started.run_dir))))
             self.fit_button.place_forget()
             return
-        self.facts_card.heading.set_text(BEFORE_START)
+        is_active = self._context.session.is_active  # it has begun, and loads
+        self.facts_card.heading.set_text("This run" if is_active else BEFORE_START)
         px = self._context.theme.px
-        if report is not None and report.preview is not None and report.preview.memory and not note:
+        if report is not None and report.preview is not None and report.preview.memory and not note and not is_active:
             tk.Place.place_configure(self.fit_button, relx=1.0, x=-px(8), y=px(5), anchor="ne")
         else:
             self.fit_button.place_forget()
