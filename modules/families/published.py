@@ -19,6 +19,7 @@ Configs = Mapping[str, Mapping[str, Any]]
 TargetsOf = Callable[[Configs], AdapterTargets]
 """A model's layers that adapter files can change, from the configs of its parts."""
 
+_FAMILIES = Path(__file__).parent
 ALL_PROGRAMS = ("ComfyUI", "A1111", "Forge", "diffusers")
 
 
@@ -26,30 +27,29 @@ ALL_PROGRAMS = ("ComfyUI", "A1111", "Forge", "diffusers")
 class PublishedModel:
     """One model of a family as it was published.
 
-    `architecture`, `variant_architectures` and `implementation` are ModelSpec's; `kohya_version` is kohya's,
-    `comfy_encoders` are ComfyUI's names of the text encoders. `configs` is the folder of its parts' configs,
-    `repository` the one at Hugging Face with its tokenizers, for a family whose tokenizers are not in the program.
-    `copied` are the folders of further components without weights, which folders have from the model's own.
-    `pipelines` are diffusers' classes by variant; `blocks` is the class of the blocks of a modular pipeline, whose
-    folders have another index. `index` are the entries of a folder's index besides the parts, `variant_index` further
-    ones by variant. `text_width` is the width of the text states that its cross-attention
-    reads, `embedding_width` the width of an embedding's vectors, `embedding_tensors` the names of its tensors
-    where they have names. `prediction_note(program, file)` returns what the user must do so that a program uses the
-    right prediction type. `without_embeddings` are programs that load no embeddings of the model, each with the reason.
-    `programs` are the programs that support such models, `naming_rows` their answers to names of
-    layers in adapter files, `extra_rows` those to what else is in such a file (`EXTRAS`), and `versions` the versions
-    that these answers are about where they are not those in `program_table.PROGRAMS`. `weight_bytes` are those of a
-    weight in the main files of its repository, which are downloaded.
+    `architecture`, `variant_architectures` and `implementation` are ModelSpec's; `kohya_version` is kohya's where it is
+    not `name`, `comfy_encoders` are ComfyUI's names of the text encoders. The configs of its parts are in the folder
+    `configs/<name>` of its family. `repository` is the one at Hugging Face with its tokenizers, for a family whose
+    tokenizers are not in the program. `copied` are the folders of further components without weights, which folders
+    have from the model's own. `pipelines` are diffusers' classes by variant; `blocks` is the class of the blocks of
+    a modular pipeline, whose folders have another index. `index` are the entries of a folder's index besides the
+    parts, `variant_index` further ones by variant. `text_width` is the width of the text states that its
+    cross-attention reads, `embedding_width` the width of an embedding's vectors, `embedding_tensors` the names of
+    its tensors where they have names. `prediction_note(program, file)` returns what the user must do so that a
+    program uses the right prediction type. `without_embeddings` are programs that load no embeddings of the model,
+    each with the reason. `programs` are the programs that support such models, `naming_rows` their answers to names
+    of layers in adapter files, `extra_rows` those to what else is in such a file (`EXTRAS`), and `versions` the
+    versions that these answers are about where they are not those in `program_table.PROGRAMS`. `weight_bytes` are
+    those of a weight in the main files of its repository, which are downloaded.
     """
 
     name: str
     label: str
     family: str
     architecture: str
-    kohya_version: str
     adapter_targets: TargetsOf
+    kohya_version: str = ""
     comfy_encoders: Mapping[str, str] = field(default_factory=dict)
-    configs: Path | None = None
     repository: str = ""
     implementation: str = ""
     variant_architectures: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class PublishedModel:
     embedding_tensors: tuple[str, ...] = ()
     prediction_note: Callable[[str, FileKind], str] = lambda program, kind: ""
     without_embeddings: Mapping[str, str] = field(default_factory=dict)
-    programs: tuple[str, ...] = ALL_PROGRAMS
+    programs: tuple[str, ...] = ("ComfyUI", "diffusers")
     naming_rows: Mapping[str, Row] = field(default_factory=dict)
     extra_rows: Mapping[str, Answers] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +73,13 @@ class PublishedModel:
 
     def shipped_configs(self) -> dict[str, dict[str, Any]]:
         """Return the configs of its parts and of its scheduler, by part; empty if none ship."""
-        return {} if self.configs is None else {n: dict(c) for n, c in _read_configs(self.configs).items()}
+        configs = _read_configs(_FAMILIES / self.family / "configs" / self.name)
+        return {part: dict(config) for part, config in configs.items()}
+
+    @property
+    def kohya_name(self) -> str:
+        """kohya's name of the model in the metadata of adapter files (`ss_base_model_version`)."""
+        return self.kohya_version or self.name
 
     def architecture_of(self, variant: str = "") -> str:
         """Return ModelSpec's id of the model, or of one of its variants."""

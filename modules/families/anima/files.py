@@ -9,7 +9,6 @@ Cosmos-Predict2's names (diffusers' `convert_cosmos_transformer_checkpoint_to_di
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.anima.spec import CONDITIONER
@@ -210,15 +209,12 @@ MODEL = PublishedModel(
     label="Anima",
     family="anima",
     architecture="anima",
-    kohya_version="anima",
     implementation="https://huggingface.co/circlestone-labs/Anima",
     adapter_targets=lambda configs: AdapterTargets.of(limit_layers(_layers(configs))),
-    configs=Path(__file__).parent / "configs" / "anima",
     repository="circlestone-labs/Anima-Base-v1.0-Diffusers",
     pipelines={"": "AnimaModularPipeline"},
     blocks="AnimaAutoBlocks",
     single_file=SINGLE_FILE,
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     extra_rows=NO_COMFY_ALPHAS,
     versions={"ComfyUI": COMFY_OF_FLOW},

@@ -9,7 +9,6 @@ without modulations in the blocks; the approximator makes those (diffusers'
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import (
@@ -100,7 +99,6 @@ MODEL = PublishedModel(
     kohya_version="chroma",
     implementation="https://github.com/lodestone-rock/flow",
     adapter_targets=_targets,
-    configs=Path(__file__).parent / "configs" / "chroma1",
     comfy_encoders={"text_encoder": "t5xxl"},
     repository="lodestones/Chroma1-HD",
     pipelines={"": "ChromaPipeline"},

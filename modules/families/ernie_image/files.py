@@ -7,7 +7,6 @@ Adapter files name the layers as diffusers does, behind `lora_unet_`, `transform
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer
@@ -101,14 +100,11 @@ MODEL = PublishedModel(
     label="ERNIE-Image",
     family="ernie_image",
     architecture="ernie-image",
-    kohya_version="ernie_image",
     implementation="https://github.com/baidu/ERNIE-Image",
     adapter_targets=_targets,
-    configs=Path(__file__).parent / "configs" / "ernie_image",
     repository="baidu/ERNIE-Image",
     pipelines={"": "ErnieImagePipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     extra_rows=NO_COMFY_ALPHAS,
     versions={"ComfyUI": COMFY_OF_FLOW},

@@ -8,7 +8,6 @@ and values in one matrix; diffusers' names have the prefix `transformer.`. The p
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
@@ -61,7 +60,6 @@ TRANSFORMER_FILE = transformer_file(
 )
 
 
-_CONFIGS = Path(__file__).parent / "configs"
 _FILL_CHANNELS = 384
 _NO_T5 = none("loads no LoRA of T5")
 _NO_NORM = none("does not map the norms of CLIP")
@@ -104,7 +102,6 @@ def _model(name: str, label: str, architecture: str, *, pipelines: Mapping[str, 
         implementation="https://github.com/black-forest-labs/flux",
         adapter_targets=_targets,
         comfy_encoders={"text_encoder": "clip_l", "text_encoder_2": "t5xxl"},
-        configs=_CONFIGS / name,
         repository="black-forest-labs/FLUX.1-schnell",  # the one whose licence allows everybody to read it
         pipelines=pipelines,
         single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.flux2.files import NAMING_ROWS, SINGLE_FILE, TRANSFORMER_FILE, transformer_targets
@@ -18,14 +17,11 @@ MODEL = PublishedModel(
     label="FLUX.2 dev",
     family="flux2",
     architecture="flux-2-dev",
-    kohya_version="flux2_dev",
     implementation="https://github.com/black-forest-labs/flux2",
     adapter_targets=transformer_targets,
-    configs=Path(__file__).parent / "configs" / "flux2_dev",
     repository="black-forest-labs/FLUX.2-dev",
     pipelines={"": "Flux2Pipeline"},
     single_file=SINGLE_FILE,
-    programs=("ComfyUI", "diffusers"),
     naming_rows=NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )

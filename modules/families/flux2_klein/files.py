@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
@@ -14,7 +13,6 @@ from modules.families.published import FamilyFiles, PublishedModel
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import COMFY_OF_FLOW
 
-_CONFIGS = Path(__file__).parent / "configs"
 _WIDTH_OF_9B = 4096
 
 
@@ -27,12 +25,10 @@ def _model(name: str, size: str) -> PublishedModel:
         kohya_version=f"flux2_klein_{size.lower()}",
         implementation="https://github.com/black-forest-labs/flux2",
         adapter_targets=transformer_targets,
-        configs=_CONFIGS / name,
         repository=f"black-forest-labs/FLUX.2-klein-base-{size}",
         pipelines={"": "Flux2KleinPipeline"},
         index={"is_distilled": False},
         single_file=SINGLE_FILE,
-        programs=("ComfyUI", "diffusers"),
         naming_rows=NAMING_ROWS,
         versions={"ComfyUI": COMFY_OF_FLOW},
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
@@ -115,16 +114,13 @@ MODEL = PublishedModel(
     label="FLUX.3 klein",
     family="flux3",
     architecture="flux-3-image-klein",
-    kohya_version="flux3",
     implementation="https://github.com/black-forest-labs/flux-3-image-klein",
     adapter_targets=targets_from(transformer_layers),
-    configs=Path(__file__).parent / "configs" / "flux3",
     repository="black-forest-labs/flux-3-image-klein-base",
     pipelines={"": "Flux3ModularPipeline"},
     blocks="Flux3AutoBlocks",
     index={"tokenizer": ["transformers", "Qwen3VLProcessor"]},
     single_file=replace(single_denoiser(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     extra_rows=NO_COMFY_ALPHAS,
 )

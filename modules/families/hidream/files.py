@@ -7,7 +7,6 @@ prefixes alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
@@ -127,14 +126,11 @@ MODEL = PublishedModel(
     label="HiDream I1",
     family="hidream",
     architecture="hidream-i1",
-    kohya_version="hidream_i1",
     implementation="https://github.com/HiDream-ai/HiDream-I1",
     adapter_targets=_targets,
-    configs=Path(__file__).parent / "configs" / "hidream_i1",
     repository="HiDream-ai/HiDream-I1-Full",
     pipelines={"": "HiDreamImagePipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     extra_rows=NO_COMFY_ALPHAS,
     versions={"ComfyUI": COMFY_OF_FLOW},

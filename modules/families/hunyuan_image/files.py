@@ -10,7 +10,6 @@ Source: diffusers' scripts/convert_hunyuan_image_to_diffusers.py; ComfyUI's name
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import (
@@ -129,12 +128,10 @@ MODEL = PublishedModel(
     kohya_version="hunyuan-image-2.1",
     implementation="https://github.com/Tencent-Hunyuan/HunyuanImage-2.1",
     adapter_targets=_targets,
-    configs=Path(__file__).parent / "configs" / "hunyuan_image",
     repository="hunyuanvideo-community/HunyuanImage-2.1-Diffusers",
     pipelines={"": "HunyuanImagePipeline"},
     copied=("guider", "ocr_guider"),
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )

@@ -9,7 +9,6 @@ Source: diffusers' `convert_hunyuan_video_transformer_to_diffusers`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import (
@@ -109,14 +108,11 @@ MODEL = PublishedModel(
     label="HunyuanVideo",
     family="hunyuan_video",
     architecture="hunyuan-video",
-    kohya_version="hunyuan_video",
     implementation="https://github.com/Tencent-Hunyuan/HunyuanVideo",
     adapter_targets=targets_from(_all_layers),
-    configs=Path(__file__).parent / "configs" / "hunyuan_video",
     repository="hunyuanvideo-community/HunyuanVideo",
     pipelines={"": "HunyuanVideoPipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     extra_rows=NO_COMFY_ALPHAS,
     versions={"ComfyUI": COMFY_OF_FLOW},

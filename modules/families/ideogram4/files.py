@@ -8,7 +8,6 @@ names.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
@@ -102,15 +101,12 @@ MODEL = PublishedModel(
     label="Ideogram 4",
     family="ideogram4",
     architecture="ideogram-4",
-    kohya_version="ideogram4",
     implementation="https://github.com/ideogram-oss/ideogram4",
     adapter_targets=targets_from(transformer_layers),
-    configs=Path(__file__).parent / "configs" / "ideogram4",
     repository="ideogram-ai/ideogram-4-fp8",
     pipelines={"": "Ideogram4Pipeline"},
     index={"prompt_enhancer_head": [None, None]},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     extra_rows={"alpha in ComfyUI's names": {"diffusers": ALL}},
     versions={"ComfyUI": COMFY_OF_FLOW},

@@ -218,7 +218,7 @@ def convert_metadata(
     if form != "peft":
         module, args = _network(layers)
         metadata = {
-            "ss_base_model_version": record.kohya_version,
+            "ss_base_model_version": record.kohya_name,
             "ss_v2": str(record.is_v2),
             "ss_network_module": module,
             "ss_network_args": json.dumps(args),

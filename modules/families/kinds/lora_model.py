@@ -128,7 +128,7 @@ def _models_by_word(family: str, words: str) -> Iterator[str]:
 def _is_named(record: PublishedModel, metadata: Mapping[str, str]) -> bool:
     architectures = {record.architecture, *record.variant_architectures.values()}
     architecture = metadata.get("modelspec.architecture", "").removesuffix("/lora")
-    return architecture in architectures or metadata.get("ss_base_model_version") == record.kohya_version
+    return architecture in architectures or metadata.get("ss_base_model_version") == record.kohya_name
 
 
 def targets_of(record: PublishedModel, metadata: Mapping[str, str]) -> AdapterTargets | None:
@@ -137,10 +137,10 @@ def targets_of(record: PublishedModel, metadata: Mapping[str, str]) -> AdapterTa
         with suppress(*INVALID_CONFIGS):
             brought = json.loads(metadata[CONFIGS_KEY])
             denoiser = FAMILIES[record.family].denoiser.name
-            published_structure = _structure(record.shipped_configs(), denoiser) if record.configs else ()
-            if not record.configs or _structure(brought, denoiser) == published_structure:
+            published = record.shipped_configs()
+            if not published or _structure(brought, denoiser) == _structure(published, denoiser):
                 return record.adapter_targets(configs_of_file(record.name, {}, metadata))
-    return _shipped_targets(record.name) if record.configs else None
+    return _shipped_targets(record.name) if record.shipped_configs() else None
 
 
 def _structure(configs: Mapping[str, Mapping[str, Any]], denoiser: str) -> tuple[Any, ...]:
@@ -163,4 +163,4 @@ def _shipped_names(model: str) -> frozenset[str]:
 
 
 def _kohya_names(record: PublishedModel) -> frozenset[str]:
-    return _shipped_names(record.name) if record.configs else frozenset()
+    return _shipped_names(record.name) if record.shipped_configs() else frozenset()

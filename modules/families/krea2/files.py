@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
@@ -166,10 +165,8 @@ MODEL = PublishedModel(
     label="Krea 2",
     family="krea2",
     architecture="krea2",
-    kohya_version="krea2",
     implementation="https://github.com/krea-ai/krea-2",
     adapter_targets=_targets,
-    configs=Path(__file__).parent / "configs" / "krea2",
     repository="krea/Krea-2-Raw",
     pipelines={"": "Krea2Pipeline"},
     index={
@@ -178,7 +175,6 @@ MODEL = PublishedModel(
         "patch_size": 2,
     },
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     extra_rows=NO_COMFY_ALPHAS,
     versions={"ComfyUI": COMFY_OF_FLOW},

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from
@@ -123,11 +122,9 @@ MODEL = PublishedModel(
     kohya_version="lumina",
     implementation="https://github.com/Alpha-VLLM/Lumina-Image-2.0",
     adapter_targets=targets_from(transformer_layers),
-    configs=Path(__file__).parent / "configs" / "lumina2",
     repository="Alpha-VLLM/Lumina-Image-2.0",
     pipelines={"": "Lumina2Pipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )

@@ -137,7 +137,7 @@ def naming_of(
         kohya_naming(model, configs),
         peft_name,
         comfy_naming(model, configs),
-        version or record.kohya_version,
+        version or record.kohya_name,
         record.architecture_of(variant),
         model,
         record.adapter_targets(configs),

@@ -11,7 +11,6 @@ missing prompt, which sampling never uses (the authors' `convert_pixart_to_diffu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
@@ -119,17 +118,14 @@ def _model(name: str, label: str, *, pipeline: str, repository: str) -> Publishe
         label=label,
         family="pixart",
         architecture=name.replace("_", "-"),
-        kohya_version=name,
         implementation=f"https://github.com/PixArt-alpha/PixArt-{name.rpartition('_')[2]}",
         adapter_targets=_targets,
-        configs=Path(__file__).parent / "configs" / name,
         comfy_encoders={"text_encoder": "t5xxl"},
         repository=f"PixArt-alpha/{repository}",
         pipelines={"": pipeline},
         single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
         embedding_tensors=("t5xxl",),
         without_embeddings={"diffusers": "its pipelines of PixArt load no embeddings"},
-        programs=("ComfyUI", "diffusers"),
         naming_rows=_NAMING_ROWS,
         versions={"ComfyUI": COMFY_OF_FLOW},
         weight_bytes=4,

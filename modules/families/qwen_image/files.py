@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.single_file.record import PartLayout, Shapes
@@ -118,16 +117,13 @@ MODEL = PublishedModel(
     label="Qwen-Image",
     family="qwen_image",
     architecture="qwen-image",
-    kohya_version="qwen_image",
     implementation="https://github.com/QwenLM/Qwen-Image",
     adapter_targets=_targets,
-    configs=Path(__file__).parent / "configs" / "qwen_image",
     repository="Qwen/Qwen-Image",
     variant_architectures={"edit": "qwen-image-edit", "edit_one": "qwen-image-edit"},
     pipelines={"": "QwenImagePipeline", "edit": "QwenImageEditPlusPipeline", "edit_one": "QwenImageEditPipeline"},
     copied=("processor",),
     single_file=replace(single_denoiser(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )

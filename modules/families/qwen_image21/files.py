@@ -8,7 +8,6 @@ as diffusers does behind `transformer.`. That checkpoint has the prefix `model.d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
@@ -92,15 +91,12 @@ MODEL = PublishedModel(
     label="Qwen-Image 2.1",
     family="qwen_image21",
     architecture="qwen-image-2.1",
-    kohya_version="qwen_image21",
     implementation="https://github.com/QwenLM/Qwen-Image-2.1",
     adapter_targets=targets_from(transformer_layers),
-    configs=Path(__file__).parent / "configs" / "qwen_image21",
     repository="Qwen/Qwen-Image-2.1",
     pipelines={"": "QwenImage21Pipeline"},
     index={"processor": ["transformers", "Qwen3VLProcessor"]},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )

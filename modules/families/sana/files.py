@@ -11,7 +11,6 @@ embedding of a missing prompt, and a layer that predicted the loss (diffusers' `
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
@@ -114,14 +113,11 @@ MODEL = PublishedModel(
     label="Sana",
     family="sana",
     architecture="sana",
-    kohya_version="sana",
     implementation="https://github.com/NVlabs/Sana",
     adapter_targets=targets_from(transformer_layers),
-    configs=Path(__file__).parent / "configs" / "sana",
     repository="Efficient-Large-Model/Sana_1600M_1024px_BF16_diffusers",
     pipelines={"": "SanaPipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "sana")

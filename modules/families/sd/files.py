@@ -11,10 +11,9 @@ from modules.families.parts.unet_clip_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.unet_clip_file.layout import UNET_FILE, TextPlace, UnetClipFile
 from modules.families.parts.unet_clip_file.naming_rows import SD_ROWS
 from modules.families.parts.unet_clip_file.sidecar import Sidecar
-from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
+from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts, PublishedModel
 from modules.formats.checkpoint_header import CheckpointHeader, read_values
 
-_CONFIGS = Path(__file__).parent / "configs"
 # SD 1 needs a sidecar for v-prediction alone, SD 2 always.
 _FIRST_SIDECAR = Sidecar(Path(__file__).parent / "sidecars" / "sd1.yaml")
 _SECOND_SIDECAR = Sidecar(Path(__file__).parent / "sidecars" / "sd2.yaml", is_always_needed=True)
@@ -72,13 +71,13 @@ _SD1 = PublishedModel(
     label="Stable Diffusion 1.x",
     family="sd",
     architecture="stable-diffusion-v1",
+    programs=ALL_PROGRAMS,
     naming_rows=SD_ROWS,
     implementation="https://github.com/CompVis/stable-diffusion",
     variant_architectures={"inpainting": "stable-diffusion-v1-inpainting"},
     kohya_version="sd_v1",
     adapter_targets=_TARGETS,
     comfy_encoders={"text_encoder": "clip_l"},
-    configs=_CONFIGS / "sd1",
     pipelines=_PIPELINES,
     index=_INDEX,
     variant_index=_VARIANT_INDEX,
@@ -103,6 +102,7 @@ _SD2 = PublishedModel(
     label="Stable Diffusion 2.x",
     family="sd",
     architecture="stable-diffusion-v2-512",
+    programs=ALL_PROGRAMS,
     naming_rows=SD_ROWS,
     implementation="https://github.com/Stability-AI/stablediffusion",
     variant_architectures={
@@ -112,7 +112,6 @@ _SD2 = PublishedModel(
     kohya_version="sd_v2",
     adapter_targets=_TARGETS,
     comfy_encoders={"text_encoder": "clip_h"},
-    configs=_CONFIGS / "sd2",
     pipelines=_PIPELINES,
     index=_INDEX,
     variant_index=_VARIANT_INDEX,
@@ -129,12 +128,12 @@ _SD2_V = PublishedModel(
     label="Stable Diffusion 2.x",
     family="sd",
     architecture="stable-diffusion-v2-768-v",
+    programs=ALL_PROGRAMS,
     naming_rows=SD_ROWS,
     implementation="https://github.com/Stability-AI/stablediffusion",
     kohya_version="sd_v2_v",
     adapter_targets=_TARGETS,
     comfy_encoders={"text_encoder": "clip_h"},
-    configs=_CONFIGS / "sd2_v",
     pipelines=_PIPELINES,
     index=_INDEX,
     variant_index=_VARIANT_INDEX,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from modules.families.kinds.file_kind import WITHOUT, FileKind
@@ -208,7 +207,6 @@ def checkpoint_kind(header: CheckpointHeader, model: PublishedModel) -> FileKind
     return replace(alone, kind="checkpoint", sentence=f"{sentence}.", facts=facts, is_whole=True)
 
 
-_CONFIGS = Path(__file__).parent / "configs"
 _NOT_KOHYA = none("does not map kohya's names of this model")
 _NOT_COMFY = refuses("raises an error: it reads no names of this form")
 _TEXT = {"": ALL, "norm": UNKNOWN}
@@ -263,7 +261,6 @@ def _model(name: str, label: str, *, architecture: str, kohya_version: str, repo
         implementation="https://github.com/Stability-AI/sd3.5",
         adapter_targets=_targets,
         comfy_encoders={"text_encoder": "clip_l", "text_encoder_2": "clip_g", "text_encoder_3": "t5xxl"},
-        configs=_CONFIGS / name,
         repository=f"stabilityai/{repository}",
         pipelines={"": "StableDiffusion3Pipeline"},
         single_file=SINGLE_FILE,

@@ -16,10 +16,9 @@ from modules.families.parts.unet_clip_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.unet_clip_file.layout import UNET_FILE, TextPlace, UnetClipFile
 from modules.families.parts.unet_clip_file.naming_rows import SDXL_ROWS
 from modules.families.parts.unet_clip_file.sidecar import Sidecar
-from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
+from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts, PublishedModel
 from modules.formats.program_table import velocity_note
 
-_CONFIGS = Path(__file__).parent / "configs"
 _SIDECARS = Path(__file__).parent / "sidecars"
 _TARGETS = unet_clip_targets(
     {"text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}, writes_sgm=True, projections=("text_encoder_2",)
@@ -54,13 +53,13 @@ _BASE = PublishedModel(
     label="Stable Diffusion XL",
     family="sdxl",
     architecture="stable-diffusion-xl-v1-base",
+    programs=ALL_PROGRAMS,
     naming_rows=SDXL_ROWS,
     implementation="https://github.com/Stability-AI/generative-models",
     variant_architectures={"instruct": "stable-diffusion-xl-v1-edit"},
     kohya_version="sdxl_base_v1-0",
     adapter_targets=_TARGETS,
     comfy_encoders={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
-    configs=_CONFIGS / "sdxl",
     pipelines={
         "": "StableDiffusionXLPipeline",
         "inpainting": "StableDiffusionXLInpaintPipeline",
@@ -84,12 +83,11 @@ _REFINER = PublishedModel(
     label="Stable Diffusion XL refiner",
     family="sdxl",
     architecture="stable-diffusion-xl-v1-refiner",
+    programs=ALL_PROGRAMS,
     naming_rows=SDXL_ROWS,
     implementation="https://github.com/Stability-AI/generative-models",
-    kohya_version="sdxl_refiner",
     adapter_targets=_TARGETS,
     comfy_encoders={"text_encoder_2": "clip_g"},
-    configs=_CONFIGS / "sdxl_refiner",
     pipelines={"": "StableDiffusionXLImg2ImgPipeline"},
     index={
         "force_zeros_for_empty_prompt": False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from modules.families.parts.lora_names import clip_targets, with_clip_g_alone
 from modules.families.parts.prior_file import Config, PriorLayers, residual_layers
@@ -99,10 +98,8 @@ MODEL = PublishedModel(
     label="Stable Cascade",
     family="stable_cascade",
     architecture="stable-cascade-v1-prior",
-    kohya_version="stable_cascade",
     implementation="https://github.com/Stability-AI/StableCascade",
     adapter_targets=_targets,
-    configs=Path(__file__).parent / "configs" / "stable_cascade",
     comfy_encoders={"text_encoder": "clip_g"},
     pipelines={"": "StableCascadePriorPipeline"},
     index={"image_encoder": [None, None], "feature_extractor": [None, None], "resolution_multiple": 42.67},
@@ -115,7 +112,6 @@ MODEL = PublishedModel(
     ),
     embedding_tensors=("clip_g",),
     without_embeddings={"diffusers": "its pipelines of Stable Cascade load no embeddings"},
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     weight_bytes=4,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from modules.families.parts.lora_names import clip_targets, with_clip_g_alone
 from modules.families.parts.prior_file import Config, PriorLayers, residual_layers
@@ -76,7 +75,6 @@ MODEL = PublishedModel(
     kohya_version="wuerstchen_2",
     implementation="https://github.com/dome272/Wuerstchen",
     adapter_targets=_targets,
-    configs=Path(__file__).parent / "configs" / "wuerstchen",
     comfy_encoders={"text_encoder": "clip_g"},
     pipelines={"": "WuerstchenPriorPipeline"},
     index={"latent_mean": 42.0, "latent_std": 1.0, "resolution_multiple": 42.67},

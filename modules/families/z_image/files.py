@@ -13,7 +13,6 @@ at both ends, and the prefix `model.diffusion_model.` or none (diffusers'
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.families.parts.single_file.slots import Slot, fused_slots, limit_layers, module_slots
@@ -158,14 +157,11 @@ MODEL = PublishedModel(
     label="Z-Image",
     family="z_image",
     architecture="Z-Image",
-    kohya_version="z_image",
     implementation="https://github.com/Tongyi-MAI/Z-Image",
     adapter_targets=_targets,
-    configs=Path(__file__).parent / "configs" / "z_image",
     repository="Tongyi-MAI/Z-Image-Turbo",
     pipelines={"": "ZImagePipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
-    programs=("ComfyUI", "diffusers"),
     naming_rows=_NAMING_ROWS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )
