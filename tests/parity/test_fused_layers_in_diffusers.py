@@ -15,7 +15,7 @@ from modules.families.chroma import files as chroma
 from modules.families.chroma.spec import FROZEN
 from modules.families.flux import files as flux
 from modules.families.hunyuan_video import files as hunyuan_video
-from modules.families.parts.double_stream import double_stream_targets
+from modules.families.parts.linear_layers import original_targets
 from modules.families.registry import published_model
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DOWN, UP
@@ -36,7 +36,7 @@ def targets(request: pytest.FixtureRequest) -> AdapterTargets:
     config = published_model(request.param).shipped_configs()["transformer"]
     layers = MODELS[request.param]({**config, "num_layers": 1, "num_single_layers": 1, "num_refiner_layers": 1})
     trained = [layer for layer in layers if not layer.path.startswith(FROZEN)]
-    return AdapterTargets.of(*double_stream_targets(trained))
+    return AdapterTargets.of(*original_targets(trained))
 
 
 @pytest.fixture(scope="module")

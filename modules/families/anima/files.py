@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modules.families.anima.spec import CONDITIONER
+from modules.families.parts.linear_layers import LinearLayer, layer_slots, original_targets
 from modules.families.parts.single_file.record import InnerPart, PartLayout, Shapes, SingleFile
 from modules.families.parts.single_file.slots import Slot, limit_layers
 from modules.families.parts.single_file.transformer_file import NO_COMFY_ALPHAS, files_of_one_model, transformer_file
@@ -60,8 +61,8 @@ _UNUSED = (
 )
 
 
-def transformer_layers(config: Config) -> Iterator[tuple[str, str, Shape]]:
-    """Yield each layer of a `CosmosTransformer3DModel`: its path, the original one, and the shape of its weight."""
+def transformer_layers(config: Config) -> Iterator[LinearLayer]:
+    """Yield each layer and norm of a `CosmosTransformer3DModel` of this config; none has a bias."""
     heads, head = int(config["num_attention_heads"]), int(config["attention_head_dim"])
     width, low = heads * head, int(config["adaln_lora_dim"])
     text, inner = int(config["text_embed_dim"]), int(width * float(config["mlp_ratio"]))
@@ -77,62 +78,55 @@ def transformer_layers(config: Config) -> Iterator[tuple[str, str, Shape]]:
         "proj_out": (patch * int(config["out_channels"]), width),
     }
     for path, shape in ends.items():
-        yield path, _ENDS[path], shape
+        yield LinearLayer(path, _ENDS[path], shape)
     for index in range(int(config["num_layers"])):
         ours, theirs = f"transformer_blocks.{index}", f"blocks.{index}"
         for attention, original in _ATTENTIONS.items():
             read = text if attention == "attn2" else width
             shapes = (width, width), (width, read), (width, read), (width, width), (head,), (head,)
             for (name, their_name), shape in zip(_IN_ATTENTION.items(), shapes, strict=True):
-                yield f"{ours}.{attention}.{name}", f"{theirs}.{original}.{their_name}", shape
+                yield LinearLayer(f"{ours}.{attention}.{name}", f"{theirs}.{original}.{their_name}", shape)
         for name, their_name in _IN_BLOCK.items():
             modulation = (low, width) if name.endswith("linear_1") else (3 * width, low)
             feed_forward = {"ff.net.0.proj": (inner, width), "ff.net.2": (width, inner)}
-            yield f"{ours}.{name}", f"{theirs}.{their_name}", feed_forward.get(name, modulation)
+            yield LinearLayer(f"{ours}.{name}", f"{theirs}.{their_name}", feed_forward.get(name, modulation))
 
 
-def conditioner_layers(config: Config) -> Iterator[tuple[str, Shape, bool]]:
-    """Yield each layer of an `AnimaTextConditioner`: its path, the shape of its weight, and whether it has a bias."""
+def conditioner_layers(config: Config) -> Iterator[LinearLayer]:
+    """Yield each layer, norm and embedding of an `AnimaTextConditioner` of this config."""
     width, target, source = (int(config[key]) for key in ("model_dim", "target_dim", "source_dim"))
     inner, head = int(width * float(config["mlp_ratio"])), width // int(config["num_attention_heads"])
     has_own, is_layer_norm = bool(config["use_self_attention"]), bool(config["use_layer_norm"])
-    yield "embed", (int(config["target_vocab_size"]), target), False
+    yield LinearLayer.same("embed", (int(config["target_vocab_size"]), target), bias=False)
     if width != target:
-        yield "in_proj", (width, target), True
+        yield LinearLayer.same("in_proj", (width, target))
     for index in range(int(config["num_layers"])):
         block = f"blocks.{index}"
         for attention, read in (("self_attn", width), ("cross_attn", source)) if has_own else (("cross_attn", source),):
-            yield f"{block}.norm_{attention}", (width,), is_layer_norm
+            yield LinearLayer.same(f"{block}.norm_{attention}", (width,), bias=is_layer_norm)
             for name, shape in (
                 ("q", (width, width)),
                 ("k", (width, read)),
                 ("v", (width, read)),
                 ("o", (width, width)),
             ):
-                yield f"{block}.{attention}.{name}_proj", shape, False
+                yield LinearLayer.same(f"{block}.{attention}.{name}_proj", shape, bias=False)
             for name in ("q_norm", "k_norm"):
-                yield f"{block}.{attention}.{name}", (head,), False
-        yield f"{block}.norm_mlp", (width,), is_layer_norm
-        yield f"{block}.mlp.0", (inner, width), True
-        yield f"{block}.mlp.2", (width, inner), True
-    yield "out_proj", (target, width), True
-    yield "norm", (target,), False
+                yield LinearLayer.same(f"{block}.{attention}.{name}", (head,), bias=False)
+        yield LinearLayer.same(f"{block}.norm_mlp", (width,), bias=is_layer_norm)
+        yield LinearLayer.same(f"{block}.mlp.0", (inner, width))
+        yield LinearLayer.same(f"{block}.mlp.2", (width, inner))
+    yield LinearLayer.same("out_proj", (target, width))
+    yield LinearLayer.same("norm", (target,), bias=False)
 
 
 def _slots(config: Config) -> Iterator[Slot]:
-    for ours, theirs, _ in transformer_layers(config):
-        yield Slot(f"{ours}.weight", f"{theirs}.weight")
-
-
-def _conditioner_slots(config: Config) -> Iterator[Slot]:
-    for path, _, has_bias in conditioner_layers(config):
-        for end in ("weight", "bias") if has_bias else ("weight",):
-            yield Slot(f"{path}.{end}", f"{path}.{end}")
+    return layer_slots(transformer_layers(config), has_bias=False)
 
 
 def conditioner_layout(config: Config) -> PartLayout:
     """Return the layout of a text conditioner in the transformer's file."""
-    return PartLayout(CONDITIONER, f"{PREFIX}{ADAPTER}", tuple(limit_layers(_conditioner_slots(config))))
+    return PartLayout(CONDITIONER, f"{PREFIX}{ADAPTER}", tuple(limit_layers(layer_slots(conditioner_layers(config)))))
 
 
 def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
@@ -194,14 +188,12 @@ _NAMING_ROWS: Mapping[str, Row] = {
 
 def _layers(configs: Configs) -> Iterator[AdapterTarget]:
     """Yield the linear layers of the transformer and of the conditioner."""
-    for path, original, shape in transformer_layers(configs["transformer"]):
-        if len(shape) == 2:
-            paths: dict[Layout, str] = {"diffusers": path, "original": original}
-            yield AdapterTarget("transformer", path, shape, paths, "lora_unet_", "original")
-    for path, shape, _ in conditioner_layers(configs[CONDITIONER]):
-        if len(shape) == 2 and path != "embed":
+    layers = (layer for layer in transformer_layers(configs["transformer"]) if len(layer.shape) == 2)
+    yield from original_targets(layers)[0]
+    for layer in conditioner_layers(configs[CONDITIONER]):
+        if len(layer.shape) == 2 and (path := layer.path) != "embed":
             named: dict[Layout, str] = {"with part": f"{CONDITIONER}.{path}", "original": f"{ADAPTER}{path}"}
-            yield AdapterTarget(CONDITIONER, path, shape, named, "lora_unet_", "original")
+            yield AdapterTarget(CONDITIONER, path, layer.shape, named, "lora_unet_", "original")
 
 
 MODEL = PublishedModel(

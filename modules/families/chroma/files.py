@@ -14,14 +14,12 @@ from typing import Any
 from modules.families.parts.double_stream import (
     FIRST_BLOCK,
     NAMING_ROWS,
-    LinearLayer,
     block_slots,
     double_layers,
-    double_stream_targets,
     end_layers,
     single_layers,
-    width_of,
 )
+from modules.families.parts.linear_layers import LinearLayer, original_targets, width_of
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import (
     ONE_WIDTH,
@@ -87,7 +85,7 @@ _TEXT_ROWS: Mapping[str, Row] = {
 
 
 def _targets(configs: Configs) -> AdapterTargets:
-    layers, matrices = double_stream_targets(transformer_layers(configs["transformer"]))
+    layers, matrices = original_targets(transformer_layers(configs["transformer"]))
     return AdapterTargets.of((*layers, *t5_targets("text_encoder", configs["text_encoder"], "lora_te1_")), matrices)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer
+from modules.families.parts.linear_layers import LinearLayer, diffusers_targets_from, layer_slots
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import (
     NO_COMFY_ALPHAS,
@@ -17,8 +17,7 @@ from modules.families.parts.single_file.transformer_file import (
     single_denoiser,
     transformer_file,
 )
-from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
+from modules.families.published import PublishedModel
 from modules.formats.program_table import (
     COMFY_AND_DIFFUSERS,
     COMFY_OF_FLOW,
@@ -40,15 +39,15 @@ def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     side, channels = int(config["patch_size"]), int(config["in_channels"])
     yield LinearLayer.same("x_embedder.proj", (width, channels, side, side))
     if text != width:
-        yield LinearLayer.same("text_proj", (width, text))
+        yield LinearLayer.same("text_proj", (width, text), bias=False)
     yield LinearLayer.same("time_embedding.linear_1", (width, width))
     yield LinearLayer.same("time_embedding.linear_2", (width, width))
     yield LinearLayer.same("adaLN_modulation.1", (6 * width, width))
     for block in limit_layers(_blocks(config)):
         for name in ("to_q", "to_k", "to_v", "to_out.0"):
-            yield LinearLayer.same(f"{block}.self_attention.{name}", (width, width))
+            yield LinearLayer.same(f"{block}.self_attention.{name}", (width, width), bias=False)
         for name, shape in (("gate_proj", (inner, width)), ("up_proj", (inner, width)), ("linear_fc2", (width, inner))):
-            yield LinearLayer.same(f"{block}.mlp.{name}", shape)
+            yield LinearLayer.same(f"{block}.mlp.{name}", shape, bias=False)
     yield LinearLayer.same("final_norm.linear", (2 * width, width))
     yield LinearLayer.same("final_linear", (side**2 * int(config["out_channels"]), width))
 
@@ -58,15 +57,10 @@ def _blocks(config: Config) -> Iterator[str]:
 
 
 def _slots(config: Config) -> Iterator[Slot]:
-    for layer in transformer_layers(config):
-        yield from module_slots(layer.path, layer.path, bias=_has_bias(layer.path))
+    yield from layer_slots(transformer_layers(config))
     for block in _blocks(config):
         for name in ("adaLN_sa_ln", "adaLN_mlp_ln", "self_attention.norm_q", "self_attention.norm_k"):
             yield from module_slots(f"{block}.{name}", f"{block}.{name}", bias=False)
-
-
-def _has_bias(path: str) -> bool:
-    return path != "text_proj" and ".self_attention." not in path and ".mlp." not in path
 
 
 TRANSFORMER_FILE = transformer_file(
@@ -88,20 +82,13 @@ _NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    return AdapterTargets.of(
-        AdapterTarget("transformer", layer.path, layer.shape, {"diffusers": layer.path}, "lora_unet_", "diffusers")
-        for layer in transformer_layers(configs["transformer"])
-    )
-
-
 MODEL = PublishedModel(
     name="ernie_image",
     label="ERNIE-Image",
     family="ernie_image",
     architecture="ernie-image",
     implementation="https://github.com/baidu/ERNIE-Image",
-    adapter_targets=_targets,
+    adapter_targets=diffusers_targets_from(transformer_layers),
     repository="baidu/ERNIE-Image",
     pipelines={"": "ErnieImagePipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),

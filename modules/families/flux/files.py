@@ -14,14 +14,12 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.double_stream import (
     FIRST_BLOCK,
     NAMING_ROWS,
-    LinearLayer,
     block_slots,
     double_layers,
-    double_stream_targets,
     end_layers,
     single_layers,
-    width_of,
 )
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, original_targets, width_of
 from modules.families.parts.lora_names import clip_targets
 from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.parts.single_file.transformer_file import ONE_WIDTH, single_denoiser, transformer_file
@@ -42,8 +40,7 @@ def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
         embedders["guidance"] = ("guidance_in", _EMBEDDED)
     for name, (original, columns) in embedders.items():
         path = f"time_text_embed.{name}_embedder"
-        yield LinearLayer(f"{path}.linear_1", f"{original}.in_layer", (width, columns))
-        yield LinearLayer(f"{path}.linear_2", f"{original}.out_layer", (width, width))
+        yield from embedding_layers(path, original, columns, width, ("in_layer", "out_layer"))
     yield from end_layers(config)
     yield LinearLayer("norm_out.linear", "final_layer.adaLN_modulation.1", (2 * width, width), swapped=True)
     yield from double_layers(config, has_modulation=True)
@@ -85,7 +82,7 @@ _SHAPING = (
 
 
 def _targets(configs: Configs) -> AdapterTargets:
-    layers, matrices = double_stream_targets(transformer_layers(configs["transformer"]))
+    layers, matrices = original_targets(transformer_layers(configs["transformer"]))
     clip = clip_targets("text_encoder", configs["text_encoder"], "lora_te1_")
     t5 = t5_targets("text_encoder_2", configs["text_encoder_2"], "lora_te3_")
     return AdapterTargets.of((*layers, *clip, *t5), matrices)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.double_stream import width_of
 from modules.families.parts.flux2.files import NAMING_ROWS, SINGLE_FILE, TRANSFORMER_FILE, transformer_targets
+from modules.families.parts.linear_layers import width_of
 from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.published import FamilyFiles, PublishedModel
 from modules.formats.checkpoint_header import CheckpointHeader

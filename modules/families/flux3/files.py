@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, targets_from, width_of
 from modules.families.parts.single_file.denoiser_file import config_in_file
 from modules.families.parts.single_file.record import Shapes
 from modules.families.parts.single_file.slots import Slot
@@ -38,8 +38,7 @@ def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     if config["flow_map"]:  # of the noise level that a step of the distilled model jumps to
         times["target_timestep_embedder"] = "ref_time_in"
     for ours, theirs in times.items():
-        yield LinearLayer(f"{ours}.linear_1", f"{theirs}.in_layer", (width, embedded))
-        yield LinearLayer(f"{ours}.linear_2", f"{theirs}.out_layer", (width, width))
+        yield from embedding_layers(ours, theirs, embedded, width, ("in_layer", "out_layer"))
     for modulations in (_MODULATIONS, "single_stream_modulations"):
         for stream in (*_STREAMS, "txt"):
             yield LinearLayer(f"{modulations}.{stream}.linear", f"{modulations}.{stream}.lin", (3 * width, width))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from modules.families.parts.linear_layers import LinearLayer, diffusers_targets_from, layer_slots, width_of
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import (
     NO_COMFY_ALPHAS,
@@ -16,8 +17,7 @@ from modules.families.parts.single_file.transformer_file import (
     single_denoiser,
     transformer_file,
 )
-from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
+from modules.families.published import PublishedModel
 from modules.formats.program_table import (
     COMFY_AND_DIFFUSERS,
     COMFY_OF_FLOW,
@@ -32,47 +32,45 @@ _MULTIPLE = 256  # of the inner width of experts, there
 _IMAGE, _TEXT = ("to_q", "to_k", "to_v", "to_out"), ("to_q_t", "to_k_t", "to_v_t", "to_out_t")
 
 
-def linear_layers(config: Config) -> Iterator[tuple[str, tuple[int, int], bool]]:
-    """Yield all linear layers of a `HiDreamImageTransformer2DModel`: path, shape (out, in), and whether with a bias.
+def transformer_layers(config: Config) -> Iterator[LinearLayer]:
+    """Yield all linear layers of a `HiDreamImageTransformer2DModel` of this config.
 
     Raises ValueError where the config describes more layers than any model has.
     """
-    width, patch = _width(config), int(config["patch_size"]) ** 2
+    width, patch = width_of(config), int(config["patch_size"]) ** 2
     inputs = {
         "t_embedder.timestep_embedder": _EMBEDDED_TIME,
         "p_embedder.pooled_embedder": int(config["text_emb_dim"]),
     }
     for path, columns in inputs.items():
-        yield f"{path}.linear_1", (width, columns), True
-        yield f"{path}.linear_2", (width, width), True
-    yield "x_embedder.proj", (width, patch * int(config["in_channels"])), True
+        yield LinearLayer.same(f"{path}.linear_1", (width, columns))
+        yield LinearLayer.same(f"{path}.linear_2", (width, width))
+    yield LinearLayer.same("x_embedder.proj", (width, patch * int(config["in_channels"])))
     of_t5, of_llama = (int(channels) for channels in config["caption_channels"])
     blocks = list(limit_layers(_blocks(config)))
     for index in range(len(blocks) + 1):
         columns = of_llama if index < len(blocks) else of_t5
-        yield f"caption_projection.{index}.linear", (width, columns), False
+        yield LinearLayer.same(f"caption_projection.{index}.linear", (width, columns), bias=False)
     for block in blocks:
         yield from _layers_of_block(config, block)
-    yield "final_layer.adaLN_modulation.1", (2 * width, width), True
-    yield "final_layer.linear", (patch * int(config.get("out_channels") or config["in_channels"]), width), True
+    yield LinearLayer.same("final_layer.adaLN_modulation.1", (2 * width, width))
+    yield LinearLayer.same(
+        "final_layer.linear", (patch * int(config.get("out_channels") or config["in_channels"]), width)
+    )
 
 
-def _layers_of_block(config: Config, block: str) -> Iterator[tuple[str, tuple[int, int], bool]]:
-    width, is_double = _width(config), block.startswith("double")
-    yield f"{block}.adaLN_modulation.1", ((12 if is_double else 6) * width, width), True
+def _layers_of_block(config: Config, block: str) -> Iterator[LinearLayer]:
+    width, is_double = width_of(config), block.startswith("double")
+    yield LinearLayer.same(f"{block}.adaLN_modulation.1", ((12 if is_double else 6) * width, width))
     for name in (*_IMAGE, *_TEXT) if is_double else _IMAGE:
-        yield f"{block}.attn1.{name}", (width, width), True
+        yield LinearLayer.same(f"{block}.attn1.{name}", (width, width))
     num_experts = int(config["num_routed_experts"])
     parts = {"ff_i": 4 * width} if num_experts == 0 else {"ff_i.shared_experts": 2 * width}
     parts |= {f"ff_i.experts.{expert}": 4 * width for expert in range(num_experts)}
     for part, hidden in {**parts, **({"ff_t": 4 * width} if is_double else {})}.items():
         inner = -(-(2 * hidden // 3) // _MULTIPLE) * _MULTIPLE
         for name, shape in (("w1", (inner, width)), ("w2", (width, inner)), ("w3", (inner, width))):
-            yield f"{block}.{part}.{name}", shape, False
-
-
-def _width(config: Config) -> int:
-    return int(config["num_attention_heads"]) * int(config["attention_head_dim"])
+            yield LinearLayer.same(f"{block}.{part}.{name}", shape, bias=False)
 
 
 def _blocks(config: Config) -> Iterator[str]:
@@ -81,8 +79,7 @@ def _blocks(config: Config) -> Iterator[str]:
 
 
 def _slots(config: Config) -> Iterator[Slot]:
-    for path, _, has_bias in linear_layers(config):
-        yield from module_slots(path, path, bias=has_bias)
+    yield from layer_slots(transformer_layers(config))
     for block in _blocks(config):
         if int(config["num_routed_experts"]) > 0:
             yield from module_slots(f"{block}.ff_i.gate", f"{block}.ff_i.gate", bias=False)
@@ -113,21 +110,13 @@ _NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    targets = (
-        AdapterTarget("transformer", path, shape, {"diffusers": path}, "lora_unet_", "diffusers")
-        for path, shape, _ in linear_layers(configs["transformer"])
-    )
-    return AdapterTargets.of(tuple(targets))
-
-
 MODEL = PublishedModel(
     name="hidream_i1",
     label="HiDream I1",
     family="hidream",
     architecture="hidream-i1",
     implementation="https://github.com/HiDream-ai/HiDream-I1",
-    adapter_targets=_targets,
+    adapter_targets=diffusers_targets_from(transformer_layers),
     repository="HiDream-ai/HiDream-I1-Full",
     pipelines={"": "HiDreamImagePipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),

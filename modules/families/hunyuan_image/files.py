@@ -12,26 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.double_stream import (
-    FIRST_BLOCK,
-    LinearLayer,
-    double_stream_targets,
-    layer_slots,
-    width_of,
-)
+from modules.families.parts.double_stream import FIRST_BLOCK
 from modules.families.parts.hunyuan_layers import (
     EMBEDDED_CHANNELS,
     block_layers,
     end_layers,
-    mlp_layers,
     query_norms,
     refiner_layers,
     refiner_norms,
 )
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, targets_from, width_of
 from modules.families.parts.single_file.slots import Slot, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
-from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTargets
+from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none
 
 Config = Mapping[str, Any]
@@ -57,8 +50,7 @@ def linear_layers(config: Config) -> Iterator[LinearLayer]:
     """Yield all linear layers of a `HunyuanImageTransformer2DModel` of this config, and the layer of its latents."""
     width, patch = width_of(config), config["patch_size"]
     yield LinearLayer("x_embedder.proj", "img_in.proj", (width, int(config["in_channels"]), *patch))
-    path = "time_guidance_embed.timestep_embedder"
-    yield from mlp_layers(path, "time_in.mlp", ("0", "2"), EMBEDDED_CHANNELS, width)
+    yield from embedding_layers("time_guidance_embed.timestep_embedder", "time_in", EMBEDDED_CHANNELS, width)
     columns = (int(config["text_embed_2_dim"]), _GLYPH_WIDTH, _GLYPH_WIDTH)
     for number, (before, after) in enumerate(zip(columns, (*columns[1:], width), strict=True), start=1):
         yield LinearLayer(f"context_embedder_2.linear_{number}", f"byt5_in.fc{number}", (after, before))
@@ -115,11 +107,6 @@ _NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    layers = _all_layers(configs["transformer"])
-    return AdapterTargets.of(*double_stream_targets(layers, in_comfy=path_in_comfy))
-
-
 MODEL = PublishedModel(
     name="hunyuan_image",
     label="HunyuanImage 2.1",
@@ -127,7 +114,7 @@ MODEL = PublishedModel(
     architecture="hunyuan-image-2.1",
     kohya_version="hunyuan-image-2.1",
     implementation="https://github.com/Tencent-Hunyuan/HunyuanImage-2.1",
-    adapter_targets=_targets,
+    adapter_targets=targets_from(_all_layers, in_comfy=path_in_comfy),
     repository="hunyuanvideo-community/HunyuanImage-2.1-Diffusers",
     pipelines={"": "HunyuanImagePipeline"},
     copied=("guider", "ocr_guider"),

@@ -11,22 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.double_stream import (
-    FIRST_BLOCK,
-    LinearLayer,
-    layer_slots,
-    targets_from,
-    width_of,
-)
+from modules.families.parts.double_stream import FIRST_BLOCK
 from modules.families.parts.hunyuan_layers import (
     EMBEDDED_CHANNELS,
     block_layers,
     end_layers,
-    mlp_layers,
     query_norms,
     refiner_layers,
     refiner_norms,
 )
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, targets_from, width_of
 from modules.families.parts.single_file.slots import Slot, module_slots
 from modules.families.parts.single_file.transformer_file import (
     NO_COMFY_ALPHAS,
@@ -46,9 +40,9 @@ def linear_layers(config: Config) -> Iterator[LinearLayer]:
     embedders = {"timestep": "time_in", **({"guidance": "guidance_in"} if config.get("guidance_embeds") else {})}
     for name, original in embedders.items():
         path = f"time_text_embed.{name}_embedder"
-        yield from mlp_layers(path, f"{original}.mlp", ("0", "2"), EMBEDDED_CHANNELS, width)
+        yield from embedding_layers(path, original, EMBEDDED_CHANNELS, width)
     ends, pooled = ("in_layer", "out_layer"), int(config["pooled_projection_dim"])
-    yield from mlp_layers("time_text_embed.text_embedder", "vector_in", ends, pooled, width)
+    yield from embedding_layers("time_text_embed.text_embedder", "vector_in", pooled, width, ends)
     yield from refiner_layers(config)
     yield from block_layers(config)
     yield from end_layers(config, int(config["patch_size"]) ** 2 * int(config["patch_size_t"]))

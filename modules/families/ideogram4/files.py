@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
+from modules.families.parts.linear_layers import LinearLayer, layer_slots, targets_from, width_of
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
@@ -45,10 +45,11 @@ def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     yield LinearLayer.same("final_layer.adaln_modulation", (width, time))
     for block in _blocks(config):
         for piece, name in enumerate(("to_q", "to_k", "to_v")):
-            yield LinearLayer(f"{block}.attention.{name}", f"{block}.attention.qkv", (width, width), piece, (1, 1, 1))
-        yield LinearLayer(f"{block}.attention.to_out.0", f"{block}.attention.o", (width, width))
+            path = f"{block}.attention"
+            yield LinearLayer(f"{path}.{name}", f"{path}.qkv", (width, width), piece, (1, 1, 1), bias=False)
+        yield LinearLayer(f"{block}.attention.to_out.0", f"{block}.attention.o", (width, width), bias=False)
         for name, shape in (("w1", (inner, width)), ("w2", (width, inner)), ("w3", (inner, width))):
-            yield LinearLayer.same(f"{block}.feed_forward.{name}", shape)
+            yield LinearLayer.same(f"{block}.feed_forward.{name}", shape, bias=False)
         yield LinearLayer.same(f"{block}.adaln_modulation", (4 * width, time))
 
 
@@ -57,8 +58,7 @@ def _blocks(config: Config) -> Iterator[str]:
 
 
 def _slots(config: Config) -> Iterator[Slot]:
-    for layer in limit_layers(transformer_layers(config)):
-        yield from layer_slots([layer], has_bias=".attention." not in layer.path and ".feed_forward." not in layer.path)
+    yield from layer_slots(limit_layers(transformer_layers(config)))
     for name in ("llm_cond_norm", "embed_image_indicator"):
         yield from module_slots(name, name, bias=False)
     for block in limit_layers(_blocks(config)):

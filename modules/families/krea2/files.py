@@ -9,19 +9,17 @@ modulation tables of the blocks: their six rows are one after the other (diffuse
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
+from modules.families.parts.linear_layers import LinearLayer, layer_slots, targets_from, width_of
+from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import (
     NO_COMFY_ALPHAS,
     files_of_one_model,
     single_denoiser,
     transformer_file,
 )
-from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_forms import Layout
-from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
+from modules.families.published import PublishedModel
 from modules.formats.program_table import (
     ALL,
     COMFY_OF_FLOW,
@@ -48,21 +46,6 @@ _TENSORS = {
     "final_layer.scale_shift_table": "last.modulation.lin",
 }
 _MODULATIONS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class LinearLayer:
-    """A linear layer: its paths in diffusers and in the original layout, and its weight's shape (out, in)."""
-
-    path: str
-    original: str
-    shape: tuple[int, int]
-    bias: bool = True
-
-
-def width_of(config: Config) -> int:
-    """Return the width of the tokens."""
-    return int(config["num_attention_heads"]) * int(config["attention_head_dim"])
 
 
 def transformer_layers(config: Config) -> Iterator[LinearLayer]:
@@ -107,8 +90,7 @@ def _block_layers(ours: str, theirs: str, width: int, keys: int, inner: int) -> 
 
 
 def _slots(config: Config) -> Iterator[Slot]:
-    for layer in transformer_layers(config):
-        yield from module_slots(layer.path, layer.original, bias=layer.bias)
+    yield from layer_slots(transformer_layers(config))
     for ours, theirs in _TENSORS.items():
         yield Slot(ours, theirs)
     for ours, theirs in (*_blocks(config), *_text_blocks(config)):
@@ -151,22 +133,13 @@ _NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    def target(path: str, original: str, shape: tuple[int, int]) -> AdapterTarget:
-        paths: dict[Layout, str] = {"diffusers": path, "original": original}
-        return AdapterTarget("transformer", path, shape, paths, "lora_unet_", "original")
-
-    layers = limit_layers(transformer_layers(configs["transformer"]))
-    return AdapterTargets.of(target(layer.path, layer.original, layer.shape) for layer in layers)
-
-
 MODEL = PublishedModel(
     name="krea2",
     label="Krea 2",
     family="krea2",
     architecture="krea2",
     implementation="https://github.com/krea-ai/krea-2",
-    adapter_targets=_targets,
+    adapter_targets=targets_from(transformer_layers),
     repository="krea/Krea-2-Raw",
     pipelines={"": "Krea2Pipeline"},
     index={

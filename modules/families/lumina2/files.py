@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, targets_from
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
@@ -30,8 +30,7 @@ def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     time, patch = min(width, _MOST_EMBEDDED), int(config["patch_size"]) ** 2
     output = patch * int(config["out_channels"] or channels)
     yield LinearLayer("x_embedder", "x_embedder", (width, patch * channels))
-    yield LinearLayer(f"{_TIME_AND_TEXT}.timestep_embedder.linear_1", "t_embedder.mlp.0", (time, _EMBEDDED))
-    yield LinearLayer(f"{_TIME_AND_TEXT}.timestep_embedder.linear_2", "t_embedder.mlp.2", (time, time))
+    yield from embedding_layers(f"{_TIME_AND_TEXT}.timestep_embedder", "t_embedder", _EMBEDDED, time)
     yield LinearLayer(f"{_TIME_AND_TEXT}.caption_embedder.1", "cap_embedder.1", (width, int(config["cap_feat_dim"])))
     for block in limit_layers(_blocks(config)):
         yield from _block(block, config)
@@ -57,18 +56,17 @@ def _block(block: str, config: Config) -> Iterator[LinearLayer]:
     shares = (heads, kv_heads, kv_heads)
     for piece, (name, share) in enumerate(zip("qkv", shares, strict=True)):
         shape = (width // heads * share, width)
-        yield LinearLayer(f"{block}.attn.to_{name}", f"{block}.attention.qkv", shape, piece, shares)
-    yield LinearLayer(f"{block}.attn.to_out.0", f"{block}.attention.out", (width, width))
+        yield LinearLayer(f"{block}.attn.to_{name}", f"{block}.attention.qkv", shape, piece, shares, bias=False)
+    yield LinearLayer(f"{block}.attn.to_out.0", f"{block}.attention.out", (width, width), bias=False)
     step = int(config["multiple_of"])
     inner = step * ceil(int(float(config.get("ffn_dim_multiplier") or 1) * 4 * width) / step)
     for index, shape in enumerate(((inner, width), (width, inner), (inner, width)), start=1):
-        yield LinearLayer(f"{block}.feed_forward.linear_{index}", f"{block}.feed_forward.w{index}", shape)
+        path = f"{block}.feed_forward"
+        yield LinearLayer(f"{path}.linear_{index}", f"{path}.w{index}", shape, bias=False)
 
 
 def _slots(config: Config) -> Iterator[Slot]:
-    layers = list(transformer_layers(config))
-    yield from layer_slots((layer for layer in layers if not _has_bias(layer)), has_bias=False)
-    yield from layer_slots(layer for layer in layers if _has_bias(layer))
+    yield from layer_slots(transformer_layers(config))
     yield Slot(f"{_TIME_AND_TEXT}.caption_embedder.0.weight", "cap_embedder.0.weight")
     for block in limit_layers(_blocks(config)):
         first = "norm1.norm" if _is_modulated(block) else "norm1"
@@ -76,10 +74,6 @@ def _slots(config: Config) -> Iterator[Slot]:
             yield from module_slots(f"{block}.{ours}", f"{block}.{theirs}", bias=False)
         for name in "qk":
             yield from module_slots(f"{block}.attn.norm_{name}", f"{block}.attention.{name}_norm", bias=False)
-
-
-def _has_bias(layer: LinearLayer) -> bool:
-    return ".attn." not in layer.path and ".feed_forward." not in layer.path
 
 
 TRANSFORMER_FILE = transformer_file(

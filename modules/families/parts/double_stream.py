@@ -8,15 +8,11 @@ other order (diffusers' `convert_flux_transformer_checkpoint_to_diffusers`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from modules.families.parts.single_file.slots import Slot, limit_layers
-from modules.families.published import Configs
-from modules.formats.adapter_forms import Layout
-from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
+from modules.families.parts.linear_layers import LinearLayer, layer_slots, width_of
+from modules.families.parts.single_file.slots import Slot
 from modules.formats.program_table import ALL, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none
 
 Config = Mapping[str, Any]
@@ -42,32 +38,6 @@ NAMING_ROWS: Mapping[str, Row] = {
 }
 """The answers of programs to the names of layers: diffusers was measured, ComfyUI's are the names in its maps, and the
 others are facts from their threads."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinearLayer:
-    """A layer: its paths in diffusers and in the original layout, and its weight's shape (out, in, kernel).
-
-    With several `shares` the original layer has several of ours along its rows, and this is the one at `piece`.
-    `swapped`: the halves of its rows are in the other order there.
-    """
-
-    path: str
-    original: str
-    shape: tuple[int, ...]
-    piece: int = 0
-    shares: tuple[int, ...] = (1,)
-    swapped: bool = False
-
-    @classmethod
-    def same(cls, path: str, shape: tuple[int, ...]) -> Self:
-        """Return a layer that has the same path in both."""
-        return cls(path, path, shape)
-
-
-def width_of(config: Config) -> int:
-    """Return the width of the streams."""
-    return int(config["num_attention_heads"]) * int(config["attention_head_dim"])
 
 
 def double_layers(config: Config, *, has_modulation: bool) -> Iterator[LinearLayer]:
@@ -111,19 +81,6 @@ def end_layers(config: Config) -> Iterator[LinearLayer]:
     yield LinearLayer("proj_out", "final_layer.linear", (patch, width))
 
 
-def layer_slots(layers: Iterable[LinearLayer], *, has_bias: bool = True) -> Iterator[Slot]:
-    """Yield the slots of the weights and biases of layers."""
-    for layer in layers:
-        for end in ("weight", "bias") if has_bias else ("weight",):
-            yield Slot(
-                f"{layer.path}.{end}",
-                f"{layer.original}.{end}",
-                piece=layer.piece,
-                shares=layer.shares,
-                swapped=layer.swapped,
-            )
-
-
 def block_slots(config: Config, layers: Iterable[LinearLayer], *, has_bias: bool = True) -> Iterator[Slot]:
     """Yield the slots of linear layers, of the model or of its ends, and of the norms in all blocks."""
     yield from layer_slots(layers, has_bias=has_bias)
@@ -146,43 +103,3 @@ def _norms(config: Config) -> Iterator[tuple[str, str]]:
                 f"single_transformer_blocks.{index}.attn.norm_{short}",
                 f"single_blocks.{index}.norm.{long}_norm",
             )
-
-
-def double_stream_targets(
-    layers: Iterable[LinearLayer], *, in_comfy: Callable[[str], str] | None = None
-) -> tuple[list[AdapterTarget], list[AdapterTarget]]:
-    """Return the layers that adapter files can change, and the matrices of the original layout that differ from ours.
-
-    kohya's trainers name layers as the original layout does, and so do files here. A change that cannot be written for
-    such a matrix is named by its own layer, as SimpleTuner names it. `in_comfy` returns ComfyUI's path from the
-    original one, for a model whose layers have another there. Raises ValueError for more layers than any model has.
-    """
-
-    def of_files(original: str) -> dict[Layout, str]:
-        return {"original": original} if in_comfy is None else {"original": original, "comfyui": in_comfy(original)}
-
-    targets: list[AdapterTarget] = []
-    matrices: list[AdapterTarget] = []
-    for original, group in groupby(limit_layers(layers), key=lambda layer: layer.original):
-        members = list(group)
-        if len(members) == 1 and not members[0].swapped:
-            [layer] = members
-            paths = {"diffusers": layer.path, **of_files(original)}
-            targets.append(AdapterTarget("transformer", layer.path, layer.shape, paths, "lora_unet_", "original"))
-            continue
-        pieces = tuple(
-            AdapterTarget("transformer", layer.path, layer.shape, {"diffusers": layer.path}, "lycoris_", "diffusers")
-            for layer in members
-        )
-        targets += pieces
-        shape = (sum(layer.shape[0] for layer in members), *members[0].shape[1:])
-        swapped = members[0].swapped
-        matrices.append(
-            AdapterTarget("transformer", original, shape, of_files(original), "lora_unet_", "original", pieces, swapped)
-        )
-    return targets, matrices
-
-
-def targets_from(layers_of: Callable[[Config], Iterable[LinearLayer]]) -> Callable[[Configs], AdapterTargets]:
-    """Return the `adapter_targets` of a model whose transformer has the linear layers `layers_of(config)`."""
-    return lambda configs: AdapterTargets.of(*double_stream_targets(layers_of(configs["transformer"])))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer, width_of
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, width_of
 
 Config = Mapping[str, Any]
 EMBEDDED_CHANNELS = 256
@@ -22,18 +22,12 @@ _STREAMS = (
 )
 
 
-def mlp_layers(path: str, original: str, ends: tuple[str, str], columns: int, width: int) -> Iterator[LinearLayer]:
-    """Yield the two layers of an embedding, from `columns` to a width."""
-    yield LinearLayer(f"{path}.linear_1", f"{original}.{ends[0]}", (width, columns))
-    yield LinearLayer(f"{path}.linear_2", f"{original}.{ends[1]}", (width, width))
-
-
 def refiner_layers(config: Config) -> Iterator[LinearLayer]:
     """Yield the linear layers that refine the text's states before the blocks."""
     width, columns = width_of(config), int(config["text_embed_dim"])
     embed = "context_embedder.time_text_embed"
-    yield from mlp_layers(f"{embed}.timestep_embedder", "txt_in.t_embedder.mlp", ("0", "2"), EMBEDDED_CHANNELS, width)
-    yield from mlp_layers(f"{embed}.text_embedder", "txt_in.c_embedder", ("linear_1", "linear_2"), columns, width)
+    yield from embedding_layers(f"{embed}.timestep_embedder", "txt_in.t_embedder", EMBEDDED_CHANNELS, width)
+    yield from embedding_layers(f"{embed}.text_embedder", "txt_in.c_embedder", columns, width, ("linear_1", "linear_2"))
     yield LinearLayer("context_embedder.proj_in", "txt_in.input_embedder", (width, columns))
     for ours, theirs in _refiner_blocks(config):
         for piece, name in enumerate(("to_q", "to_k", "to_v")):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots, width_of
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, original_targets, width_of
 from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import single_denoiser, transformer_file
@@ -52,9 +52,7 @@ def transformer_layers(config: Config) -> Iterator[LinearLayer]:
 
 
 def _embedder(name: str, original: str, width: int) -> Iterator[LinearLayer]:
-    path = f"adaln_single.emb.{name}_embedder"
-    yield LinearLayer(f"{path}.linear_1", f"{original}.mlp.0", (width, _EMBEDDED))
-    yield LinearLayer(f"{path}.linear_2", f"{original}.mlp.2", (width, width))
+    return embedding_layers(f"adaln_single.emb.{name}_embedder", original, _EMBEDDED, width)
 
 
 def _block(index: int, width: int, text: int) -> Iterator[LinearLayer]:
@@ -108,7 +106,7 @@ _NAMING_ROWS: Mapping[str, Row] = {
 
 
 def _targets(configs: Configs) -> AdapterTargets:
-    layers, matrices = double_stream_targets(transformer_layers(configs["transformer"]))
+    layers, matrices = original_targets(transformer_layers(configs["transformer"]))
     return AdapterTargets.of((*layers, *t5_targets("text_encoder", configs["text_encoder"], "lora_te1_")), matrices)
 
 

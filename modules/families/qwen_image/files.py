@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from modules.families.parts.linear_layers import LinearLayer, diffusers_targets_from, layer_slots, width_of
 from modules.families.parts.single_file.record import PartLayout, Shapes
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.program_table import (
     COMFY_AND_DIFFUSERS,
     COMFY_OF_FLOW,
@@ -32,26 +32,26 @@ _ATTENTION = (
 _NORMS = ("norm_q", "norm_k", "norm_added_q", "norm_added_k")
 
 
-def linear_layers(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield all linear layers of a `QwenImageTransformer2DModel` with the shapes of their weights (out, in).
+def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
+    """Yield all linear layers of a `QwenImageTransformer2DModel` of this config.
 
     Raises ValueError where the config describes more layers than any model has.
     """
-    width = int(config["num_attention_heads"]) * int(config["attention_head_dim"])
+    width = width_of(config)
     patch = int(config["patch_size"]) ** 2 * int(config.get("out_channels") or config["in_channels"])
-    yield "img_in", (width, int(config["in_channels"]))
-    yield "txt_in", (width, int(config["joint_attention_dim"]))
-    yield "time_text_embed.timestep_embedder.linear_1", (width, _EMBEDDED_TIME)
-    yield "time_text_embed.timestep_embedder.linear_2", (width, width)
+    yield LinearLayer.same("img_in", (width, int(config["in_channels"])))
+    yield LinearLayer.same("txt_in", (width, int(config["joint_attention_dim"])))
+    yield LinearLayer.same("time_text_embed.timestep_embedder.linear_1", (width, _EMBEDDED_TIME))
+    yield LinearLayer.same("time_text_embed.timestep_embedder.linear_2", (width, width))
     for block in limit_layers(_blocks(config)):
         for name in _ATTENTION:
-            yield f"{block}.attn.{name}", (width, width)
+            yield LinearLayer.same(f"{block}.attn.{name}", (width, width))
         for stream in ("img", "txt"):
-            yield f"{block}.{stream}_mod.1", (6 * width, width)
-            yield f"{block}.{stream}_mlp.net.0.proj", (4 * width, width)
-            yield f"{block}.{stream}_mlp.net.2", (width, 4 * width)
-    yield "norm_out.linear", (2 * width, width)
-    yield "proj_out", (patch, width)
+            yield LinearLayer.same(f"{block}.{stream}_mod.1", (6 * width, width))
+            yield LinearLayer.same(f"{block}.{stream}_mlp.net.0.proj", (4 * width, width))
+            yield LinearLayer.same(f"{block}.{stream}_mlp.net.2", (width, 4 * width))
+    yield LinearLayer.same("norm_out.linear", (2 * width, width))
+    yield LinearLayer.same("proj_out", (patch, width))
 
 
 def _blocks(config: Mapping[str, Any]) -> Iterator[str]:
@@ -59,8 +59,7 @@ def _blocks(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _slots(config: Mapping[str, Any]) -> Iterator[Slot]:
-    for path, _ in linear_layers(config):
-        yield from module_slots(path, path)
+    yield from layer_slots(transformer_layers(config))
     norms = (f"{block}.attn.{name}" for block in _blocks(config) for name in _NORMS)
     for path in ("txt_norm", *norms):
         yield from module_slots(path, path, bias=False)
@@ -105,20 +104,13 @@ _NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    return AdapterTargets.of(
-        AdapterTarget("transformer", path, shape, {"diffusers": path}, "lora_unet_", "diffusers")
-        for path, shape in linear_layers(configs["transformer"])
-    )
-
-
 MODEL = PublishedModel(
     name="qwen_image",
     label="Qwen-Image",
     family="qwen_image",
     architecture="qwen-image",
     implementation="https://github.com/QwenLM/Qwen-Image",
-    adapter_targets=_targets,
+    adapter_targets=diffusers_targets_from(transformer_layers),
     repository="Qwen/Qwen-Image",
     variant_architectures={"edit": "qwen-image-edit", "edit_one": "qwen-image-edit"},
     pipelines={"": "QwenImagePipeline", "edit": "QwenImageEditPlusPipeline", "edit_one": "QwenImageEditPipeline"},

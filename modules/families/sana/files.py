@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.double_stream import LinearLayer, layer_slots, targets_from, width_of
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, targets_from, width_of
 from modules.families.parts.patch_positions import fill_patch_positions
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
@@ -31,8 +31,7 @@ def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     """
     width, side, channels = width_of(config), int(config["patch_size"]), int(config["in_channels"])
     yield LinearLayer("patch_embed.proj", "x_embedder.proj", (width, channels, side, side))
-    yield LinearLayer("time_embed.emb.timestep_embedder.linear_1", "t_embedder.mlp.0", (width, _EMBEDDED))
-    yield LinearLayer("time_embed.emb.timestep_embedder.linear_2", "t_embedder.mlp.2", (width, width))
+    yield from embedding_layers("time_embed.emb.timestep_embedder", "t_embedder", _EMBEDDED, width)
     yield LinearLayer("time_embed.linear", "t_block.1", (6 * width, width))
     text = int(config["caption_channels"])
     yield LinearLayer("caption_projection.linear_1", "y_embedder.y_proj.fc1", (width, text))
@@ -47,22 +46,20 @@ def _block(index: int, config: Config) -> Iterator[LinearLayer]:
     ours, theirs, width = f"transformer_blocks.{index}", f"blocks.{index}", width_of(config)
     text, inner = int(config["cross_attention_dim"]), int(float(config["mlp_ratio"]) * width)
     read = int(config["num_cross_attention_heads"]) * int(config["cross_attention_head_dim"])
+    bias = bool(config.get("attention_bias"))
     for piece, name in enumerate("qkv"):
-        yield LinearLayer(f"{ours}.attn1.to_{name}", f"{theirs}.attn.qkv", (width, width), piece, (1, 1, 1))
+        yield LinearLayer(f"{ours}.attn1.to_{name}", f"{theirs}.attn.qkv", (width, width), piece, (1, 1, 1), bias=bias)
     yield LinearLayer(f"{ours}.attn1.to_out.0", f"{theirs}.attn.proj", (width, width))
     yield LinearLayer(f"{ours}.attn2.to_q", f"{theirs}.cross_attn.q_linear", (read, width))
     for piece, name in enumerate("kv"):
         yield LinearLayer(f"{ours}.attn2.to_{name}", f"{theirs}.cross_attn.kv_linear", (read, text), piece, (1, 1))
     yield LinearLayer(f"{ours}.attn2.to_out.0", f"{theirs}.cross_attn.proj", (width, read))
     yield LinearLayer(f"{ours}.ff.conv_inverted", f"{theirs}.mlp.inverted_conv.conv", (2 * inner, width, 1, 1))
-    yield LinearLayer(f"{ours}.ff.conv_point", f"{theirs}.mlp.point_conv.conv", (width, inner, 1, 1))
+    yield LinearLayer(f"{ours}.ff.conv_point", f"{theirs}.mlp.point_conv.conv", (width, inner, 1, 1), bias=False)
 
 
 def _slots(config: Config) -> Iterator[Slot]:
-    layers = list(transformer_layers(config))
-    without = [layer for layer in layers if not _has_bias(layer, config)]
-    yield from layer_slots(without, has_bias=False)
-    yield from layer_slots(layer for layer in layers if layer not in without)
+    yield from layer_slots(transformer_layers(config))
     yield Slot("caption_norm.weight", "attention_y_norm.weight")
     yield Slot("scale_shift_table", "final_layer.scale_shift_table")
     for index in range(int(config["num_layers"])):
@@ -73,12 +70,6 @@ def _slots(config: Config) -> Iterator[Slot]:
             for attention, original in (("attn1", "attn"), ("attn2", "cross_attn")):
                 for name in "qk":
                     yield Slot(f"{ours}.{attention}.norm_{name}.weight", f"{theirs}.{original}.{name}_norm.weight")
-
-
-def _has_bias(layer: LinearLayer, config: Config) -> bool:
-    if ".attn1.to_" in layer.path and not layer.path.endswith(".to_out.0"):
-        return bool(config.get("attention_bias"))
-    return not layer.path.endswith(".conv_point")
 
 
 def fill_positions(transformer: Any) -> None:

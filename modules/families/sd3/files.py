@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from modules.families.kinds.file_kind import WITHOUT, FileKind
-from modules.families.parts.double_stream import LinearLayer, double_stream_targets, layer_slots, width_of
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, original_targets, width_of
 from modules.families.parts.lora_names import clip_targets
 from modules.families.parts.single_file.autoencoder import VAE_PREFIX, vae_layout, vae_names
 from modules.families.parts.single_file.detect import denoiser_kind
@@ -62,9 +62,7 @@ def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     yield LinearLayer("pos_embed.proj", "x_embedder.proj", (width, channels, side, side))
     embedders = {"timestep": ("t_embedder", _EMBEDDED), "text": ("y_embedder", int(config["pooled_projection_dim"]))}
     for name, (original, columns) in embedders.items():
-        path = f"time_text_embed.{name}_embedder"
-        yield LinearLayer(f"{path}.linear_1", f"{original}.mlp.0", (width, columns))
-        yield LinearLayer(f"{path}.linear_2", f"{original}.mlp.2", (width, width))
+        yield from embedding_layers(f"time_text_embed.{name}_embedder", original, columns, width)
     context = (int(config["caption_projection_dim"]), int(config["joint_attention_dim"]))
     yield LinearLayer("context_embedder", "context_embedder", context)
     for index in range(int(config["num_layers"])):
@@ -209,7 +207,6 @@ def checkpoint_kind(header: CheckpointHeader, model: PublishedModel) -> FileKind
 
 _NOT_KOHYA = none("does not map kohya's names of this model")
 _NOT_COMFY = refuses("raises an error: it reads no names of this form")
-_TEXT = {"": ALL, "norm": UNKNOWN}
 _T5 = none("loads no LoRA of T5")
 
 
@@ -239,7 +236,7 @@ def _naming_rows(comfy_of_diffusers: Answer) -> Mapping[str, Row]:
 
 
 def _targets(configs: Configs) -> AdapterTargets:
-    layers, matrices = double_stream_targets(transformer_layers(configs["transformer"]))
+    layers, matrices = original_targets(transformer_layers(configs["transformer"]))
     text = [
         target
         for part, prefix in (("text_encoder", "lora_te1_"), ("text_encoder_2", "lora_te2_"))

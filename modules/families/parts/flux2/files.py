@@ -12,16 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.double_stream import (
-    FIRST_BLOCK,
-    STREAMS,
-    LinearLayer,
-    block_slots,
-    end_layers,
-    targets_from,
-    width_of,
-)
+from modules.families.parts.double_stream import FIRST_BLOCK, STREAMS, block_slots, end_layers
 from modules.families.parts.double_stream import NAMING_ROWS as _OF_DOUBLE_STREAMS
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, targets_from, width_of
 from modules.families.parts.single_file import autoencoder
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import single_denoiser, transformer_file
@@ -35,8 +28,7 @@ def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
     width, embedded = width_of(config), int(config.get("timestep_guidance_channels", 256))
     for name in ("timestep", *(("guidance",) if config.get("guidance_embeds", True) else ())):
         path, original = f"time_guidance_embed.{name}_embedder", f"{name.replace('timestep', 'time')}_in"
-        yield LinearLayer(f"{path}.linear_1", f"{original}.in_layer", (width, embedded))
-        yield LinearLayer(f"{path}.linear_2", f"{original}.out_layer", (width, width))
+        yield from embedding_layers(path, original, embedded, width, ("in_layer", "out_layer"))
     for name, count in _MODULATIONS.items():
         yield LinearLayer(f"{name}.linear", f"{name}.lin", (count * width, width))
     yield from end_layers(config)
