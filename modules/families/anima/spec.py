@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import QWEN3, QWEN_IMAGE_VAE
+from modules.families.parts.part_classes import QWEN3, QWEN_IMAGE_VAE, block_presets
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec, TextSpec
 from modules.settings.field import advanced_setting
-from modules.settings.layer_filter import LayerFilter
 
 CONDITIONER = "text_conditioner"
 """The part that makes the transformer's text of Qwen3's states."""
@@ -41,7 +40,6 @@ class AnimaSettings(FamilySettings):
 
 
 _HOME = "modules.families.anima"
-_BLOCK = r"^transformer_blocks\.\d+\."
 _USUAL_TOKENS = 512  # to which shorter prompts are padded with zeros; longer ones are read, too
 MAX_TOKENS = 4096
 """The most tokens that are read of a prompt, T5's end token among them (`AnimaTextEncoderStep`)."""
@@ -59,11 +57,7 @@ TRANSFORMER = ModelClass(
     f"{_HOME}.traced_passes:transformer_passes",
     attention=f"{_HOME}.transformer:set_backend",
     # Without the modulations, as OneTrainer and sd-scripts have it.
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn1|attn2|ff)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}attn[12]\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^transformer_blocks\.\d+\.", "attn1|attn2", "ff"),
     # The embeddings of time and image, the modulations and the output: small, and sensitive.
     never_quantized=frozenset({"time_embed", "patch_embed", "norm1", "norm2", "norm3", "norm_out", "proj_out"}),
     library="diffusers",

@@ -12,10 +12,9 @@ from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_m
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE
-from modules.families.parts.part_classes import MISTRAL, chat_parts, chat_prompts
+from modules.families.parts.part_classes import MISTRAL, block_presets, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec
-from modules.settings.layer_filter import LayerFilter
 
 MAX_TOKENS = 2048
 """The tokens that the text encoder reads of a prompt, with the start token (`tokenizer_config.json`)."""
@@ -29,18 +28,13 @@ class ErnieImageSettings(FamilySettings):
 
 _HOME = "modules.families.ernie_image"
 _CLASSES = "diffusers.models.transformers.transformer_ernie_image"
-_BLOCK = r"^layers\.\d+\."
 
 TRANSFORMER = ModelClass(
     f"{_CLASSES}:ErnieImageTransformer2DModel",
     (f"{_CLASSES}:ErnieImageSharedAdaLNBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(self_attention|mlp)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}self_attention\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^layers\.\d+\.", "self_attention", "mlp"),
     # The embeddings of time, text and image, the output, and the modulation that all blocks share.
     never_quantized=frozenset(
         {"time_embedding", "text_proj", "x_embedder", "adaLN_modulation", "final_norm", "^final_linear"}

@@ -15,10 +15,9 @@ from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_m
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE
-from modules.families.parts.part_classes import QWEN3_VL, chat_parts, chat_prompts
+from modules.families.parts.part_classes import QWEN3_VL, block_presets, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec
-from modules.settings.layer_filter import LayerFilter
 
 EDITING = "edit"
 """The model variant that gets reference images. It has the weights of the base model."""
@@ -41,7 +40,6 @@ class Flux3Settings(FamilySettings):
 
 _HOME = "modules.families.flux3"
 _CLASSES = "diffusers.models.transformers.transformer_flux3"
-_BLOCK = r"^(mode_blocks\.\w+|txt_mode_blocks|single_transformer_blocks)\.\d+\."
 MAX_TOKENS = 8192
 """The tokens of a prompt in its template, with its padding (`Flux3TextEncoderStep`)."""
 LAYERS = (4, 8, 12, 16, 20, 24, 28, 32)
@@ -56,11 +54,7 @@ TRANSFORMER = ModelClass(
     (f"{_CLASSES}:Flux3ModeTransformerBlock", f"{_CLASSES}:Flux3SingleTransformerBlock"),
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn|ff)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}attn\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^(mode_blocks\.\w+|txt_mode_blocks|single_transformer_blocks)\.\d+\.", "attn", "ff"),
     # The embeddings of time, text and image, the modulations of all blocks, and the output: small, and sensitive.
     never_quantized=frozenset(
         {

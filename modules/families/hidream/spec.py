@@ -12,11 +12,17 @@ from annotated_types import Interval
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, KL_VAE, LLAMA, T5_TEXT, t5_prompts
+from modules.families.parts.part_classes import (
+    CLIP_TEXT_WITH_PROJECTION,
+    KL_VAE,
+    LLAMA,
+    T5_TEXT,
+    block_presets,
+    t5_prompts,
+)
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.field import advanced_setting
-from modules.settings.layer_filter import LayerFilter
 
 USUAL_TOKENS, MAX_TOKENS = 128, 218
 """The tokens that each text encoder reads of a prompt, and the most for which CLIP-G has positions."""
@@ -43,17 +49,12 @@ class HiDreamSettings(FamilySettings):
 
 
 _HOME = "modules.families.hidream"
-_BLOCK = r"^(double|single)_stream_blocks\.\d+\."
 
 TRANSFORMER = ModelClass(
     f"{_HOME}.transformer:HiDreamImageTransformer2DModel",
     ("diffusers.models.transformers.transformer_hidream_image:HiDreamBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}block\.(attn1|ff_i|ff_t)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}block\.attn1\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^(double|single)_stream_blocks\.\d+\.block\.", "attn1", "ff_i|ff_t"),
     # The embeddings of time, prompt and image, the gates of the experts, and the output: small, and sensitive. The
     # modulations of the blocks and the projections of Llama's layers are a sixth of the weights.
     never_quantized=frozenset({"t_embedder", "p_embedder", "x_embedder", "gate", "final_layer"}),

@@ -14,11 +14,10 @@ from annotated_types import Interval
 from modules.diffusion.process_spec import FlowConvention, LogitNormalGrid, RootShift, flow_matching
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE
-from modules.families.parts.part_classes import QWEN3_VL, chat_parts, chat_prompts
+from modules.families.parts.part_classes import QWEN3_VL, block_presets, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec
 from modules.settings.field import advanced_setting
-from modules.settings.layer_filter import LayerFilter
 
 MAX_TOKENS = 2048
 """The tokens of a prompt in its template (`Ideogram4Pipeline`)."""
@@ -52,7 +51,6 @@ class Ideogram4Settings(FamilySettings):
 
 
 _HOME = "modules.families.ideogram4"
-_BLOCK = r"^layers\.\d+\."
 _TEMPLATE_TOKENS = 8
 _USUAL_TOKENS = 512
 LAYERS = (0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 35)
@@ -64,11 +62,7 @@ TRANSFORMER = ModelClass(
     ("diffusers.models.transformers.transformer_ideogram4:Ideogram4TransformerBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attention|feed_forward)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}attention\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^layers\.\d+\.", "attention", "feed_forward"),
     usual_layers="attention_mlp",
     # The embeddings of time, text and image, the modulations and the output.
     never_quantized=frozenset(

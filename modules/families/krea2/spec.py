@@ -9,10 +9,9 @@ from typing import Literal
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import QWEN3_VL, QWEN_IMAGE_VAE, chat_parts, chat_prompts
+from modules.families.parts.part_classes import QWEN3_VL, QWEN_IMAGE_VAE, block_presets, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
-from modules.settings.layer_filter import LayerFilter
 
 
 class Krea2Settings(FamilySettings):
@@ -35,11 +34,7 @@ TRANSFORMER = ModelClass(
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     # Without the fusion of text layers. "All layers" is what the model's authors train.
-    layers={
-        "attention_mlp": LayerFilter((r"^transformer_blocks\.\d+\.(attn|ff)\.",), is_regex=True),
-        "attention": LayerFilter((r"^transformer_blocks\.\d+\.attn\.",), is_regex=True),
-        "blocks": LayerFilter((r"^transformer_blocks\.",), is_regex=True),
-    },
+    layers=block_presets(r"^transformer_blocks\.\d+\.", "attn", "ff"),
     usual_layers="all",
     masks_padding=True,
     never_quantized=frozenset({"img_in", "time_embed", "time_mod_proj", "txt_in", "projector", "final_layer"}),

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import GEMMA2, KL_VAE, chat_parts, chat_prompts
+from modules.families.parts.part_classes import GEMMA2, KL_VAE, block_presets, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
-from modules.settings.layer_filter import LayerFilter
 
 MAX_TOKENS = 256
 """The tokens that the text encoder reads of a prompt after its instruction (`Lumina2Pipeline`)."""
@@ -27,7 +26,6 @@ class Lumina2Settings(FamilySettings):
 
 _HOME = "modules.families.lumina2"
 _INSTRUCTION_TOKENS = 31
-_BLOCK = r"^layers\.\d+\."
 
 
 def longest_side(config: Mapping[str, Any]) -> int:
@@ -39,11 +37,7 @@ TRANSFORMER = ModelClass(
     "diffusers.models.transformers.transformer_lumina2:Lumina2Transformer2DModel",
     ("diffusers.models.transformers.transformer_lumina2:Lumina2TransformerBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn|feed_forward)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}attn\.",), is_regex=True),
-        "blocks": LayerFilter((r"^layers\.",), is_regex=True),
-    },
+    layers=block_presets(r"^layers\.\d+\.", "attn", "feed_forward"),
     # The embeddings of time, text and image, the modulations and the output: small, and sensitive.
     never_quantized=frozenset({"time_caption_embed", "x_embedder", "norm1", "norm_out"}),
     longest_side=longest_side,

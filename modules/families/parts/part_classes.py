@@ -74,6 +74,20 @@ DOUBLE_STREAM_LAYERS: LayerPresets = {
     "blocks": LayerFilter((_DOUBLE, _SINGLE), is_regex=True),
 }
 """The presets of transformers with double-stream and single-stream blocks (`double_stream`)."""
+
+
+def block_presets(block: str, attention: str, mlp: str) -> LayerPresets:
+    """Return the presets of a transformer with one kind of blocks: attention and MLPs, attention alone, whole blocks.
+
+    All three are regular expressions: of a block's name with the dot behind it, and of the layers in a block.
+    """
+    return {
+        "attention_mlp": LayerFilter((rf"{block}({attention}|{mlp})\.",), is_regex=True),
+        "attention": LayerFilter((rf"{block}({attention})\.",), is_regex=True),
+        "blocks": LayerFilter((block,), is_regex=True),
+    }
+
+
 _CLIP_KEY = "modules.families.parts.unet_clip_file.clip:clip_key"
 CLIP_TEXT = ModelClass(
     "transformers.models.clip.modeling_clip:CLIPTextModel",

@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import DISTILLED_DDPM, KL_VAE, T5_TEXT, t5_prompts
+from modules.families.parts.part_classes import DISTILLED_DDPM, KL_VAE, T5_TEXT, block_presets, t5_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
-from modules.settings.layer_filter import LayerFilter
 
 MAX_TOKENS, ALPHA_TOKENS = 300, 120
 """The tokens that sigma and alpha read of a prompt, with the end token (their pipelines in diffusers)."""
@@ -42,18 +41,13 @@ def has_size_conditions(config: Mapping[str, Any]) -> bool:
 
 
 _HOME = "modules.families.pixart"
-_BLOCK = r"^transformer_blocks\.\d+\."
 
 TRANSFORMER = ModelClass(
     "diffusers.models.transformers.pixart_transformer_2d:PixArtTransformer2DModel",
     ("diffusers.models.attention:BasicTransformerBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
     attention=f"{_HOME}.transformer:set_self_attention",
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn1|attn2|ff)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}attn[12]\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^transformer_blocks\.\d+\.", "attn1|attn2", "ff"),
     # The embeddings of time, sizes, text and image, and the output: small, and sensitive.
     never_quantized=frozenset({"adaln_single", "caption_projection", "pos_embed", "^proj_out"}),
     fill_buffers=f"{_HOME}.transformer:fill_positions",

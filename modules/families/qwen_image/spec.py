@@ -19,16 +19,15 @@ from modules.families.parts.part_classes import (
     QWEN25_VL,
     QWEN25_VL_SEEING,
     QWEN_IMAGE_VAE,
+    block_presets,
     chat_parts,
     chat_prompts,
 )
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
-from modules.settings.layer_filter import LayerFilter
 
 _HOME = "modules.families.qwen_image"
 _CLASSES = "diffusers.models.transformers.transformer_qwenimage"
-_BLOCK = r"^transformer_blocks\.\d+\."
 PACKED = 2
 """The side of the square of latents that is one token of the transformer."""
 MAX_TOKENS = 512
@@ -61,11 +60,7 @@ TRANSFORMER = ModelClass(
     (f"{_CLASSES}:QwenImageTransformerBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn|img_mlp|txt_mlp)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}attn\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^transformer_blocks\.\d+\.", "attn", "img_mlp|txt_mlp"),
     # The embeddings of time, text and image, and the output: small, and sensitive. The modulations of the blocks are a
     # third of the weights, and quantized in published files, too.
     never_quantized=frozenset({"time_text_embed", "txt_in", "img_in", "norm_out", "^proj_out"}),

@@ -10,10 +10,9 @@ from typing import Literal
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import QWEN3_VL, chat_parts, chat_prompts
+from modules.families.parts.part_classes import QWEN3_VL, block_presets, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
-from modules.settings.layer_filter import LayerFilter
 
 
 class QwenImage21Settings(FamilySettings):
@@ -25,7 +24,6 @@ class QwenImage21Settings(FamilySettings):
 _HOME = "modules.families.qwen_image21"
 _CLASSES = "diffusers.models.transformers.transformer_qwenimage21"
 _AUTOENCODER = "diffusers.models.autoencoders.autoencoder_kl_qwenimage21"
-_BLOCK = r"^transformer_blocks\.\d+\."
 MAX_TOKENS = 2048
 """The tokens that are read of a prompt. `QwenImage21Pipeline` has no limit."""
 _USUAL_TOKENS = 512
@@ -35,11 +33,7 @@ TRANSFORMER = ModelClass(
     (f"{_CLASSES}:QwenImage21TransformerBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn|img_mlp)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}attn\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^transformer_blocks\.\d+\.", "attn", "img_mlp"),
     # The embeddings of time, text and image, the modulation of all blocks, and the output: small, and sensitive.
     never_quantized=frozenset({"time_text_embed", "txt_in", "img_in", "modulation", "norm_out", "^proj_out"}),
     masks_padding=True,

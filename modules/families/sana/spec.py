@@ -9,10 +9,9 @@ from typing import Literal
 
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import GEMMA2, chat_parts, chat_prompts
+from modules.families.parts.part_classes import GEMMA2, block_presets, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
-from modules.settings.layer_filter import LayerFilter
 
 MAX_TOKENS = 300
 """The number of states of a prompt that the transformer reads, including the start token's (`SanaPipeline`)."""
@@ -25,18 +24,13 @@ class SanaSettings(FamilySettings):
 
 
 _HOME = "modules.families.sana"
-_BLOCK = r"^transformer_blocks\.\d+\."
 _AUTOENCODER = "diffusers.models.autoencoders.autoencoder_dc"
 
 TRANSFORMER = ModelClass(
     "diffusers.models.transformers.sana_transformer:SanaTransformer2DModel",
     ("diffusers.models.transformers.sana_transformer:SanaTransformerBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn1|attn2|ff)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}attn[12]\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^transformer_blocks\.\d+\.", "attn1|attn2", "ff"),
     # The embeddings of time, text and image, and the output: small, and sensitive.
     never_quantized=frozenset({"time_embed", "caption_projection", "patch_embed", "^proj_out"}),
     fill_buffers=f"{_HOME}.files:fill_positions",

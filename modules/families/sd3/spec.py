@@ -19,13 +19,13 @@ from modules.families.parts.part_classes import (
     CLIP_TEXT_WITH_PROJECTION,
     KL_VAE,
     T5_TEXT,
+    block_presets,
     clip_prompts,
     t5_prompts,
 )
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.field import advanced_setting
-from modules.settings.layer_filter import LayerFilter
 
 USUAL_TOKENS, MAX_TOKENS = 256, 512
 """The tokens that T5 reads of a prompt, with the end token and the padding, and the most that
@@ -82,7 +82,6 @@ def unread_queries(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 _HOME = "modules.families.sd3"
-_BLOCK = r"^transformer_blocks\.\d+\."
 
 
 def longest_side(config: Mapping[str, Any]) -> int:
@@ -95,11 +94,7 @@ TRANSFORMER = ModelClass(
     ("diffusers.models.attention:JointTransformerBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
     attention=f"{_HOME}.attention:set_joint_processors",
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attn|attn2|ff|ff_context)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}attn2?\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^transformer_blocks\.\d+\.", "attn|attn2", "ff|ff_context"),
     # The embeddings of time, prompt, text and image, and the output: small, and sensitive.
     never_quantized=frozenset({"time_text_embed", "context_embedder", "pos_embed", "norm_out", "^proj_out"}),
     longest_side=longest_side,

@@ -13,11 +13,10 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, clip_prompts
+from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, block_presets, clip_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.field import Setting, advanced_setting
-from modules.settings.layer_filter import LayerFilter
 
 DECODER = "stabilityai/stable-cascade"
 """The repository of the decoder, which also has the image encoder."""
@@ -56,7 +55,6 @@ class StableCascadeSettings(FamilySettings):
 
 _HOME = "modules.families.stable_cascade"
 _UNET = "diffusers.models.unets.unet_stable_cascade"
-_BLOCK = r"^(down|up)_blocks\.\d+\.\d+\."
 _BLOCKS = (f"{_UNET}:SDCascadeAttnBlock",), (f"{_UNET}:SDCascadeResBlock",)
 
 PRIOR = ModelClass(
@@ -64,11 +62,7 @@ PRIOR = ModelClass(
     _BLOCKS[0],
     f"{_HOME}.unet:prior_passes",
     _BLOCKS[1],
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attention|kv_mapper|channelwise)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}(attention|kv_mapper)\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^(down|up)_blocks\.\d+\.\d+\.", "attention|kv_mapper", "channelwise"),
     # The embeddings of time, text and image, and the output: small, and sensitive.
     never_quantized=frozenset(
         {"mapper", "mapper_sca", "mapper_crp", "clip_txt_mapper", "clip_txt_pooled_mapper", "clip_img_mapper", "clf"}

@@ -11,11 +11,10 @@ from fractions import Fraction
 from typing import Annotated, Literal
 
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import CLIP_TEXT, clip_prompts
+from modules.families.parts.part_classes import CLIP_TEXT, block_presets, clip_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.field import Setting, advanced_setting
-from modules.settings.layer_filter import LayerFilter
 
 DECODER = "warp-ai/wuerstchen"
 """The repository of the decoder."""
@@ -52,18 +51,13 @@ class WuerstchenSettings(FamilySettings):
 _HOME = "modules.families.wuerstchen"
 _LAYERS = "diffusers.pipelines.deprecated.wuerstchen.modeling_wuerstchen_common"
 _STAGE_B = "diffusers.pipelines.deprecated.wuerstchen.modeling_wuerstchen_diffnext"
-_BLOCK = r"^blocks\.\d+\."
 
 PRIOR = ModelClass(
     f"{_HOME}.prior:WuerstchenPrior",
     (f"{_LAYERS}:AttnBlock",),
     f"{_HOME}.prior:prior_passes",
     (f"{_LAYERS}:ResBlock",),
-    layers={
-        "attention_mlp": LayerFilter((rf"{_BLOCK}(attention|kv_mapper|channelwise)\.",), is_regex=True),
-        "attention": LayerFilter((rf"{_BLOCK}(attention|kv_mapper)\.",), is_regex=True),
-        "blocks": LayerFilter((_BLOCK,), is_regex=True),
-    },
+    layers=block_presets(r"^blocks\.\d+\.", "attention|kv_mapper", "channelwise"),
     # The embeddings of latents, text and time, and the output: small, and sensitive.
     never_quantized=frozenset({"projection", "cond_mapper", "mapper", "out"}),
     library="diffusers",

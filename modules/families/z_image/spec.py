@@ -9,10 +9,9 @@ from typing import Any, Literal
 from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import KL_VAE, QWEN3, chat_parts, chat_prompts
+from modules.families.parts.part_classes import KL_VAE, QWEN3, block_presets, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
-from modules.settings.layer_filter import LayerFilter
 
 
 class ZImageSettings(FamilySettings):
@@ -38,11 +37,7 @@ TRANSFORMER = ModelClass(
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     # Without the refiners, as OneTrainer's presets have it.
-    layers={
-        "attention_mlp": LayerFilter((r"^layers\.\d+\.(attention|feed_forward)\.",), is_regex=True),
-        "attention": LayerFilter((r"^layers\.\d+\.attention\.",), is_regex=True),
-        "blocks": LayerFilter((r"^layers\.",), is_regex=True),
-    },
+    layers=block_presets(r"^layers\.\d+\.", "attention", "feed_forward"),
     # The embeddings of time, text and image, the modulations and the output: small, and sensitive.
     never_quantized=frozenset({"t_embedder", "cap_embedder", "adaLN_modulation", "all_x_embedder", "all_final_layer"}),
     longest_side=longest_side,
