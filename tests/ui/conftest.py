@@ -120,7 +120,8 @@ class Window:
         def is_settled() -> bool:
             for redraw in context.pump._redraws.values():
                 redraw.not_before = 0.0  # as if the time between two redraws had passed
-            return context.pump.is_idle and context.field_problems.is_current
+            is_read = not context.documents.is_reading
+            return is_read and context.pump.is_idle and context.field_problems.is_current
 
         self.app.root.update()
         for _ in range(5):  # what is drawn may change the size of something else

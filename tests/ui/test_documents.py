@@ -58,6 +58,7 @@ class Desk:
         self.messages: list[str] = []
         self.notices = Notices()
         self.background, self.is_card_free = WaitingJobs(), True
+        self.reading = WaitingJobs()
         self.documents = Documents(
             self.form,
             self.asked,
@@ -66,7 +67,13 @@ class Desk:
             self.notices,
             self.messages.append,
             CardFit(self.form, self.background, self.messages.append, is_card_free=lambda: self.is_card_free),
+            self.reading,
         )
+
+    def open_file(self, path: Path | None = None) -> None:
+        """Load a file, and wait for it."""
+        self.documents.open_file(path)
+        self.reading.finish()
 
 
 @pytest.fixture
@@ -92,7 +99,7 @@ def test_save_as_and_load_restore_the_config(desk: Desk, tmp_path: Path) -> None
     assert load_file(tmp_path / "mine.json").config.training.epochs == 4
     desk.asked.answers["ask_file"] = tmp_path / "mine.json"
     desk.form.load(Config(), Source())
-    desk.documents.open_file()
+    desk.open_file()
     assert desk.form.config.training.epochs == 4
     assert desk.form.config != saved
     assert desk.preferences.now.recent == (str(tmp_path / "mine.json"),)
@@ -107,7 +114,7 @@ def test_a_name_without_a_suffix_gets_one(desk: Desk, tmp_path: Path) -> None:
 
 def test_cancelled_dialogs_change_nothing(desk: Desk) -> None:
     before = desk.form.config
-    desk.documents.open_file()
+    desk.open_file()
     desk.documents.save()  # nothing was loaded, so the user chooses a file
     desk.documents.save_as_preset()
     assert desk.form.config is before
@@ -175,7 +182,7 @@ def test_a_preset_without_settings_changes_nothing(desk: Desk, tmp_path: Path) -
 def test_a_file_that_is_not_a_config_changes_nothing(desk: Desk, tmp_path: Path, content: str) -> None:
     (tmp_path / "broken.json").write_text(content, encoding="utf-8")
     desk.form.edit_text("training.epochs", "3")
-    desk.documents.open_file(tmp_path / "broken.json")
+    desk.open_file(tmp_path / "broken.json")
     assert desk.form.config.training.epochs == 3
     assert desk.findings.title == "broken.json could not be loaded"
 
@@ -185,7 +192,7 @@ def test_the_problems_of_a_file_are_listed_with_their_places(desk: Desk, tmp_pat
     path.write_text(
         json.dumps({"darkroom_version": 7, "training": {"epochs": "many", "what": 1}}), encoding="utf-8"
     )  # fmt: skip
-    desk.documents.open_file(path)
+    desk.open_file(path)
     places = {f.problem.path: (f.place, f.page) for f in desk.findings.items}
     assert places["training.epochs"] == ("Training › Epochs", "training")
     assert places["training.what"] == ("training.what", ""), "an unknown setting has no field"
@@ -307,12 +314,12 @@ def test_a_preset_is_saved_as_one_file_and_an_export_too(desk: Desk, tmp_path: P
 
 def test_a_load_over_unsaved_changes_offers_to_undo_it(desk: Desk, tmp_path: Path) -> None:
     save_file(Config(), tmp_path / "one.json")
-    desk.documents.open_file(tmp_path / "one.json")
+    desk.open_file(tmp_path / "one.json")
     assert desk.notices.items == ()  # nothing was lost
     desk.form.edit("training.epochs", 7)
     desk.form.edit("training.batch_size", 3)
     save_file(Config(), tmp_path / "two.json")
-    desk.documents.open_file(tmp_path / "two.json")
+    desk.open_file(tmp_path / "two.json")
     [notice] = desk.notices.items
     assert notice.text == "Loaded two. It replaced one with 2 unsaved changes."
     desk.form.reject("training.epochs", "many", Problem("training.epochs", "No number."))  # the config is the same
@@ -320,10 +327,24 @@ def test_a_load_over_unsaved_changes_offers_to_undo_it(desk: Desk, tmp_path: Pat
     assert desk.form.config.training.epochs == 7
     assert desk.form.source.name == "one"
     assert desk.messages[-1] == "one is back, with its unsaved changes."
-    desk.documents.open_file(tmp_path / "two.json")
+    desk.open_file(tmp_path / "two.json")
     assert len(desk.notices.items) == 1
     desk.form.edit("training.epochs", 9)  # an undo would take back this edit
     assert desk.notices.items == ()
+
+
+def test_a_config_is_read_in_the_background_and_the_newest_one_is_loaded(desk: Desk, tmp_path: Path) -> None:
+    """Images of other programs' configs are counted, and their folder may be far away."""
+    for name, tree in (("one", {"epochs": 7}), ("two", {"epochs": 8})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"darkroom_version": 7, "training": tree}))
+        desk.documents.open_file(tmp_path / f"{name}.json")
+        assert (desk.form.config, desk.documents.is_reading) == (Config(), True)
+    assert desk.messages == ["Loading one.json…", "Loading two.json…"]
+    assert desk.reading.finish() == 1
+    assert (desk.form.config.training.epochs, desk.documents.is_reading) == (8, False)
+    desk.documents.open_file(tmp_path / "one.json")
+    desk.documents.open_preset(built_in(tmp_path))
+    assert (desk.reading.finish(), desk.form.source.name) == (0, "#one")
 
 
 def small_batch(config: Config) -> Fit:
@@ -442,7 +463,7 @@ def test_a_list_outside_of_the_folder_is_written_only_after_a_question(
     diary.write_text("precious")
     file.parent.mkdir()
     file.write_text(json.dumps({"darkroom_version": 2, "concepts_file": "../diary.txt"}))
-    desk.documents.open_file(file)
+    desk.open_file(file)
     desk.form.edit("training.epochs", 7)
     desk.asked.answers["choose"] = answer
     desk.documents.save()

@@ -47,6 +47,7 @@ def test_the_window_follows_copies_loads_and_is_undone(window: Window) -> None:
     view.text.delete("1.0", "3.0")
     before = app.form.document
     view.load()
+    window.settle()
     assert app.form.document is before
     assert view.about.cget("text").startswith("The text is not a JSON file")
     second = JsonView(app.context)

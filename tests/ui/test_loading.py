@@ -119,6 +119,7 @@ def test_a_file_of_every_version_is_loaded_by_the_dialog_fixed_and_saved(
 def test_a_file_of_every_version_is_dropped_on_the_window(window: Window, folder: Path, age: str) -> None:
     pytest.importorskip("tkinterdnd2")
     drop(window.app.shell.top_bar.preset_button, folder / f"{age}.json")
+    window.settle()
     assert window.app.form.source.path == folder / f"{age}.json"
     report_is_shown_and_leads_to_the_field(window)
 
@@ -138,6 +139,7 @@ def test_a_file_of_every_version_is_a_recent_file_and_opens_on_the_command_line(
 
 def test_a_missing_recent_file_is_removed_from_the_list(window: Window, folder: Path) -> None:
     window.app.context.documents.open_file(folder / "ours.json")
+    window.settle()
     window.app.preferences.note_file(folder / "gone.json")
     window.app.context.documents.open_recent(folder / "gone.json")
     window.settle()
@@ -161,6 +163,7 @@ def test_folders_dropped_on_the_concepts_are_concepts_and_a_config_is_a_config(
     drop(page.grid.canvas, tmp_path / "cats and dogs")  # type: ignore[attr-defined]
     assert [c.path for c in window.app.form.config.concepts] == [str(tmp_path / "cats and dogs")]
     drop(page.grid.canvas, folder / "onetrainer_3.json")  # type: ignore[attr-defined]
+    window.settle()
     assert [c.path for c in window.app.form.config.concepts] == ["pictures/cats"]
     window.app.context.navigation.open("output")
     drop(window.app.shell.host, tmp_path / "cats and dogs")
@@ -184,6 +187,7 @@ def test_a_file_of_another_kind_is_not_saved_over(window: Window, tmp_path: Path
     file.write_text('pretrained_model_name_or_path = "x"\nnetwork_module = "networks.lora"\nmax_train_epochs = 4\n')
     before = file.read_bytes()
     window.app.context.documents.open_file(file)
+    window.settle()
     assert window.app.form.source.path is None
     window.asked.answers["ask_save_file"] = tmp_path / "mine.json"
     window.app.context.actions.run("save")
@@ -196,6 +200,7 @@ def test_a_built_in_preset_is_never_written_to_by_any_way(window: Window) -> Non
     before = file.read_bytes()
     documents = window.app.context.documents
     documents.open_file(file)
+    window.settle()
     assert window.app.form.source.kind == "built_in"
     window.app.form.edit_text("training.epochs", "77")
     window.asked.answers["ask_save_file"] = file
@@ -318,6 +323,7 @@ def test_the_report_works_by_keyboard(window: Window) -> None:
 
 def test_an_unknown_setting_has_no_link(window: Window, folder: Path) -> None:
     window.app.context.documents.open_file(folder / "ours.json")
+    window.settle()
     click_entry(window, "a_key_of_tomorrow")
     assert window.app.context.navigation.page == "home"
     assert window.app.shell.findings_bar.list.cget("cursor") == "arrow"

@@ -258,7 +258,9 @@ class App:
             session=session,
             pump=pump,
             starter=self.starter,
-            documents=Documents(self.form, interaction, findings, self.preferences, notices, self._notify, card_fit),
+            documents=Documents(
+                self.form, interaction, findings, self.preferences, notices, self._notify, card_fit, pump.lasting
+            ),
             findings=findings,
             navigation=navigation,
             notices=notices,

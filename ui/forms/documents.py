@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from modules.config.codec import LoadedConfig, export_file, lists_to_confirm, save_file
@@ -20,6 +21,7 @@ from ui.forms.changes import describe_unsaved
 from ui.forms.findings import Findings
 from ui.forms.model import Document, Draft, FormModel, Source
 from ui.forms.preferences import Preferences
+from ui.loop.background import Background, Job
 from ui.loop.interaction import Answer, FileKind, Interaction, failure_of
 from ui.widgets.notices import Notice, Notices, Reply
 
@@ -53,6 +55,7 @@ class Documents:
         notices: Notices,
         notify: Notify,
         card_fit: CardFit,
+        background: Background,
     ) -> None:
         self._form = form
         self._interaction = interaction
@@ -61,9 +64,16 @@ class Documents:
         self._notices = notices
         self._notify = notify
         self._card_fit = card_fit
+        self._background = background
+        self._reading: Job | None = None  # of a file or a text that replaces the config
         self._loaded_document: Document | None = None  # as it was loaded over unsaved changes
         self._confirmed_lists: set[Path] = set()
         form.changed.subscribe(self._withdraw_undo_offer)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a file or a text is being read, which will replace the config."""
+        return self._reading is not None
 
     def presets(self) -> list[Preset]:
         """Return the current presets."""
@@ -107,21 +117,46 @@ class Documents:
         path = path or self._interaction.ask_file("Load a config", self._preferences.last_folder, LOADED_KINDS)
         if path is None:
             return
-        loaded = load_any(path)
-        if self._is_refused(loaded, path.name):
-            return
-        self._load(loaded, _source_of(path))
-        self._preferences.note_file(path)
-        self._notify(f"Loaded {path.name}.")
 
-    def open_text(self, text: str) -> bool:
-        """Load a config that was pasted as JSON, with the same report as a file; return whether it is one."""
-        loaded = load_any_text(text, name="The text")
-        if self._is_refused(loaded, "The text"):
-            return False
-        self._load(loaded, Source("Pasted config"))
-        self._notify("Loaded the pasted config.")
-        return True
+        def load(loaded: LoadedConfig) -> None:
+            if not self._is_refused(loaded, path.name):
+                self._load(loaded, _source_of(path))
+                self._preferences.note_file(path)
+                self._notify(f"Loaded {path.name}.")
+
+        self._read(partial(load_any, path), load, path.name)
+
+    def open_text(self, text: str, then: Callable[[bool], None]) -> None:
+        """Load a config that was pasted as JSON, with the same report as a file; `then` gets whether it is one."""
+
+        def load(loaded: LoadedConfig) -> None:
+            is_refused = self._is_refused(loaded, "The text")
+            if not is_refused:
+                self._load(loaded, Source("Pasted config"))
+                self._notify("Loaded the pasted config.")
+            then(not is_refused)
+
+        self._read(partial(load_any_text, text, name="The text"), load, "the pasted config")
+
+    def _read(self, read: Callable[[], LoadedConfig], load: Callable[[LoadedConfig], None], name: str) -> None:
+        """Read a config in the background: those of other programs are read with their folders of images."""
+
+        def finish(loaded: LoadedConfig) -> None:
+            self._reading = None
+            load(loaded)
+
+        def fail(error: Exception) -> None:
+            self._reading = None
+            self._show_failure(f"{name} could not be loaded", error)
+
+        self._drop_reading()
+        self._notify(f"Loading {name}…")
+        self._reading = self._background.run(read, finish, fail)
+
+    def _drop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     def open_config(self, loaded: LoadedConfig, name: str) -> None:
         """Load a config that was made from the current one, as a new document with a report. It can be undone."""
@@ -295,6 +330,7 @@ class Documents:
 
         If there were other unsaved changes, this is reported with an offer to undo it.
         """
+        self._drop_reading()
         before, replaced = self._form.config, self._unsaved_words(kept)
         self._form.load(_with_values_of(before, loaded.config, kept), source, baseline=loaded.config)
         self._findings.show(f"Loaded {source.name}", loaded.problems, self._form.config)
@@ -302,6 +338,7 @@ class Documents:
 
     def open_session(self, document: Document, drafts: Mapping[str, Draft]) -> None:
         """Replace the current config by the unsaved work of another window."""
+        self._drop_reading()
         replaced = self._unsaved_words()
         self._form.restore(document, drafts)
         self._offer_undo(f"Opened {document.source.name}.", replaced)

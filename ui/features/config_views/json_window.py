@@ -82,7 +82,12 @@ class JsonView(Window):
 
     def load(self) -> None:
         """Load the text as a config; if it is not one, show why and keep the text."""
-        if self._context.documents.open_text(self.text.get("1.0", "end-1c")):
+        self._context.documents.open_text(self.text.get("1.0", "end-1c"), self._show_loaded)
+
+    def _show_loaded(self, is_loaded: bool) -> None:
+        if not self.winfo_exists():
+            return
+        if is_loaded:
             self.show(as_text(self._context.form.config))
             self._show_message("Loaded. What was converted or not understood is listed in the main window.", "good")
         else:

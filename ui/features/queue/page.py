@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from modules.config.codec import LoadedConfig
 from modules.config.imports.any_file import load_any
 from modules.config.presets import Preset
 from trainer.run_queue.items import Item
@@ -269,12 +270,16 @@ class QueuePage:
         self._queue.change(lambda now: now.assign(numbers, machine))
 
     def _add_path(self, path: Path) -> None:
-        loaded = load_any(path)
-        fatal = [p for p in loaded.problems if p.severity == "error" and not p.path]
-        if fatal:
-            self._context.findings.show(f"{path.name} was not added", fatal, self._context.form.config)
-            return
-        self._queue.add(path.stem.lstrip("#"), loaded.config)
+        """Read a config in the background, and add it: those of other programs are read with their images' folders."""
+
+        def add(loaded: LoadedConfig) -> None:
+            fatal = [p for p in loaded.problems if p.severity == "error" and not p.path]
+            if fatal:
+                self._context.findings.show(f"{path.name} was not added", fatal, self._context.form.config)
+            else:
+                self._queue.add(path.stem.lstrip("#"), loaded.config)
+
+        self._context.pump.lasting.run(partial(load_any, path), add)
 
     def _arrange(self) -> None:
         """Show the selected item's training next to the list if there is room."""
