@@ -57,18 +57,24 @@ class LeftOut:
 
 
 def list_files(
-    folder: Path, *, include_subfolders: bool, leave_out: Callable[[LeftOut], None], within: Path | None = None
+    folder: Path,
+    *,
+    include_subfolders: bool,
+    leave_out: Callable[[LeftOut], None],
+    within: Path | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[FolderFiles]:
     """Yield the files of a folder, in the order of their paths. A folder that is reached twice, by links, is read once.
 
-    `leave_out` gets links that lead out of the folder, or out of `within`, and subfolders that cannot be listed. Raises
-    OSError if the folder itself cannot be listed.
+    `leave_out` gets links that lead out of the folder, or out of `within`, and subfolders that cannot be listed.
+    `check` is called for each folder and may raise to stop. Raises OSError if the folder itself cannot be listed.
     """
     bounds = within or folder
     entered: set[str] = set()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-listing") as pool:
         below = [_visit(folder, pool.submit(_list, folder, None), pool, bounds, include_subfolders, leave_out, entered)]
         while below:
+            check()
             entry = next(below[-1], None)
             if entry is None:
                 below.pop()

@@ -66,10 +66,16 @@ class Listing:
     skipped: tuple[SkippedEntry, ...]
 
 
-def list_images(source: Path, *, include_subfolders: bool, within: Path | None = None) -> Listing:
+def list_images(
+    source: Path,
+    *,
+    include_subfolders: bool,
+    within: Path | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Listing:
     """Return the images of a source. Raises OSError for one that cannot be listed.
 
-    Links out of the source, or out of `within`, are skipped.
+    Links out of the source, or out of `within`, are skipped. `check` is called for each folder and may raise to stop.
 
     The archives of a folder are read if it has no image files; otherwise they are skipped, because they usually
     contain the same images.
@@ -78,7 +84,7 @@ def list_images(source: Path, *, include_subfolders: bool, within: Path | None =
     if source.is_file():
         images = [source] if source.suffix.lower() not in ARCHIVE_SUFFIXES else list(_inside(source, skipped))
         return Listing(tuple(images), tuple(skipped))
-    files = list(walk(source, include_subfolders=include_subfolders, skipped=skipped, within=within))
+    files = list(walk(source, include_subfolders=include_subfolders, skipped=skipped, within=within, check=check))
     companions = companion_suffixes()
     images = [
         p for p in files if p.suffix.lower() in SUFFIXES and not is_left_out(p.parent, p.name, companions, skipped)
@@ -101,15 +107,20 @@ def archives_among(source: Path, files: Sequence[Path], skipped: list[SkippedEnt
 
 
 def walk(
-    folder: Path, *, include_subfolders: bool, skipped: list[SkippedEntry], within: Path | None = None
+    folder: Path,
+    *,
+    include_subfolders: bool,
+    skipped: list[SkippedEntry],
+    within: Path | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Iterator[Path]:
     """Yield the files of a folder, in their order. A folder that is reached twice, through a link, is read once.
 
     Subfolders that cannot be listed are added to `skipped`, and links that lead out of the folder, or out of `within`.
-    Raises OSError if the folder itself cannot be listed.
+    `check` is called for each folder and may raise to stop. Raises OSError if the folder itself cannot be listed.
     """
     listed = list_files(
-        folder, include_subfolders=include_subfolders, leave_out=skipped_recorder(skipped), within=within
+        folder, include_subfolders=include_subfolders, leave_out=skipped_recorder(skipped), within=within, check=check
     )
     for files in listed:
         for name in files.names:

@@ -257,6 +257,26 @@ def test_images_in_subfolders_are_not_called_unused_where_they_are_used(tmp_path
     assert count_images(Concept(path=str(shards))) == CountedImages(), "its images are in the archive"
 
 
+def test_a_tree_of_folders_is_not_listed_to_its_end_and_a_count_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a concept may be a whole disk, or far away."""
+    monkeypatch.setattr("ui.features.simple.images._MOST_BELOW", 3)
+    folder = draw_folder(tmp_path / "disk", sizes=[(8, 8)], captions=["a cat"])
+    for name in ("b", "c"):
+        draw_folder(folder / name, sizes=[(8, 8)] * 2)
+    concept = Concept(path=str(folder))
+    assert count_images(concept) == CountedImages(1, 1, 0, "a cat", in_subfolders=3, is_part=True)
+    for number in range(20):
+        (folder / "a" / str(number)).mkdir(parents=True)
+    assert count_images(concept) == CountedImages(1, 1, 0, "a cat")
+    assert count_images(replace_value(concept, "include_subfolders", True)).images == 5
+    for num_checks in range(4):
+        checks = [None] * num_checks
+        with pytest.raises(IndexError):
+            count_images(concept, check=checks.pop)
+
+
 def test_images_that_are_added_to_the_demo_are_trained_alone(window: Window, tmp_path: Path) -> None:
     """A newcomer's dog was trained with the zogs, sampled as zogs and saved as zog.safetensors."""
     form = window.app.context.form

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -14,6 +14,7 @@ from modules.settings.edit import get_path, replace_value
 from modules.settings.shared_types import side_of
 from modules.system.paths import as_config_path, from_root
 
+_MOST_BELOW = 1000  # images in unused subfolders, and folders in which they are looked for: it may be a whole disk
 _NOT_IN_NAMES = re.compile(r"\W+")
 
 
@@ -21,8 +22,9 @@ _NOT_IN_NAMES = re.compile(r"\W+")
 class CountedImages:
     """How many images a folder has, how many of them a caption, how many a reference image, and the first caption.
 
-    `in_subfolders` are images in subfolders that the concept does not use. They are not counted where it or another one
-    has its masks, references or images in a subfolder: with subfolders, these would be trained, too.
+    `in_subfolders` are images in subfolders that the concept does not use; with `is_part` there may be more of them.
+    They are not counted where it or another one has its masks, references or images in a subfolder: with subfolders,
+    these would be trained, too.
     """
 
     images: int = 0
@@ -30,13 +32,16 @@ class CountedImages:
     references: int = 0
     caption: str = ""
     in_subfolders: int = 0
+    is_part: bool = False
 
 
-def count_images(concept: Concept, others: Iterable[Concept] = ()) -> CountedImages:
+def count_images(
+    concept: Concept, others: Iterable[Concept] = (), *, check: Callable[[], None] = lambda: None
+) -> CountedImages:
     """Return the numbers of a folder, in which other concepts may have theirs. For a background thread.
 
     Left out are images in archives, excluded ones, and a folder that cannot be listed. Captions that are not in a file
-    next to each image count as present.
+    next to each image count as present. `check` is called often, and may raise to stop.
     """
     from modules.data.archives import archive_of
     from modules.data.captions.sources import read_captions
@@ -44,26 +49,63 @@ def count_images(concept: Concept, others: Iterable[Concept] = ()) -> CountedIma
     from modules.data.listing import list_images
     from modules.data.scan import name_within
 
+    def is_there(file: Path) -> bool:
+        check()
+        return file.is_file()
+
     folder, excluded = from_root(concept.path), concept.excluded_names
+    uses_all = concept.include_subfolders or folder.is_file()
     try:
-        listed = list_images(folder, include_subfolders=True).images
+        listed = list_images(folder, include_subfolders=uses_all, check=check).images
     except OSError:
         return CountedImages()
-    found = [image for image in listed if archive_of(image) is None and name_within(folder, image) not in excluded]
-    uses_all = concept.include_subfolders or folder.is_file()
-    images = found if uses_all else [image for image in found if image.parent == folder]
-    below = [] if uses_all or _has_other_use(concept, others) else [i for i in found if i.parent != folder]
-    if not images and list_images(folder, include_subfolders=False).images:  # which are in archives
-        below = []
+    images = [image for image in listed if archive_of(image) is None and name_within(folder, image) not in excluded]
+    below, is_part = 0, False
+    if not uses_all and bool(images) == bool(listed) and not _has_other_use(concept, others):  # or all are in archives
+        below, is_part = _count_below(folder, excluded, check)
     captioned = images
     if concept.caption_source == "text_file":
-        captioned = [image for image in images if image.with_suffix(concept.caption_extension).is_file()]
+        captioned = [image for image in images if is_there(image.with_suffix(concept.caption_extension))]
     texts = read_captions(captioned[0], concept.caption_origin).texts if captioned else ()
     edited = images
     if not concept.image.conditioning_columns.strip():  # which name files of any name
         places = concept.image.conditioning_folders
-        edited = [i for i in images if find_references(i, folder=folder, inputs_folders=places)]
-    return CountedImages(len(images), len(captioned), len(edited), next(iter(texts), ""), len(below))
+        edited = []
+        for image in images:
+            check()
+            if find_references(image, folder=folder, inputs_folders=places):
+                edited.append(image)
+    return CountedImages(len(images), len(captioned), len(edited), next(iter(texts), ""), below, is_part)
+
+
+class _EnoughError(Exception):
+    """Stops a search after many folders."""
+
+
+def _count_below(folder: Path, excluded: Collection[str], check: Callable[[], None]) -> tuple[int, bool]:
+    """Return how many images were found in the subfolders of a folder, and whether there may be more."""
+    from modules.data.inputs import companion_suffixes
+    from modules.data.listing import SUFFIXES, is_left_out, walk
+    from modules.data.scan import name_within
+
+    found, steps, companions = 0, 0, companion_suffixes()
+
+    def count_steps() -> None:
+        nonlocal steps
+        check()
+        steps += 1
+        if steps > 2 * _MOST_BELOW:  # into a folder, and out of it
+            raise _EnoughError
+
+    try:
+        for file in walk(folder, include_subfolders=True, skipped=[], check=count_steps):
+            is_image = file.suffix.lower() in SUFFIXES and not is_left_out(file.parent, file.name, companions, [])
+            found += is_image and file.parent != folder and name_within(folder, file) not in excluded
+            if found == _MOST_BELOW:
+                return found, True
+    except _EnoughError:
+        return found, found > 0
+    return found, False
 
 
 def _has_other_use(concept: Concept, others: Iterable[Concept]) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from ui.features.simple.here import Here, find_machine, find_needs, find_offers, needs_key
 from ui.features.simple.images import CountedImages, count_images, samples_per_epoch
-from ui.loop.background import Background, Job, Report
+from ui.loop.background import Background, Job, JobCancelledError, Report
 from ui.loop.signal import Signal
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class FirstLook:
         self._concepts: tuple[Concept, ...] | None = None  # whose images and captions are counted
         self._others: tuple[Concept, ...] = ()
         self._is_count_old = False
+        self._counting = Event()  # set to stop the count
         self._counts: tuple[CountedImages, ...] = ()
         self.steps_per_epoch = 0  # until the sizes of the images are known
         self._steps_of: tuple[object, ...] = ()
@@ -69,6 +71,11 @@ class FirstLook:
     def num_in_subfolders(self) -> int:
         """How many images are in subfolders that their concepts do not use."""
         return sum(counts.in_subfolders for counts in self._counts)
+
+    @property
+    def may_have_more_in_subfolders(self) -> bool:
+        """Whether there may be more images in these subfolders: they are too many to list."""
+        return any(counts.is_part for counts in self._counts)
 
     @property
     def with_more_in_subfolders(self) -> tuple[Concept, ...]:
@@ -116,7 +123,15 @@ class FirstLook:
             return
         self._counts = self._counts if concepts == self._concepts else ()
         self._concepts, self._others, self._is_count_old = concepts, others, False
-        self._background.run(partial(_count, concepts, others), partial(self._keep_counts, concepts))
+        self._counting.set()
+        self._counting = stop = Event()
+
+        def keep(counts: tuple[CountedImages, ...] | None) -> None:
+            if counts is not None and not stop.is_set():
+                self._counts = counts
+                self.changed()
+
+        self._background.run(partial(_count, concepts, others, stop), keep)
 
     def measure(self, config: Config) -> None:
         """Find out how many steps an epoch of a config has, unless that is known."""
@@ -135,11 +150,6 @@ class FirstLook:
         """Let the next count look at the folders again."""
         self._is_count_old, self._steps_of = True, ()
 
-    def _keep_counts(self, concepts: tuple[Concept, ...], counts: tuple[CountedImages, ...]) -> None:
-        if concepts == self._concepts:
-            self._counts = counts
-            self.changed()
-
     def _keep_steps(self, steps: int) -> None:
         self.steps_per_epoch = steps
         self.changed()
@@ -153,8 +163,17 @@ class FirstLook:
         self.changed()
 
 
-def _count(concepts: tuple[Concept, ...], others: tuple[Concept, ...]) -> tuple[CountedImages, ...]:
-    return tuple(count_images(concept, others) for concept in concepts)
+def _count(concepts: tuple[Concept, ...], others: tuple[Concept, ...], stop: Event) -> tuple[CountedImages, ...] | None:
+    """Return the counts of concepts; None once `stop` is set: others are counted by then."""
+
+    def check() -> None:
+        if stop.is_set():
+            raise JobCancelledError
+
+    try:
+        return tuple(count_images(concept, others, check=check) for concept in concepts)
+    except JobCancelledError:
+        return None
 
 
 def _find_steps(config: Config, report: Report) -> int:

@@ -48,6 +48,7 @@ class Progress:
     num_captions: int = 0
     num_references: int = 0
     num_in_subfolders: int = 0
+    may_have_more_in_subfolders: bool = False
     here: Here | None = None
     samples_per_epoch: float = 0.0
     steps_per_epoch: int = 0
@@ -170,9 +171,10 @@ def _describe_images(progress: Progress) -> str:
         other = "The demo has its own images. " if is_demo(progress.source) else ""
         return f"{other}Add a folder with ten to fifty good images, of different scenes and light."
     names = ", ".join(concept.label for concept in user_concepts(progress))
-    below = progress.num_in_subfolders
+    below, is_part = progress.num_in_subfolders, progress.may_have_more_in_subfolders
     if not progress.num_images:  # not counted yet, or in archives
-        where = "the only image is in a subfolder" if below == 1 else f"all {below:,} images are in subfolders"
+        where = f"{'at least' if is_part else 'all'} {below:,} images are in subfolders"
+        where = "the only image is in a subfolder" if below == 1 and not is_part else where
         return f"{names}: {where}." if below else f"{names}."
     numbers = f"{count(progress.num_images, 'image')}, {count(progress.num_captions, 'caption')}"
     if reads_references(progress.config):
@@ -184,7 +186,8 @@ def _describe_images(progress: Progress) -> str:
         if _has_captions(progress)
         else " Captions name what the images show; what they do not name belongs to your subject."
     )
-    more = f" {below:,} more {'is' if below == 1 else 'are'} in subfolders, and not used." if below else ""
+    least = " At least" if is_part else ""
+    more = f"{least} {below:,} more {'is' if below == 1 else 'are'} in subfolders, and not used." if below else ""
     return f"{names}: {numbers}.{more}{advice}"
 
 
@@ -196,7 +199,8 @@ def _image_choices(progress: Progress) -> tuple[Choice, ...]:
         about_folder = "The images before the edit, with the same names as yours."
         return (Choice("Reference folder…", about_folder, "references"),)
     below = progress.num_in_subfolders
-    more = (Choice("Use subfolders", f"Adds the {count(below, 'image')} in them.", "subfolders"),) if below else ()
+    added = "all images" if progress.may_have_more_in_subfolders else f"the {count(below, 'image')}"
+    more = (Choice("Use subfolders", f"Adds {added} in them.", "subfolders"),) if below else ()
     if _has_captions(progress):
         return more if _lacks_subfolders(progress) else ()
     about_sentence = "The same for each image, with the word that your LoRA should learn: for a person or an object."

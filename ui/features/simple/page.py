@@ -316,6 +316,7 @@ class SimplePage:
             num_captions=look.num_captions,
             num_references=look.num_references,
             num_in_subfolders=look.num_in_subfolders,
+            may_have_more_in_subfolders=look.may_have_more_in_subfolders,
             here=look.here,
             samples_per_epoch=look.samples_per_epoch,
             steps_per_epoch=look.steps_per_epoch,
