@@ -16,16 +16,16 @@ from demo.make.images import DrawnImage, Scene
 from demo.make.shapes import COLOURS, IMAGE_SIZE_PX, KNOWN_SHAPES, PINK, BoolArray, coverage
 
 # The minimum overlap (intersection over union) of a figure with a shape; drawn figures reach 0.9 and more.
-_LEAST_OVERLAP = 0.72
+_MIN_OVERLAP = 0.72
 # The share of a region's pixels that must have the same colour name.
-_LEAST_GROUND_SHARE = 0.75
-_LEAST_FIGURE_SHARE = 0.6
+_MIN_GROUND_SHARE = 0.75
+_MIN_FIGURE_SHARE = 0.6
 # Beyond this RGB distance (0 .. 441) a pixel has no colour name.
 _GREATEST_COLOUR_DISTANCE = 75.0
 _BORDER_PX = 3
 _SMALLEST_FIGURE_PX = 60
 _LARGEST_FIGURE_PX = 2800
-_LEAST_CONTRAST = 50.0
+_MIN_CONTRAST = 50.0
 
 _COLOUR_NAMES = (*COLOURS, "pink")
 _COLOUR_VALUES_K3 = np.asarray([*COLOURS.values(), PINK], dtype=np.float64)
@@ -63,15 +63,15 @@ def look_at(image_HWC: DrawnImage) -> Seen:
     if image_HWC.shape != (IMAGE_SIZE_PX, IMAGE_SIZE_PX, 3) or image_HWC.dtype != np.uint8:
         raise ValueError(f"The evaluator reads uint8 images of 64 x 64 x 3, got {image_HWC.dtype} {image_HWC.shape}.")
     border_HW = _border_mask()
-    ground = _common_name(image_HWC[border_HW], _LEAST_GROUND_SHARE)
+    ground = _common_name(image_HWC[border_HW], _MIN_GROUND_SHARE)
     figure_HW = _find_figure(image_HWC, border_HW)
     if figure_HW is None:
         return Seen(shape=None, colour=None, ground=ground, overlap=0.0)
     # The edge is a blend of both colours.
     core_HW = _erode(figure_HW)
-    colour = _common_name(image_HWC[core_HW if core_HW.any() else figure_HW], _LEAST_FIGURE_SHARE)
+    colour = _common_name(image_HWC[core_HW if core_HW.any() else figure_HW], _MIN_FIGURE_SHARE)
     shape, overlap = _best_shape(figure_HW)
-    return Seen(shape=shape if overlap >= _LEAST_OVERLAP else None, colour=colour, ground=ground, overlap=overlap)
+    return Seen(shape=shape if overlap >= _MIN_OVERLAP else None, colour=colour, ground=ground, overlap=overlap)
 
 
 def evaluate(image_HWC: DrawnImage, asked: Scene) -> Verdict:
@@ -100,7 +100,7 @@ def _find_figure(image_HWC: DrawnImage, border_HW: BoolArray) -> BoolArray | Non
     ground_C = np.median(pixels_HWC[border_HW], axis=0)
     distance_HW = np.linalg.norm(pixels_HWC - ground_C, axis=2)
     contrast = float(np.percentile(distance_HW, 97))
-    if contrast < _LEAST_CONTRAST:
+    if contrast < _MIN_CONTRAST:
         return None
     figure_C = np.median(pixels_HWC[distance_HW > 0.7 * contrast], axis=0)
     figure_HW: BoolArray = np.linalg.norm(pixels_HWC - figure_C, axis=2) < distance_HW

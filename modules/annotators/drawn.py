@@ -14,7 +14,7 @@ from modules.data.listing import list_images
 
 _SIDE_PX = 192  # of the thumbnail, in which the noise of JPEG files is averaged out
 _FLAT, _EDGE = 2, 40  # of 255: the largest difference of neighbours in a flat area, and the least one at an edge
-_LEAST_FLAT, _MOST_SOFT = 0.5, 0.32  # shares of the pixels without the background
+_MIN_FLAT, _MAX_SOFT = 0.5, 0.32  # shares of the pixels without the background
 _LEVELS_BITS = 4  # of each channel, for the commonest colour
 _MAX_IMAGES = 12
 
@@ -52,7 +52,7 @@ def is_drawn(image: Image.Image) -> bool:
         return False
     flat = float((steps_N <= _FLAT).mean())
     soft = float(((steps_N > _FLAT) & (steps_N < _EDGE)).mean())
-    return flat >= _LEAST_FLAT and soft <= _MOST_SOFT
+    return flat >= _MIN_FLAT and soft <= _MAX_SOFT
 
 
 def _answers(images: Sequence[Path]) -> list[bool]:

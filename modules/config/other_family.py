@@ -50,7 +50,7 @@ _NOT_KEPT = ("general.notes", "sampling.model")  # although their sections are k
 _LAYER_NAMES = ("adapter.custom_layers", "training.layer_filter_names", "quantization.custom_layers")
 _CHANGED_ANYWAY = ("model.family", "model.base_model", "parts.", "embeddings.words.", "general.notes")
 _FILE_ENDINGS = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 _MAX_CHARS = 60
 
 
@@ -265,8 +265,8 @@ def _from_preset(config: Config, result: Config, explained: set[str]) -> Iterato
         if not _is_same(config, result, record):
             labels[record.label] = None
     if labels:
-        rest = f" and {len(labels) - _MOST_NAMED} more" if len(labels) > _MOST_NAMED else ""
-        yield _note("", f"As the preset has it: {', '.join(list(labels)[:_MOST_NAMED])}{rest}.")
+        rest = f" and {len(labels) - _MAX_NAMED} more" if len(labels) > _MAX_NAMED else ""
+        yield _note("", f"As the preset has it: {', '.join(list(labels)[:_MAX_NAMED])}{rest}.")
 
 
 def _is_same(config: Config, result: Config, record: FieldRecord) -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from modules.data.links import is_inside, leads_out
 
 _THREADS = 8  # they wait for the disk or the network
-_MOST_FILES = 4096
+_MAX_FILES = 4096
 
 
 class FolderFiles(NamedTuple):
@@ -138,8 +138,8 @@ def _visit(
 
 
 def _parts(folder: Path, files: Sequence[_File]) -> Iterator[FolderFiles]:
-    for first in range(0, len(files), _MOST_FILES):
-        names, sizes, mtimes, _ = zip(*files[first : first + _MOST_FILES], strict=True)
+    for first in range(0, len(files), _MAX_FILES):
+        names, sizes, mtimes, _ = zip(*files[first : first + _MAX_FILES], strict=True)
         suffixes = [intern(suffix_of(name).lower()) for name in names]
         yield FolderFiles(folder, list(names), suffixes, array("q", sizes), array("q", mtimes))
 

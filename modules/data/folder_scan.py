@@ -26,7 +26,7 @@ from modules.data.source_image import SourceImage, too_long
 
 WATCHED_EVERY = 100  # images
 _THREADS = 8  # they wait for the disk or the network
-_MOST_CHARACTERS = 100_000  # of a caption file that is kept in the index
+_MAX_CHARACTERS = 100_000  # of a caption file that is kept in the index
 _UNKNOWN: Row = ("", -1, -1, "")
 _Header = tuple[int, int, bool]
 """The width and height in px of an image, and whether it may be transparent."""
@@ -205,7 +205,7 @@ class FolderScan:
                 fresh.append((names[image], sizes[image], mtimes[image], f"{width_px} {height_px} {is_transparent:d}"))
             if new.caption is not None:
                 known.texts[image] = new.caption
-                if len(new.caption[1]) <= _MOST_CHARACTERS:
+                if len(new.caption[1]) <= _MAX_CHARACTERS:
                     fresh.append((names[caption], sizes[caption], mtimes[caption], "\n".join(new.caption)))
         if self.index is not None and fresh:
             self.index.keep(files.folder, fresh)

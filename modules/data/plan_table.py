@@ -15,7 +15,7 @@ from modules.data.plans import EpochPlans
 from modules.data.samples import SampleIndex
 from modules.data.versions import ImageVersion, ImageVersions, num_variations
 
-_MOST_COUNTED = 500_000  # samples
+_MAX_COUNTED = 500_000  # samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions, *, e
 def _counted_epochs(dataset: Dataset, plans: EpochPlans, epochs: int) -> int:
     """Return how many epochs the means are taken over: finding the dropped samples takes time for each of them."""
     num_samples = sum(plans.uses_before(number, epochs) for number in range(len(dataset.examples)))
-    return epochs if num_samples <= _MOST_COUNTED else max(1, epochs * _MOST_COUNTED // num_samples)
+    return epochs if num_samples <= _MAX_COUNTED else max(1, epochs * _MAX_COUNTED // num_samples)
 
 
 def _row(dataset: Dataset, version: ImageVersion, samples_per_epoch: float, samples_first: int) -> PlanRow:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from modules.system.problem import count
 
-_MOST_SHARDS = 65_536
+_MAX_SHARDS = 65_536
 _known: dict[tuple[str, int, int], ShardIndex] = {}
 """The shards of this process by path, size and date. It is only changed by single assignments: threads share it."""
 
@@ -133,7 +133,7 @@ def remember_columns(columns: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _keep(key: tuple[str, int, int], index: ShardIndex) -> None:
-    if len(_known) >= _MOST_SHARDS:
+    if len(_known) >= _MAX_SHARDS:
         _known.pop(next(iter(_known)), None)
     _known[key] = index
 

@@ -18,7 +18,7 @@ from modules.data.transforms.geometry import fit_like
 from modules.data.transforms.recipe import Recipe, draw_recipe
 from modules.system.seeds import derive_seed
 
-_MOST_REMEMBERED = 10_000  # about a kilobyte each
+_MAX_REMEMBERED = 10_000  # about a kilobyte each
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ImageVersions:
     @cached_property
     def _cached_version(self) -> Callable[[int, int, int], ImageVersion]:
         """A version by its place, of which the newest are remembered: each epoch uses the same ones again."""
-        return lru_cache(_MOST_REMEMBERED)(
+        return lru_cache(_MAX_REMEMBERED)(
             lambda number, resolution, variation: self._version(number, resolution, variation, 0)
         )
 

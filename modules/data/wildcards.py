@@ -18,7 +18,7 @@ from modules.system.seeds import derive_seed
 
 _CHOICE = re.compile(r"\{([^{}|]*\|[^{}]*)\}")
 _FILE = re.compile(r"__([A-Za-z0-9][\w ./-]*?)__")
-_MOST = 200  # replacements in a prompt; a file that names itself would have no end
+_MAX_REPLACED = 200  # replacements in a prompt; a file that names itself would have no end
 _MAX_FILE_BYTES = 10_000_000
 
 
@@ -41,9 +41,9 @@ class _Draws:
     def one_of(self, choices: list[str]) -> str:
         """Return the next draw. Raises DarkroomError after too many."""
         self.count += 1
-        if self.count > _MOST:
+        if self.count > _MAX_REPLACED:
             raise DarkroomError(
-                f"A prompt has more than {_MOST} wildcards to replace.",
+                f"A prompt has more than {_MAX_REPLACED} wildcards to replace.",
                 advice="A wildcard file that contains its own name has no end: remove the name there.",
             )
         return choices[derive_seed(self.seed, "wildcard", self.count) % len(choices)]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from modules.diffusion.process import NoiseProcess
 
-_LEAST_SNR = 1e-8  # the least SNR that formulas divide by, for an epsilon model at zero terminal SNR
+_MIN_SNR = 1e-8  # the least SNR that formulas divide by, for an epsilon model at zero terminal SNR
 _HIGHEST_DEBIASED_SNR = 1000.0
-_LEAST_SIGMA = 1e-3  # the smallest of a flow model's thousand discrete noise levels
+_MIN_SIGMA = 1e-3  # the smallest of a flow model's thousand discrete noise levels
 
 _Formula = Callable[["NoiseProcess", "torch.Tensor", float], "torch.Tensor | None"]
 _DDPM: tuple[PredictionType, ...] = ("epsilon", "v_prediction")
@@ -91,7 +91,7 @@ def min_snr_weights(snr_B: torch.Tensor, *, gamma: float, prediction_type: Predi
     `min(snr, gamma) / (snr + 1)`. Raises ValueError for another prediction type.
     """
     if _is_epsilon(prediction_type):
-        snr_B = snr_B.clamp(min=_LEAST_SNR)
+        snr_B = snr_B.clamp(min=_MIN_SNR)
         return snr_B.clamp(max=gamma) / snr_B
     return snr_B.clamp(max=gamma) / (snr_B + 1.0)
 
@@ -115,7 +115,7 @@ def debiased_weights(snr_B: torch.Tensor, *, prediction_type: PredictionType) ->
     SNR limited to 1000. The paper does not cover v-prediction; there, it is `1 / sqrt(snr + 1)` as in OneTrainer, which
     is finite without any signal. Raises ValueError for another prediction type.
     """
-    limited_B = snr_B.clamp(min=_LEAST_SNR, max=_HIGHEST_DEBIASED_SNR)
+    limited_B = snr_B.clamp(min=_MIN_SNR, max=_HIGHEST_DEBIASED_SNR)
     return (limited_B if _is_epsilon(prediction_type) else limited_B + 1.0).rsqrt()
 
 
@@ -144,7 +144,7 @@ def sigma_sqrt_weights(snr_B: torch.Tensor) -> torch.Tensor:
 
     Their noise levels are discrete and at least 1/1000, so sigma is limited to that here, where it is continuous.
     """
-    return sigma_weights(snr_B).clamp(min=_LEAST_SIGMA).pow(-2.0)
+    return sigma_weights(snr_B).clamp(min=_MIN_SIGMA).pow(-2.0)
 
 
 def cos_map_weights(snr_B: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from modules.formats.checkpoint_header import CheckpointHeader, read_scalars
 
 LARGEST_ALPHA = 1e6
 """Alphas are of the order of the rank."""
-_MOST_LAYERS = 20_000
+_MAX_LAYERS = 20_000
 
 
 def damage_in_file(header: CheckpointHeader) -> str:
@@ -20,7 +20,7 @@ def damage_in_file(header: CheckpointHeader) -> str:
 
     No program computes anything useful with such a layer. Values of the matrices are not read.
     """
-    layers = dict(list(tensors_by_layer(header.shapes).items())[:_MOST_LAYERS])
+    layers = dict(list(tensors_by_layer(header.shapes).items())[:_MAX_LAYERS])
     for layer, names in layers.items():
         shapes = {factor: header.shapes[name] for factor, name in names.items()}
         if damage := damage_in(shapes) or mismatch_in(shapes):

@@ -34,7 +34,7 @@ _DTYPE_LABELS = {
 }
 _PICKLED_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl", ".pickle")
 _MAX_VALUES = 1_000_000
-_MOST_SCALAR_BYTES = 8
+_MAX_SCALAR_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def read_scalars(header: CheckpointHeader, names: Iterable[str]) -> dict[str, fl
         with open_regular(header.path) as file:
             for name in names:
                 entry = header.entries.get(name)
-                if not isinstance(entry, TensorEntry) or entry.end - entry.start > _MOST_SCALAR_BYTES:
+                if not isinstance(entry, TensorEntry) or entry.end - entry.start > _MAX_SCALAR_BYTES:
                     continue
                 file.seek(entry.start)
                 values = _floats(file.read(entry.end - entry.start), entry.dtype)

@@ -270,8 +270,8 @@ def _whole(text: str) -> str:
 
 # The files of weights that are in several, by their index (`*.safetensors.index.json`, as transformers writes it).
 _MAX_INDEX_BYTES = 16_000_000
-_MOST_FILES = 1_000
-_MOST_NAME_BYTES = 255  # of a file's name, in most file systems
+_MAX_FILES = 1_000
+_MAX_NAME_BYTES = 255  # of a file's name, in most file systems
 
 
 def is_index(path: Path) -> bool:
@@ -293,7 +293,7 @@ def shards_of(index: Path) -> list[Path]:
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         message = f"{index.name} is not an index of weight files: {str(error)[:200]}."
         raise UnreadableFileError("damaged", message, advice="Download it again.") from error
-    if not 0 < len(names) <= _MOST_FILES:
+    if not 0 < len(names) <= _MAX_FILES:
         raise UnreadableFileError("damaged", f"{index.name} names {len(names):,} files.", advice="Download it again.")
     files = [index.parent / name for name in sorted(names)]
     if missing := [file.name for file in files if not file.is_file()]:
@@ -303,5 +303,5 @@ def shards_of(index: Path) -> list[Path]:
 
 
 def _is_name(name: str) -> bool:
-    is_short = len(name.encode("utf-8", "replace")) <= _MOST_NAME_BYTES
+    is_short = len(name.encode("utf-8", "replace")) <= _MAX_NAME_BYTES
     return is_short and name == Path(name).name and name.endswith(".safetensors") and "\0" not in name

@@ -237,7 +237,7 @@ def diffusers_loses_alpha(part: str, path: str, *, is_bare: bool = False) -> boo
 
 # -- what else a file holds
 
-MOST_UNPLACED = 12
+MAX_UNPLACED = 12
 """Forge refuses a file with more tensors than this that it cannot place."""
 _OTHER_SIZE = Answer("unknown", "made for a model of a different size than the published ones")
 _NO_OUTPUTS = Answer("part", "has no place for embeddings at the output of a text encoder")
@@ -254,7 +254,7 @@ EXTRAS: Mapping[str, Answers] = {
     },
     "embeddings at the output": dict.fromkeys(("ComfyUI", "A1111", "Forge"), _NO_OUTPUTS),
     "many unplaced tensors": {
-        "Forge": refuses(f"refuses the file, because it cannot place more than {MOST_UNPLACED} of its tensors")
+        "Forge": refuses(f"refuses the file, because it cannot place more than {MAX_UNPLACED} of its tensors")
     },
     "alpha in dotted names": {"diffusers": _ALPHA, "diffusers 0.31": _ALPHA},
     "alpha in ComfyUI's names": {},  # to this and the next one, some models have an answer of their own

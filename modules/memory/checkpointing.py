@@ -22,7 +22,7 @@ from modules.memory.compiled_blocks import Compilation, CompiledForward
 from modules.memory.offload import OffloadedForward, offload_layers
 from modules.memory.pass_copies import copies_of, given_copies, layers_with_copies
 from modules.memory.transfers import Transfers
-from modules.settings.shared_types import LEAST_KEPT_LENGTH, CheckpointMode
+from modules.settings.shared_types import MIN_KEPT_LENGTH, CheckpointMode
 from modules.system.devices import Device
 
 Forward = Callable[..., Any]
@@ -269,7 +269,7 @@ def _policy(_context: object, operation: object, *args: Any, **_kwargs: object) 
     if (place := _PRODUCTS.get(operation)) is not None:
         weight: torch.Tensor = args[place]
         length = weight[0].numel() if operation is _ATEN.convolution.default else weight.shape[-2]
-        keeps = length >= LEAST_KEPT_LENGTH
+        keeps = length >= MIN_KEPT_LENGTH
     return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
 

@@ -21,7 +21,7 @@ from modules.memory.arrays import Array, Storage, Tape
 from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Shape
 from modules.memory.recording import Call, Operation, PassSize, Program, Recording, Result
 from modules.quantization.registry import QuantizedFormat
-from modules.settings.shared_types import LEAST_KEPT_LENGTH
+from modules.settings.shared_types import MIN_KEPT_LENGTH
 
 _WITH_WEIGHT = frozenset({"linear", "conv"})
 _HALF = _WITH_WEIGHT | {"attention", "half"}
@@ -139,7 +139,7 @@ class Replay:
             t or (step.kind == "embedding" and self.plan.trains_embeddings) for t in is_trained
         ]
         needs_grad = self._records and any(needs)
-        length = LEAST_KEPT_LENGTH if step.kind == "attention" else step.length
+        length = MIN_KEPT_LENGTH if step.kind == "attention" else step.length
         results = [self._result(r, target, length=length, needs_grad=needs_grad) for r in step.results]
         self._count_trained(names)
         if step.changes >= 0:
@@ -255,7 +255,7 @@ class Replay:
 
     def _product(self, numel: int, length: int, *, item_bytes: int, needs_grad: bool) -> Array:
         """Return the result of a product of vectors of this length, which selective checkpointing may keep."""
-        if self._selected is None or length < LEAST_KEPT_LENGTH:
+        if self._selected is None or length < MIN_KEPT_LENGTH:
             return self.new(numel, item_bytes, needs_grad=needs_grad)
         if self._is_again:
             return replace(self._selected.pop(0), needs_grad=needs_grad)

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from modules.system.devices import Device, move
 from modules.system.hardware import free_memory
 
-_MOST_LEAVING = 4  # tensors; each is held on the GPU for as long as its copy takes
+_MAX_LEAVING = 4  # tensors; each is held on the GPU for as long as its copy takes
 _LEFT_FREE_BYTES = 4 << 30  # of the computer's memory, for everything but weights that wait for the GPU
 
 
@@ -104,7 +104,7 @@ class Transfers:
                 there.copy_(tensor.detach(), non_blocking=True)
             done = self._outward.record_event()
         self._leaving.append((tensor, done))
-        while len(self._leaving) > _MOST_LEAVING:
+        while len(self._leaving) > _MAX_LEAVING:
             computing.wait_event(self._leaving.popleft()[1])
         return OffloadedTensor(there, done)
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 _NUM_FEATURES = 128
-_LEAST_SNR, _HIGHEST_SNR = 1e-8, 1e8  # zero terminal SNR has an infinite sigma
+_MIN_SNR, _HIGHEST_SNR = 1e-8, 1e8  # zero terminal SNR has an infinite sigma
 _PREFIX = "learned_weighting."
 _BETAS, _EPS = (0.9, 0.99), 1e-8
 
@@ -92,7 +92,7 @@ class LearnedWeighting:
 
     def _features(self, snr_B: torch.Tensor) -> torch.Tensor:
         """Return `sqrt(2) cos(f ln(sigma) / 4 + phase)` divided by the root of their number, of shape (B, F)."""
-        noise_B = -snr_B.float().clamp(_LEAST_SNR, _HIGHEST_SNR).log() / 8.0  # ln(sigma) / 4, sigma = snr^-1/2
+        noise_B = -snr_B.float().clamp(_MIN_SNR, _HIGHEST_SNR).log() / 8.0  # ln(sigma) / 4, sigma = snr^-1/2
         angles_BF = noise_B[:, None] * self._frequencies + self._phases
         return angles_BF.cos() * math.sqrt(2.0 / _NUM_FEATURES)
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 Finding = Literal["unknown", "learning", "flat", "overfitting", "diverging"]
 
-_NUM_PARTS, _LEAST_STEPS = 8, 48  # parts of a run, each of at least six steps: a mean of fewer is little but noise
+_NUM_PARTS, _MIN_STEPS = 8, 48  # parts of a run, each of at least six steps: a mean of fewer is little but noise
 _START = 8  # steps in which the model is nearly untrained: a run may break before its first part ends
 _ERRORS, _LIKELY_ERRORS = 4.0, 2.5  # standard errors; a smaller difference is taken for chance, or reported as unsure
 _MUCH = 0.25  # of the lowest level: more than the share of hard images or a new part of the schedule changes
-_LEAST_SHARE = 1e-3  # of the median loss: a loss of 0, as of an image without a masked region, has no logarithm
-_LEAST_VALIDATIONS = 3  # after the lowest one, for a rise that lasts
+_MIN_SHARE = 1e-3  # of the median loss: a loss of 0, as of an image without a masked region, has no logarithm
+_MIN_VALIDATIONS = 3  # after the lowest one, for a rise that lasts
 _CLEAR = 0.1  # of the first validation: at the same timesteps and noise, even two of them show it
 _NOTICED = 0.01  # of a validation loss: less than this is neither a gain nor a loss that a sample shows
 _SCATTER = 4.0  # times the scatter of validations, over the root of how many are compared; by simulation
@@ -55,10 +55,10 @@ def read_losses(points_N2: NDArray[np.float64], validations: Sequence[tuple[int,
 
 def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
     number = len(points_N2)
-    if number < _LEAST_STEPS:
-        return Verdict("unknown", f"Too early to say: {number:,} of {_LEAST_STEPS} steps.")
+    if number < _MIN_STEPS:
+        return Verdict("unknown", f"Too early to say: {number:,} of {_MIN_STEPS} steps.")
     losses_N = points_N2[:, 1]
-    logs_N = np.log(np.maximum(losses_N, max(_LEAST_SHARE * float(np.median(losses_N)), 1e-30)))
+    logs_N = np.log(np.maximum(losses_N, max(_MIN_SHARE * float(np.median(losses_N)), 1e-30)))
     parts = np.array_split(np.arange(number), _NUM_PARTS)
     spread = math.sqrt(float(np.mean([logs_N[part].var(ddof=1) for part in parts])))
     last, start = parts[-1], np.arange(_START)
@@ -115,7 +115,7 @@ def _read_validations(validations: Sequence[tuple[int, float]], *, is_fitting: b
     `is_fitting`: the training loss falls, so a validation loss that rises far means overfitting, not divergence.
     """
     number = len(validations)
-    if number < _LEAST_VALIDATIONS:
+    if number < _MIN_VALIDATIONS:
         if not validations or validations[-1][1] >= (1 - _CLEAR) * validations[0][1]:
             return None
         fell = f"{validations[0][1]:.4f} to {validations[-1][1]:.4f}"
@@ -130,7 +130,7 @@ def _read_validations(validations: Sequence[tuple[int, float]], *, is_fitting: b
             f"first one, {first:.4f}. A lower learning rate may help.",
             step,
         )
-    width = max(_LEAST_VALIDATIONS, math.isqrt(number))
+    width = max(_MIN_VALIDATIONS, math.isqrt(number))
     noticed = max(_NOTICED, _SCATTER * _scatter(values) / math.sqrt(width)) if number > _FEW else _NOTICED_OF_FEW
     around, now = (float(np.median(part)) for part in (values[max(0, lowest - width // 2) :][:width], values[-width:]))
     if lowest < number - width and now > (1 + noticed) * around and last > (1 + noticed) * least:

@@ -25,7 +25,7 @@ from modules.system.errors import DarkroomError
 # Images in [-1, 1] to the values that VGG16 was trained with: the means and deviations of ImageNet, of [0, 1].
 _SHIFTS = (-0.030, -0.088, -0.188)
 _SCALES = (0.458, 0.448, 0.450)
-_LEAST_SQUARE = 1e-20
+_MIN_SQUARE = 1e-20
 
 Convolution = tuple[torch.Tensor, torch.Tensor]
 
@@ -78,7 +78,7 @@ class PerceptualDistance:
             for weight, bias in stage:
                 x = functional.relu(functional.conv2d(x, weight, bias, padding=1), inplace=True)
             squares_B1HW = x.square().sum(dim=1, keepdim=True)
-            features.append(x * (squares_B1HW + _LEAST_SQUARE).rsqrt())  # finite gradients where all features are 0
+            features.append(x * (squares_B1HW + _MIN_SQUARE).rsqrt())  # finite gradients where all features are 0
         return features
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 _SSIM_WINDOW = 11  # pixels; the window, its sigma and the constants are from Wang et al. 2004, section III
 _SSIM_SIGMA = 1.5
 _SSIM_CONSTANTS = (0.01**2, 0.03**2)  # for values in [0, 1]
-_LEAST_ERROR = 1e-10  # of images that are the same: 100 dB
+_MIN_ERROR = 1e-10  # of images that are the same: 100 dB
 
 
 def pixel_errors(
@@ -36,7 +36,7 @@ def peak_signal_to_noise(decoded_B3PP: torch.Tensor, images_B3PP: torch.Tensor) 
     """Return the PSNR of each image in dB, (B,), at most 100; values outside of [-1, 1] are clamped."""
     differences_B3PP = (decoded_B3PP.float().clamp(-1, 1) - images_B3PP.float()) / 2
     errors_B = differences_B3PP.square().flatten(1).mean(dim=1)
-    return -10.0 * torch.log10(errors_B.clamp(min=_LEAST_ERROR))
+    return -10.0 * torch.log10(errors_B.clamp(min=_MIN_ERROR))
 
 
 def structural_similarity(decoded_B3PP: torch.Tensor, images_B3PP: torch.Tensor) -> torch.Tensor:

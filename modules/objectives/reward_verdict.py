@@ -16,10 +16,10 @@ import numpy as np
 
 Finding = Literal["unknown", "learning", "flat", "falling", "gaming"]
 
-LEAST_MEASUREMENTS = 4
+MIN_MEASUREMENTS = 4
 _ERRORS = 2.0  # standard errors; a smaller difference is taken for chance
-_LEAST_AFTER_BEST = 2  # measurements, for a fall that lasts
-_LEAST_DIVERSITY, _MOST_SATURATION = 0.5, 1.5  # shares of the value at the start
+_MIN_AFTER_BEST = 2  # measurements, for a fall that lasts
+_MIN_DIVERSITY, _MAX_SATURATION = 0.5, 1.5  # shares of the value at the start
 _SMALL_SATURATION = 0.05  # a rise that is not seen
 _TINY = 1e-6
 
@@ -62,9 +62,9 @@ def read_rewards(measurements: Sequence[Measurement], kl: float | None = None) -
 
     `kl` is the newest KL to the reference, which the sentence reports.
     """
-    if len(measurements) < LEAST_MEASUREMENTS:
+    if len(measurements) < MIN_MEASUREMENTS:
         return RewardVerdict(
-            "unknown", f"Too early to say: {len(measurements)} of {LEAST_MEASUREMENTS} measurements of the reward."
+            "unknown", f"Too early to say: {len(measurements)} of {MIN_MEASUREMENTS} measurements of the reward."
         )
     first, last = measurements[0], measurements[-1]
     change = _direction([m.reward for m in measurements])
@@ -122,10 +122,10 @@ def _signs_of_gaming(measurements: Sequence[Measurement]) -> tuple[list[str], in
         now, best = measurements[-1].held_out, next(m.held_out for m in measurements if m.step == since)
         signs.append(f"the held-out reward fell since step {since:,}, {best:.4g} to {now:.4g}")
     start, now = _ends([m.diversity for m in measurements])
-    if now < _LEAST_DIVERSITY * start:
+    if now < _MIN_DIVERSITY * start:
         signs.append(f"the diversity of a prompt's images fell from {start:.3g} to {now:.3g}")
     start, now = _ends([m.saturation for m in measurements])
-    if now > max(_MOST_SATURATION * start, start + _SMALL_SATURATION):
+    if now > max(_MAX_SATURATION * start, start + _SMALL_SATURATION):
         signs.append(f"the saturation of the colours rose from {start:.3g} to {now:.3g}")
     return signs, since
 
@@ -139,10 +139,10 @@ def _ends(values: Sequence[float | None]) -> tuple[float, float]:
 def _fell_since(measurements: Sequence[Measurement]) -> int | None:
     """Return the step of the highest held-out reward if it has clearly fallen since, in the last measurements."""
     known = [(m.step, m.held_out) for m in measurements if m.held_out is not None]
-    if len(known) < LEAST_MEASUREMENTS:
+    if len(known) < MIN_MEASUREMENTS:
         return None
     values = [value for _, value in known]
     best = int(np.argmax(values))
-    after = values[best + 1 :][-_LEAST_AFTER_BEST:]
+    after = values[best + 1 :][-_MIN_AFTER_BEST:]
     limit = max(_ERRORS * _noise(values), _TINY * float(np.abs(values).max()))
-    return known[best][0] if len(after) == _LEAST_AFTER_BEST and max(after) < values[best] - limit else None
+    return known[best][0] if len(after) == _MIN_AFTER_BEST and max(after) < values[best] - limit else None

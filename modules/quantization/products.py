@@ -18,8 +18,8 @@ from modules.quantization.known_once import known_once
 from modules.quantization.packing import ROWS, PackedData, Rows, is_eager_gpu, scale_values
 from modules.quantization.registry import PRODUCT_CAPABILITY, Rounding
 
-_LEAST_TOKENS = 32  # torch._int_mm on CUDA: "self.size(0) needs to be greater than 16"
-_LEAST_ROW_SCALED = 257  # H100 (torchao's issue 4582): cuBLAS has no such product of fewer tokens of 9216 values
+_MIN_TOKENS = 32  # torch._int_mm on CUDA: "self.size(0) needs to be greater than 16"
+_MIN_ROW_SCALED = 257  # H100 (torchao's issue 4582): cuBLAS has no such product of fewer tokens of 9216 values
 _MULTIPLE: dict[Rounding, int] = {"int8": 8, "float8": 16}  # of both sides of the weight on CUDA (cuBLASLt)
 
 # A float32 from 2**23 to 2**24 has no fraction, so adding this rounds to the nearest integer, which the lowest byte
@@ -115,7 +115,7 @@ def _has_product(device: torch.device, rounding: Rounding) -> bool:
 @known_once
 def _takes_row_scales(device: torch.device) -> bool:
     """Return whether the product in float8 takes scales of rows: not on each GPU that has the product."""
-    ones = torch.ones(_LEAST_ROW_SCALED, 1, device=device)
+    ones = torch.ones(_MIN_ROW_SCALED, 1, device=device)
     values = ones.expand(-1, 32).contiguous().to(torch.float8_e4m3fn)
     try:
         torch._scaled_mm(values, values[:32].T, scale_a=ones, scale_b=ones[:32].T, out_dtype=torch.bfloat16)
@@ -142,7 +142,7 @@ def _multiply_in_8_bits(
     if packed.dtype == torch.int8:
         return _apply_scales(_int_product(rounded, packed), token_scales, scales, bias, dtype)
     packed = packed.contiguous()
-    is_row_scaled = dtype == torch.bfloat16 and len(rounded) >= _LEAST_ROW_SCALED  # no other dtype has scales of rows
+    is_row_scaled = dtype == torch.bfloat16 and len(rounded) >= _MIN_ROW_SCALED  # no other dtype has scales of rows
     if is_row_scaled and _takes_row_scales(packed.device):
         ones = token_scales.new_ones(1, len(packed)) if scales is None else scales.contiguous()
         return torch._scaled_mm(
@@ -157,7 +157,7 @@ def _int_product(tokens: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
     """Return int8 tokens (n, k) times int8 rows (m, k) as int32 (n, m). A CPU reads the rows in any order."""
     if packed.device.type == "cpu":
         return torch._int_mm(tokens, packed.T)
-    missing = max(0, _LEAST_TOKENS - len(tokens))
+    missing = max(0, _MIN_TOKENS - len(tokens))
     padded = functional.pad(tokens, (0, 0, 0, missing)) if missing else tokens
     return torch._int_mm(padded, packed.contiguous().T)[: len(tokens)]
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from modules.settings.field import FieldRecord, Section, When, records_of, records_of_entry
 from modules.system.problem import Problem, quote, shorten
 
-_MOST_NAMED = 16
+_MAX_NAMED = 16
 _KINDS: Mapping[str, str] = {
     "int_type": "it should be a whole number",
     "int_parsing": "it should be a whole number",
@@ -48,8 +48,8 @@ def reason_of(finding: Mapping[str, Any]) -> str:
 
 def _list_choices(choices: list[str]) -> str:
     """Return choices as a list in words; those beyond the first few are only counted."""
-    rest = f" and {len(choices) - _MOST_NAMED} more" if len(choices) > _MOST_NAMED else ""
-    return ", ".join(choices[:_MOST_NAMED]) + rest
+    rest = f" and {len(choices) - _MAX_NAMED} more" if len(choices) > _MAX_NAMED else ""
+    return ", ".join(choices[:_MAX_NAMED]) + rest
 
 
 Tree = TypeVar("Tree", bound=Section)

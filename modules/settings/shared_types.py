@@ -50,7 +50,7 @@ def side_of(resolution: int | str) -> int:
 # as the free memory allows, chosen at the start of a run.
 CheckpointMode = Literal["off", "auto", "selective", "transformer", "block", "whole"]
 
-LEAST_KEPT_LENGTH = 64  # "selective" keeps the result of a product of vectors at least as long
+MIN_KEPT_LENGTH = 64  # "selective" keeps the result of a product of vectors at least as long
 
 
 @dataclass(frozen=True, slots=True)

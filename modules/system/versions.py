@@ -35,7 +35,7 @@ PACKAGES = (
 )
 """Packages that read models and images, compute, or step: with another version of one, a run may round otherwise."""
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_MOST_BYTES = 10_000_000  # of a file of git
+_MAX_BYTES = 10_000_000  # of a file of git
 
 
 @cache
@@ -95,4 +95,4 @@ def _packed_reference(common: Path, name: str) -> str:
 
 
 def _text(file: Path) -> str:
-    return read_regular(file, _MOST_BYTES).decode("utf-8", errors="replace").strip()
+    return read_regular(file, _MAX_BYTES).decode("utf-8", errors="replace").strip()

@@ -19,7 +19,7 @@ from tests.builders.t5 import NUM_SENTINELS, pieces, write_t5_tokenizer
 from tests.builders.z_image import tiny_qwen, write_tokenizer
 
 SCHEDULER = {"_class_name": "FlowMatchEulerDiscreteScheduler", "num_train_timesteps": 1000, "shift": 3.0}
-LEAST_TOKENS = 24
+MIN_TOKENS = 24
 """The length to which its prompts are padded, 512 in the published model."""
 
 
@@ -48,7 +48,7 @@ def tiny_conditioner() -> AnimaTextConditioner:
         num_attention_heads=2,
         mlp_ratio=2.0,
         target_vocab_size=len(pieces()) + NUM_SENTINELS + 4,
-        min_sequence_length=LEAST_TOKENS,
+        min_sequence_length=MIN_TOKENS,
     )
 
 
@@ -104,7 +104,7 @@ def _pipeline_text(pipe: Any, prompt: str) -> Mapping[str, torch.Tensor]:
     state = pipe(prompt=prompt, max_sequence_length=4096, **_FAST)
     num_tokens = int(state.get("t5_attention_mask").sum())
     text_1LD = state.get("prompt_embeds")
-    assert text_1LD.shape[1] == max(num_tokens, LEAST_TOKENS)
+    assert text_1LD.shape[1] == max(num_tokens, MIN_TOKENS)
     assert not text_1LD[:, num_tokens:].any()
     return {"states": text_1LD[:, :num_tokens]}
 

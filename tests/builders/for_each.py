@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
-_MOST_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 def for_each(
@@ -26,7 +26,7 @@ def for_each(
                     error.add_note(f"for {named(item)}")
                     failed.append(error)
             if failed:
-                raise ExceptionGroup(f"{len(failed)} of {len(listed)} fail", failed[:_MOST_SHOWN])
+                raise ExceptionGroup(f"{len(failed)} of {len(listed)} fail", failed[:_MAX_SHOWN])
 
         # Without functools.wraps, through which pytest would take the item for a fixture.
         test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__

@@ -27,7 +27,7 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _TEXT_WIDTH, _NUM_STATES = 8, 13
-_MOST_TOKENS = 2048
+_MAX_TOKENS = 2048
 
 
 def tiny_transformer() -> Ideogram4Transformer2DModel:
@@ -139,7 +139,7 @@ def ideogram4_pipeline(folder: Path, family: Any) -> Ideogram4Pipeline:
 
 @torch.no_grad()
 def _pipeline_text(pipe: Ideogram4Pipeline, prompt: str) -> Mapping[str, torch.Tensor]:
-    states_1LD, _, _, roles_1L = pipe.encode_prompt(prompt, 1, 1, _MOST_TOKENS, torch.device("cpu"))
+    states_1LD, _, _, roles_1L = pipe.encode_prompt(prompt, 1, 1, _MAX_TOKENS, torch.device("cpu"))
     return {"states": states_1LD[:, roles_1L[0] == 3]}
 
 
@@ -163,7 +163,7 @@ def _pipeline_sample(
         prompt=prompt,
         latents=in_their_tokens(noise_BCHW),
         guidance_schedule=None,
-        max_sequence_length=_MOST_TOKENS,
+        max_sequence_length=_MAX_TOKENS,
     )
     pipe.register_modules(**ours)
     places = latents.view(batch, height // 2, width // 2, 2, 2, channels).permute(0, 5, 1, 3, 2, 4)

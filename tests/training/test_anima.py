@@ -25,7 +25,7 @@ from modules.formats.safetensors_io import read_safetensors
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
-from tests.builders.anima import LEAST_TOKENS, anima_pipeline
+from tests.builders.anima import MIN_TOKENS, anima_pipeline
 from tests.builders.configs import config_fixture, laid_over
 from tests.builders.pipelines import family_fixture, load_tiny, noise_of
 from tests.builders.runs import assert_equal_tensors, errors_of, run
@@ -47,7 +47,7 @@ family = family_fixture("tiny_anima", ANIMA.name)
 def test_a_caption_beyond_the_least_length_is_read_as_a_whole(family: Anima) -> None:
     """AnimaLoraStudio's issue 496: the least padded length was read as the most, so that captions were cut."""
     one, other = (family.encode_prompts([LONG + end]) for end in ("red", "ing"))
-    assert one.lengths[0] > 2 * LEAST_TOKENS
+    assert one.lengths[0] > 2 * MIN_TOKENS
     noisy, timesteps = noise_of(family, batch=1, seed=4), torch.tensor([300.0])
     first, second = (family.predict(noisy, timesteps, text) for text in (one, other))
     assert not torch.allclose(first, second, atol=1e-4)

@@ -179,7 +179,7 @@ def test_products_that_selective_checkpointing_keeps_are_not_changed(
     tiny_sd: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Torch refuses a kept result that was changed in place: the low-rank product was added so."""
-    monkeypatch.setattr(checkpointing, "LEAST_KEPT_LENGTH", 1)
+    monkeypatch.setattr(checkpointing, "MIN_KEPT_LENGTH", 1)
     family = quantized(tiny_sd, name)
     adapters = adapted(family, SETTINGS[kind])
     plain = gradients(family, adapters)

@@ -68,7 +68,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """A text reader without its package: it reads more letters the brighter the top left of an image is."""
     read = lambda image: "OPEN DOOR"[: int(np.asarray(image)[:9, :9].mean() / 255 * 9) + 1]  # noqa: E731
     monkeypatch.setattr(ocr, "load_reader", lambda: read)
-    monkeypatch.setattr(unified_reward, "_MOST_NEW_TOKENS", 2)
+    monkeypatch.setattr(unified_reward, "_MAX_NEW_TOKENS", 2)
     monkeypatch.setattr(hpsv3, "_PIXELS", 4 * 28 * 28)
 
 

@@ -194,7 +194,7 @@ def test_files_that_are_not_hpsv3s_are_refused(tmp_path: Path) -> None:
 
 def test_unified_reward_answers_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As transformers generates for each image alone, without padding."""
-    monkeypatch.setattr(unified_reward, "_MOST_NEW_TOKENS", 3)
+    monkeypatch.setattr(unified_reward, "_MAX_NEW_TOKENS", 3)
     folder = write_unified_reward(tmp_path / "model")
     images = photographs(56, 84)
     reward = unified_of(folder)
@@ -240,7 +240,7 @@ def test_methods_with_reward_gradients_train_on_hpsv3_and_only_hold_out_unified_
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, truncation: str
 ) -> None:
     monkeypatch.setattr(hpsv3, "_PIXELS", SMALLEST)
-    monkeypatch.setattr(unified_reward, "_MOST_NEW_TOKENS", 2)
+    monkeypatch.setattr(unified_reward, "_MAX_NEW_TOKENS", 2)
     hps = {"kind": "hpsv3", **write_hpsv3(tmp_path / "hps")}
     unified = {"kind": "unified_reward", "file": str(write_unified_reward(tmp_path / "unified"))}
     method = {"gradient_truncation": truncation, "min_timestep": 1, "held_out_reward": "unified_reward"}

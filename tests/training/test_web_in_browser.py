@@ -28,7 +28,7 @@ from trainer.web.runs import id_of
 from trainer.web.serving import PageServer
 
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=WHY_NOT)
-_MOST_CONNECTIONS = 6  # of a browser to one server
+_MAX_CONNECTIONS = 6  # of a browser to one server
 PHONE, DESKTOP = (390, 844), (1280, 860)
 
 
@@ -155,7 +155,7 @@ def test_a_run_is_shown_at_every_size_and_called_gone_only_if_it_is(
         desktop.wait_for("document.querySelector('#run h1').innerText == 'zog'")
         desktop.wait_for("document.querySelector('[data-key=resume_run]')")
         assert_fits_at_all_widths(desktop)
-        for _ in range(_MOST_CONNECTIONS + 1):
+        for _ in range(_MAX_CONNECTIONS + 1):
             desktop.open_in_tab(f"{page.address.url}#/run/{id_of(run_dir)}")
             desktop.wait_for("document.querySelector('#run h1').innerText == 'zog'")
         shutil.rmtree(run_dir)

@@ -78,7 +78,7 @@ def test_an_entry_has_the_same_bytes_in_a_shard_as_in_a_file(tmp_path: Path) -> 
 
 
 def test_large_entries_are_joined_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modules.data.cache.store._MOST_SHARD_BYTES", 500)
+    monkeypatch.setattr("modules.data.cache.store._MAX_SHARD_BYTES", 500)
     filled(tmp_path, range(4), entries_per_shard=1000)
     assert files(tmp_path)["shards"] == 1
 

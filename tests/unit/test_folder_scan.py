@@ -202,7 +202,7 @@ def test_a_caption_that_is_a_link_out_of_the_folder_is_not_read(folder: Path, tm
 
 
 def test_many_files_in_one_folder_are_listed_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modules.data.folder_files._MOST_FILES", 3)
+    monkeypatch.setattr("modules.data.folder_files._MAX_FILES", 3)
     folder = draw_folder(tmp_path / "images", sizes=[(8, 8)] * 5)
     for path in sorted(folder.glob("*.png")):
         path.with_suffix(".txt").write_text(path.stem, encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modules.objectives.reward_verdict import LEAST_MEASUREMENTS, Measurement, RewardVerdict, read_rewards
+from modules.objectives.reward_verdict import MIN_MEASUREMENTS, Measurement, RewardVerdict, read_rewards
 from modules.rewards.composite import saturation
 
 RISING = [0.50, 0.54, 0.59, 0.63, 0.68, 0.71, 0.76, 0.80]
@@ -29,10 +29,10 @@ def steady(start: float, end: float) -> list[float]:
 
 
 def test_few_measurements_show_nothing() -> None:
-    for count in range(LEAST_MEASUREMENTS):
+    for count in range(MIN_MEASUREMENTS):
         assert verdict(RISING[:count]).finding == "unknown"
-    assert verdict(RISING[:LEAST_MEASUREMENTS]).finding == "learning"
-    assert f"0 of {LEAST_MEASUREMENTS} measurements" in verdict([]).sentence
+    assert verdict(RISING[:MIN_MEASUREMENTS]).finding == "learning"
+    assert f"0 of {MIN_MEASUREMENTS} measurements" in verdict([]).sentence
 
 
 def test_a_rising_reward_is_learning_if_a_held_out_one_agrees() -> None:

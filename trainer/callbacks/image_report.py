@@ -33,7 +33,7 @@ from trainer.step.meeting import Meeting
 
 _TASK = "image losses"
 _REPORTED_EVERY_SECONDS = 5.0
-_MOST_NAMED = 10
+_MAX_NAMED = 10
 _DRAWS, _FEW = 4, 500  # of noise for each image and timestep, where the images are so few; else one
 
 # Whether it is a validation image, its example, its losses, and how its latents correlate with their neighbours.
@@ -98,7 +98,7 @@ class ImageReportCallback:
         images = [self._image(*one, epoch=counters.epoch) for one in sorted(measured)]
         if broken := [Path(image.path).name for image in images if not all(map(math.isfinite, image.losses))]:
             message = f"The losses of {count(len(broken), 'image')} are not finite, so these are left out: "
-            self._emit(WarningRaised(f"{message}{', '.join(broken[:_MOST_NAMED])}.", "Look at the precision first."))
+            self._emit(WarningRaised(f"{message}{', '.join(broken[:_MAX_NAMED])}.", "Look at the precision first."))
             images = [image for image in images if all(map(math.isfinite, image.losses))]
         report = compare_images(counters.step, self._losses.timesteps, images)
         path = ""

@@ -34,7 +34,7 @@ _FAR = 4.0  # standard deviations from the middle
 _TIMES_FARTHER = 2.6
 """Than the farthest other image, at most. If values have tails as heavy as Student's t with three degrees, the largest
 is that far beyond the next one in 2.6^-3 of all sets, 6 %, however many they are."""
-_LEAST_TIMES_FARTHER = 1.5
+_MIN_TIMES_FARTHER = 1.5
 _TIMES_FARTHER_OF_NOISE = 2.0  # a correlation has no long tails, and there is a limit of its own
 _HEAVIEST_TAIL = 1 / 3  # the inverse of these degrees
 _NUM_IN_TAIL = 1.6  # times the root of the number of images
@@ -42,14 +42,14 @@ _UNSURE_OF_TAIL = 3.0  # standard deviations of the estimate
 _ON_SIDE = 1.25  # times that, if only its own side is compared
 _FEWEST_FOR_SIDES = 60  # images: a side of fewer shows too little of its tail
 _OF_FEW = 6.6  # images: with so few neither the deviation nor the farthest is certain
-_MOST_OUTLIERS = 1 / 6, 100  # of the images, and at most: more are another kind of image, not bad ones
+_MAX_OUTLIERS = 1 / 6, 100  # of the images, and at most: more are another kind of image, not bad ones
 _LIKE_NOISE = 0.25  # correlation of neighbouring latents: 0 to 0.2 for noise; photographs have 0.3 to 0.8
-_LEAST_LOSS = 1e-12  # one of exactly 0 has no logarithm
-_LEAST_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
-_MOST_PAIRED = 1_000  # losses, of which each pair is compared
+_MIN_LOSS = 1e-12  # one of exactly 0 has no logarithm
+_MIN_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
+_MAX_PAIRED = 1_000  # losses, of which each pair is compared
 _TIMES = 1.3  # times the typical loss: less is not worth looking at, however equal the others are
-_MOST_THUMBNAILS = 400  # on the page, about 4 kB each
-_MOST_NAMED = 5
+_MAX_THUMBNAILS = 400  # on the page, about 4 kB each
+_MAX_NAMED = 5
 _NUM_HARDEST = 3
 
 
@@ -93,8 +93,8 @@ class ImageReport:
         if not outliers:
             found = "none stands out" if _are_compared(self.images) else f"with fewer than {_FEWEST} none can stand out"
             return f"The losses of {total} after step {self.step:,}: {found}. {describe_hardest(self.images)}".strip()
-        named = ", ".join(f"{Path(i.path).name} ({_describe(i)})" for i in outliers[:_MOST_NAMED])
-        more = f" and {len(outliers) - _MOST_NAMED:,} more" if len(outliers) > _MOST_NAMED else ""
+        named = ", ".join(f"{Path(i.path).name} ({_describe(i)})" for i in outliers[:_MAX_NAMED])
+        more = f" and {len(outliers) - _MAX_NAMED:,} more" if len(outliers) > _MAX_NAMED else ""
         verb = "stands" if len(outliers) == 1 else "stand"
         return f"{len(outliers):,} of {total} {verb} out after step {self.step:,}: {named}{more}."
 
@@ -142,14 +142,14 @@ def _are_compared(images: Sequence[ImageLoss]) -> bool:
 
 
 def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
-    logarithms_NT = np.log(np.maximum([image.losses for image in images], _LEAST_LOSS))
+    logarithms_NT = np.log(np.maximum([image.losses for image in images], _MIN_LOSS))
     distances_NT = logarithms_NT - np.median(logarithms_NT, axis=0)
     weights_T = 1 / np.array([_deviation(distances_N) for distances_N in distances_NT.T]) ** 2
     weights_T /= weights_T.sum()
     places_T = np.linspace(0.5, -0.5, len(weights_T))
     places_T -= weights_T @ places_T
     means_N = distances_NT @ weights_T
-    slopes_N = distances_NT @ (weights_T * places_T) / max(float(weights_T @ places_T**2), _LEAST_LOSS)
+    slopes_N = distances_NT @ (weights_T * places_T) / max(float(weights_T @ places_T**2), _MIN_LOSS)
     means_N -= np.median(means_N)
     slopes_N -= np.median(slopes_N)
     correlations_N = np.array([image.correlation for image in images])
@@ -187,7 +187,7 @@ def _outliers(points_ND: NDArray[np.float64], times_farther: float) -> frozenset
     Skewed values and values with long tails are far out, too, but then others are nearly as far. So an outlier has to
     be several times as far out as every other point in its direction and in the opposite one. Among many points it may
     also be `_ON_SIDE` times that far in its direction, and only clearly farther than those in the opposite one. Up to
-    `_MOST_OUTLIERS` are looked for together: otherwise the second of two bad images would hide the first.
+    `_MAX_OUTLIERS` are looked for together: otherwise the second of two bad images would hide the first.
     """
     number = len(points_ND)
     if number < _FEWEST:
@@ -196,7 +196,7 @@ def _outliers(points_ND: NDArray[np.float64], times_farther: float) -> frozenset
     num_in_tail = round(_NUM_IN_TAIL * math.sqrt(number))
     distances_N = np.linalg.norm(points_ND, axis=1)
     order_N = np.argsort(-distances_N, kind="stable")
-    share, most = _MOST_OUTLIERS
+    share, most = _MAX_OUTLIERS
     found = 0
     for num_out in range(1, min(most, int(share * number)) + 1):
         out_K, rest_R = order_N[:num_out], order_N[num_out:]
@@ -207,7 +207,7 @@ def _outliers(points_ND: NDArray[np.float64], times_farther: float) -> frozenset
         farthest_K = np.maximum(ahead_K, behind_K)
         limit_K = _needed_factor(distances_N[rest_R[: num_in_tail + 1]], times_farther) * farthest_K
         if number >= _FEWEST_FOR_SIDES:
-            on_side_K = np.maximum(_ON_SIDE * times_farther * ahead_K, _LEAST_TIMES_FARTHER * farthest_K)
+            on_side_K = np.maximum(_ON_SIDE * times_farther * ahead_K, _MIN_TIMES_FARTHER * farthest_K)
             limit_K = np.minimum(limit_K, on_side_K)
         if (distances_N[out_K] > of_few * limit_K).all():
             found = num_out
@@ -220,9 +220,9 @@ def _needed_factor(largest_M: NDArray[np.float64], times_farther: float) -> floa
     By how many times the largest values exceed each other estimates how heavy their tail is (Hill 1975): the factor is
     `times_farther` for the heaviest tails and less for lighter ones.
     """
-    exceeded_M = np.log(np.maximum(largest_M[:-1], _LEAST_LOSS) / max(float(largest_M[-1]), _LEAST_LOSS))
+    exceeded_M = np.log(np.maximum(largest_M[:-1], _MIN_LOSS) / max(float(largest_M[-1]), _MIN_LOSS))
     tail = float(exceeded_M.mean()) * (1 + _UNSURE_OF_TAIL / math.sqrt(len(exceeded_M)))
-    return max(_LEAST_TIMES_FARTHER, math.pow(times_farther, min(tail, _HEAVIEST_TAIL) / _HEAVIEST_TAIL))
+    return max(_MIN_TIMES_FARTHER, math.pow(times_farther, min(tail, _HEAVIEST_TAIL) / _HEAVIEST_TAIL))
 
 
 def _deviation(values_N: NDArray[np.float64]) -> float:
@@ -231,16 +231,16 @@ def _deviation(values_N: NDArray[np.float64]) -> float:
     It is a quartile of the differences of all pairs, with their correction for few values, which the median deviation
     needs more of: it varies more than twice as much. Of many values an even selection is taken.
     """
-    values_N = np.sort(values_N)[:: max(1, len(values_N) // _MOST_PAIRED)]
+    values_N = np.sort(values_N)[:: max(1, len(values_N) // _MAX_PAIRED)]
     number = len(values_N)
     if number < 2:
-        return _LEAST_DEVIATION
+        return _MIN_DEVIATION
     half = number // 2 + 1
     rank = half * (half - 1) // 2 - 1
     first, second = np.triu_indices(number, 1)
     quartile = float(np.partition(values_N[second] - values_N[first], rank)[rank])
     few = number / (number + (1.4 if number % 2 else 3.8))
-    return max(2.2219 * few * quartile, _LEAST_DEVIATION)
+    return max(2.2219 * few * quartile, _MIN_DEVIATION)
 
 
 def write_report(run_dir: Path, report: ImageReport, thumbnail: Callable[[str], bytes]) -> Path:
@@ -304,7 +304,7 @@ def page_of(report: ImageReport, thumbnail: Callable[[str], bytes]) -> str:
     """Return a report as a page of HTML that needs no other file; `thumbnail` is as in `write_report`."""
     heads = "".join(f"<th>at {t}</th>" for t in report.timesteps)
     rows = "\n".join(
-        _row(image, thumbnail(image.path) if number < _MOST_THUMBNAILS else b"")
+        _row(image, thumbnail(image.path) if number < _MAX_THUMBNAILS else b"")
         for number, image in enumerate(report.images)
     )
     return (

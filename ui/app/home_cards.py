@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainer.run_folder.records import RunRecord
     from ui.widgets.photos import Key, Photos
 
-_TILE_SIDES_PX, _TILE_GAP_PX, _MOST_IN_LINE = (240, 208, 176, 152, 128), 14, 5
+_TILE_SIDES_PX, _TILE_GAP_PX, _MAX_IN_LINE = (240, 208, 176, 152, 128), 14, 5
 _NO_RUNS = "No runs yet. What you train is listed here, each run with its last sample."
 _NO_QUEUE = "The queue is empty. It trains configs one after another, also overnight."
 _MAX_QUEUED = 4
@@ -62,9 +62,9 @@ class RecentCard(Card):
         """Choose the size of the tiles for a card of this width."""
         px = self._context.theme.px
         room, gap = width - px(2 * PAD + 12), px(_TILE_GAP_PX)
-        fitting = [px(side) for side in _TILE_SIDES_PX if _MOST_IN_LINE * (px(side) + gap) - gap <= room]
+        fitting = [px(side) for side in _TILE_SIDES_PX if _MAX_IN_LINE * (px(side) + gap) - gap <= room]
         side = fitting[0] if fitting else px(_TILE_SIDES_PX[-1])
-        columns = max(1, min(_MOST_IN_LINE, (room + gap) // (side + gap)))
+        columns = max(1, min(_MAX_IN_LINE, (room + gap) // (side + gap)))
         if (side, columns) != (self._side, self._columns):
             self._side, self._columns = side, columns
             self._draw_tiles()
@@ -90,7 +90,7 @@ class RecentCard(Card):
         from ui.widgets.thumbnails import load_covering
 
         load = lambda path, side_px: load_covering(path, side_px, side_px)  # noqa: E731
-        return Photos(self, self._context.pump, self._show_photos, most=2 * _MOST_IN_LINE, load=load)
+        return Photos(self, self._context.pump, self._show_photos, most=2 * _MAX_IN_LINE, load=load)
 
 
 class RunTile(Panel):

@@ -26,7 +26,7 @@ from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
 _ARROW_PX = 44
-_LEAST_CHOICE_PX = 96
+_MIN_CHOICE_PX = 96
 _PRESET_PX = (110, 200)  # the narrowest and the usual width of the preset's button
 _MAX_NAME_CHARS = 26
 _FLASH_MS = 1600
@@ -166,7 +166,7 @@ class TopBar(Panel):
         gap = GAP if column else 0
         caption.grid(row=0, column=column, sticky="w", padx=(context.theme.px(gap), 0))
         variable = TextVar(master=inner)
-        choice = Choice(inner, context.theme, variable, record.choices, on="bar", width=_LEAST_CHOICE_PX)
+        choice = Choice(inner, context.theme, variable, record.choices, on="bar", width=_MIN_CHOICE_PX)
         choice.open_instead = lambda: choose_from_list(context, record, variable.set)
         choice.grid(row=1, column=column, padx=(gap, 0))
         context.tips.attach(choice, lambda: tip_of(context, record))
@@ -195,7 +195,7 @@ class TopBar(Panel):
         font = tkfont.Font(self, font=self._context.theme.font("body"))
         scale = self._context.theme.scale
         for choice in self.choices.values():
-            width = max(_LEAST_CHOICE_PX, round(font.measure(choice.get()) / scale) + _ARROW_PX)
+            width = max(_MIN_CHOICE_PX, round(font.measure(choice.get()) / scale) + _ARROW_PX)
             if choice.cget("width") != width:
                 choice.configure(width=width)
         room, px = self._inner.winfo_width(), self._context.theme.px

@@ -17,7 +17,7 @@ from ui.widgets.photos import Key, Load
 from ui.widgets.theme import RADIUS, Theme
 
 _MAX_KEPT = 200
-_MIN_CARD_PX, _MOST_CARD_PX, _GAP_PX, _INSET_PX = 196, 380, 12, 8
+_MIN_CARD_PX, _MAX_CARD_PX, _GAP_PX, _INSET_PX = 196, 380, 12, 8
 _IMAGE_SHARE = 0.62  # of the width
 _TEXT_PX = 92  # below the image
 _SWITCH_PX = (30, 16)
@@ -83,7 +83,7 @@ class CardGrid(Grid):
         px = self.theme.px
         return card_layout(
             len(self.cards), self.canvas.winfo_width(), self.canvas.winfo_height(), min_px=px(_MIN_CARD_PX),
-            most_px=px(_MOST_CARD_PX), gap_px=px(_GAP_PX), text_px=px(_TEXT_PX), image_share=_IMAGE_SHARE,
+            most_px=px(_MAX_CARD_PX), gap_px=px(_GAP_PX), text_px=px(_TEXT_PX), image_share=_IMAGE_SHARE,
         )  # fmt: skip
 
     def edges_of(self, number: int) -> tuple[int, int]:

@@ -11,8 +11,8 @@ from ui.widgets.theme import PAD, Theme
 
 _HEADING, _LINE, _DETAIL, _GAP = 24, 20, 15, 5
 _BETWEEN_GROUPS = 10
-_MOST = 3  # columns, as of a form
-_NARROW_PX, _MOST_NARROW = 220, 8  # without details
+_MAX_COLUMNS = 3  # columns, as of a form
+_NARROW_PX, _MAX_NARROW = 220, 8  # without details
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class LinkColumns(tk.Canvas):
         """Show links in a width, with details if all fit into the height `room`; return whether they fit at all."""
         gap, self.placed = self.theme.px(PAD), []
         tries = (
-            (self.theme.px(_NARROW_PX), _MOST_NARROW, _without_details),
-            (self._min_column_px, _MOST, self._wrap),
+            (self.theme.px(_NARROW_PX), _MAX_NARROW, _without_details),
+            (self._min_column_px, _MAX_COLUMNS, self._wrap),
         )
         for least_px, most, wrapped in tries:
             num_columns = max(1, min(most, (width + gap) // (least_px + gap)))

@@ -13,7 +13,7 @@ from ui.widgets.theme import Theme
 
 _WHEEL_PX = 56
 _GUTTER_PX = 16
-_MOST_BLANK = 4  # the part of its height that may be empty after a bar next to it has gone
+_MAX_BLANK = 4  # the part of its height that may be empty after a bar next to it has gone
 _OWN_WHEEL = ("Text", "Treeview", "Listbox")
 
 
@@ -91,7 +91,7 @@ class ScrollFrame(Panel):
         self.canvas.itemconfigure(self._window, width=event.width)
         top, window_px = self._top_px, self.winfo_toplevel().winfo_height()
         blank = top + event.height - self.body.winfo_reqheight()
-        stays = top > 0 and window_px == self._window_px and blank <= event.height // _MOST_BLANK
+        stays = top > 0 and window_px == self._window_px and blank <= event.height // _MAX_BLANK
         self._window_px = window_px
         self._set_blank(blank if stays else 0)
         if self._blank_px:  # Tk has already moved the view back to the end

@@ -28,7 +28,7 @@ _WITHOUT_EFFECT = (
     "force_first_sample",
     "switch_boundary_every",
 )
-_LEAST_ADAPTIVE_RATE = 0.1  # ai-toolkit replaces a lower rate of Prodigy and D-Adaptation by 1
+_MIN_ADAPTIVE_RATE = 0.1  # ai-toolkit replaces a lower rate of Prodigy and D-Adaptation by 1
 _EPS = 1e-6  # of Adam, AdamW, Prodigy and their 8-bit forms there
 _EPS_OPTIMIZERS = ("adam", "adamw", "prodigy", "ademamix")
 _LOSSES = {"mse": "mse", "mae": "mae"}
@@ -109,7 +109,7 @@ def _optimizer(train: Args, result: Tree, notes: Notes) -> None:
     optimizer(given, result, notes)
     rate = number_of(train.pop("lr", 1e-6))
     name = result["training"]["optimizer"]["name"]
-    if rate is not None and rate < _LEAST_ADAPTIVE_RATE and OPTIMIZERS[name].finds_its_rate:
+    if rate is not None and rate < _MIN_ADAPTIVE_RATE and OPTIMIZERS[name].finds_its_rate:
         rate = 1.0
     if rate is not None:
         put(result, "training.learning_rate", rate)

@@ -14,7 +14,7 @@ from modules.data.archives import FileStatus, open_file, status_of
 from modules.data.cache.stat_index import StatedFile, StatIndex
 
 _ASKED_AT_ONCE = 500  # files
-_MOST_AHEAD = 64  # files that are read before their digest is needed
+_MAX_AHEAD = 64  # files that are read before their digest is needed
 _SAVED_EVERY = 200  # digests
 
 
@@ -71,7 +71,7 @@ class DigestIndex:
                             waiting.append(pool.submit(self._read, file.path, file.size_bytes, file.mtime_ns))
                         else:
                             waiting.append(known)
-                        if len(waiting) >= _MOST_AHEAD:
+                        if len(waiting) >= _MAX_AHEAD:
                             yield _result(waiting.popleft())
                 while waiting:
                     yield _result(waiting.popleft())

@@ -33,7 +33,7 @@ Numbers = NDArray[np.int64]
 _DATA_START = 1024  # bytes: the length of the header, the header and spaces after it
 _FORMAT = "darkroom cache shard 1"
 _CHANGES_UNSEEN_NS = 2 * 10**9  # a folder may change again within the resolution of its date
-_MOST_UNMERGED = 16  # shards that are searched one by one
+_MAX_UNMERGED = 16  # shards that are searched one by one
 
 
 class BrokenShardError(Exception):
@@ -237,7 +237,7 @@ class ShardIndex:
             new = [p for p in sorted(self.folder.glob("*.safetensors")) if p.name not in self._known]
             added = [segment for path in new if (segment := self._segment_of(path)) is not None]
             segments = (*self._segments, *added)
-            self._segments = segments if len(segments) <= _MOST_UNMERGED else (_Segment.merge(segments),)
+            self._segments = segments if len(segments) <= _MAX_UNMERGED else (_Segment.merge(segments),)
             return bool(added)
 
     def forget(self, key: str) -> None:

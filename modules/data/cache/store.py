@@ -31,7 +31,7 @@ from modules.system.file_errors import name_destination
 logger = logging.getLogger("darkroom.cache")
 
 ENTRIES_PER_SHARD = 4096
-_MOST_SHARD_BYTES = 256 * 2**20
+_MAX_SHARD_BYTES = 256 * 2**20
 _LEFTOVER_AFTER_SECONDS = 3600  # no entry takes that long to write
 
 
@@ -167,7 +167,7 @@ class CacheStore:
         with self._lock:
             self._to_join.add(key)
             self._bytes_to_join += num_bytes
-            if len(self._to_join) >= self._entries_per_shard or self._bytes_to_join >= _MOST_SHARD_BYTES:
+            if len(self._to_join) >= self._entries_per_shard or self._bytes_to_join >= _MAX_SHARD_BYTES:
                 self._join(self._to_join)
                 self._to_join, self._bytes_to_join = set(), 0
 

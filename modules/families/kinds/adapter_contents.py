@@ -24,7 +24,7 @@ from modules.formats.adapter_types import (
 )
 from modules.formats.checkpoint_header import CheckpointHeader, read_scalars
 from modules.formats.peft_settings import PEFT_SETTINGS, PeftAlphas
-from modules.formats.program_table import MOST_UNPLACED, Answers, Place, Row, answer_about_names, diffusers_loses_alpha
+from modules.formats.program_table import MAX_UNPLACED, Answers, Place, Row, answer_about_names, diffusers_loses_alpha
 
 _NINE = 9  # the input channels of an inpainting model: latents, masked image and mask
 _ATTENTION = re.compile(r".*\.attn[12]\.to_(q|k|v|out\.0)")
@@ -224,7 +224,7 @@ def _extras(
         for layer, group in zip(layers, groups, strict=True)
         if answer_about_names("Forge", group.naming, naming_rows, group.place).loads == "none"
     )
-    if unplaced + len(embeddings) > MOST_UNPLACED:
+    if unplaced + len(embeddings) > MAX_UNPLACED:
         yield "many unplaced tensors"
     others = [n for n in header.shapes if "lora" not in n and n not in embeddings and not _is_alpha_of_comfy(n)]
     if others and not all(name.startswith(_KOHYA_PREFIXES) for name in header.shapes):

@@ -26,7 +26,7 @@ from modules.formats.peft_settings import doubt_about_alpha, with_peft_settings
 from modules.formats.program_table import CHANGES, EXTRAS, PROGRAMS, Answer, Answers, Row, Word, answer_about_names
 from modules.system.problem import with_article
 
-_MOST_TENSORS = 20_000  # an adapter on every layer of SDXL has about 3,000
+_MAX_TENSORS = 20_000  # an adapter on every layer of SDXL has about 3,000
 _LOST_ALPHA = {"unusual alpha", "unreadable alpha"}
 _AMOUNTS: tuple[Word, ...] = ("none", "unknown", "part", "all")
 
@@ -36,7 +36,7 @@ def adapter_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Load
     if header is None:
         return ()
     programs = published_model(kind.model).programs if kind.model else ALL_PROGRAMS
-    if len(header.shapes) > _MOST_TENSORS:
+    if len(header.shapes) > _MAX_TENSORS:
         return tuple(Loads(program, "unknown", "more tensors than an adapter has") for program in programs)
     if not kind.model:
         return tuple(Loads(program, "unknown", "unknown for this model") for program in programs)

@@ -22,7 +22,7 @@ from modules.formats.adapter_types import Shapes
 _MODEL_KEYS = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
 INVALID_CONFIGS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 """The exceptions of invalid configs."""
-_MOST_LAYERS = 20_000  # no model has as many; the first ones decide
+_MAX_LAYERS = 20_000  # no model has as many; the first ones decide
 _STRANGE = 0.05  # the share of layers that may be unknown where no shape confirms the names
 
 
@@ -62,7 +62,7 @@ class _Match:
 
 def model_of_lora(layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> LoraModel:
     """Return which model an adapter file is for. `layers` are the shapes of the factors by layer, as in the file."""
-    some = {layer: (name_of(layer), shapes) for layer, shapes in list(layers.items())[:_MOST_LAYERS]}
+    some = {layer: (name_of(layer), shapes) for layer, shapes in list(layers.items())[:_MAX_LAYERS]}
     matches = [m for record in published_models() if (m := _match(record, some, metadata)).named * 2 > len(some)]
     if not matches:
         return LoraModel((), tuple(layers))

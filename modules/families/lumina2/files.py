@@ -19,7 +19,7 @@ from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNMEASURED, Row, none, refuses
 
 Config = Mapping[str, Any]
-_EMBEDDED, _MOST_EMBEDDED = 256, 1024  # the channels of the time before and, at most, after its embedding
+_EMBEDDED, _MAX_EMBEDDED = 256, 1024  # the channels of the time before and, at most, after its embedding
 _TIME_AND_TEXT = "time_caption_embed"
 _NORMS = {"norm2": "attention_norm2", "ffn_norm1": "ffn_norm1", "ffn_norm2": "ffn_norm2"}
 
@@ -27,7 +27,7 @@ _NORMS = {"norm2": "attention_norm2", "ffn_norm1": "ffn_norm1", "ffn_norm2": "ff
 def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     """Yield all linear layers of a `Lumina2Transformer2DModel` of this config."""
     width, channels = int(config["hidden_size"]), int(config["in_channels"])
-    time, patch = min(width, _MOST_EMBEDDED), int(config["patch_size"]) ** 2
+    time, patch = min(width, _MAX_EMBEDDED), int(config["patch_size"]) ** 2
     output = patch * int(config["out_channels"] or channels)
     yield LinearLayer("x_embedder", "x_embedder", (width, patch * channels))
     yield from embedding_layers(f"{_TIME_AND_TEXT}.timestep_embedder", "t_embedder", _EMBEDDED, time)

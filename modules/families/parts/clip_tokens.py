@@ -25,7 +25,7 @@ from modules.system.regular_files import read_json_object
 
 OPEN_CLIP_PAD = "!"  # id 0: OpenCLIP pads with zeros
 _MAX_TOKEN_CHARS = 100
-_MOST_COUNTED_WORDS = 100_000
+_MAX_COUNTED_WORDS = 100_000
 
 
 Token = tuple[int, float]
@@ -79,7 +79,7 @@ class ClipTokenizer:
         count = self._counts_of_words.get(word)
         if count is None:
             count = len(self.ids(word))
-            if len(self._counts_of_words) < _MOST_COUNTED_WORDS:
+            if len(self._counts_of_words) < _MAX_COUNTED_WORDS:
                 self._counts_of_words[word] = count
         return count
 

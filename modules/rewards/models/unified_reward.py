@@ -35,7 +35,7 @@ _QUESTION = (
 )
 _SCORE = re.compile(r"Final Score:\W*(\d+(?:\.\d+)?)", re.IGNORECASE)
 _MIN_PIXELS, _MAX_PIXELS = 4 * 28 * 28, 16384 * 28 * 28
-_MOST_NEW_TOKENS = 512
+_MAX_NEW_TOKENS = 512
 
 
 def final_score(answer: str) -> float:
@@ -71,7 +71,7 @@ class UnifiedReward:
         self._image_id, self._padding = (tokenizer.id_of(token) for token in ("<|image_pad|>", "<|endoftext|>"))
         self._writing = GenerationConfig(
             do_sample=False,
-            max_new_tokens=_MOST_NEW_TOKENS,
+            max_new_tokens=_MAX_NEW_TOKENS,
             repetition_penalty=published.repetition_penalty,
             eos_token_id=[tokenizer.id_of("<|im_end|>"), self._padding],
             pad_token_id=self._padding,

@@ -24,7 +24,7 @@ from modules.rewards.models.user_code import UserCode, load_user_reward
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
 
-_MOST_GRAPHS = 4
+_MAX_GRAPHS = 4
 _LENGTH = struct.Struct("<Q")
 _MAX_SEED = 2**32
 
@@ -105,7 +105,7 @@ class Server:
         scores = self._reward(images, header["prompts"])
         if scores.requires_grad:
             self._graphs[header["key"]] = (images, scores)
-            for key in list(self._graphs)[:-_MOST_GRAPHS]:  # of losses that were dropped
+            for key in list(self._graphs)[:-_MAX_GRAPHS]:  # of losses that were dropped
                 del self._graphs[key]
         return scores
 

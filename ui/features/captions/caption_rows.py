@@ -15,7 +15,7 @@ from ui.widgets.textarea import TextArea
 from ui.widgets.theme import GAP
 from ui.widgets.variables import TextVar
 
-_HEIGHT_PX, _IMAGE_PX, _LEAST_WIDTH_PX = 106, 90, 420
+_HEIGHT_PX, _IMAGE_PX, _MIN_WIDTH_PX = 106, 90, 420
 _MAX_PHOTOS = 200
 
 
@@ -161,7 +161,7 @@ class CaptionRows(Panel):
     def _arrange(self) -> None:
         """Make as many cells as fit."""
         px, width, height = self.theme.px, self.body.winfo_width(), self.body.winfo_height()
-        self._columns = max(1, width // px(_LEAST_WIDTH_PX))
+        self._columns = max(1, width // px(_MIN_WIDTH_PX))
         num_rows = max(1, height // px(_HEIGHT_PX))
         self._row_px, wanted = max(px(_HEIGHT_PX), height // num_rows), self._columns * num_rows
         self.commit()

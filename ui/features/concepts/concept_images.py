@@ -20,7 +20,7 @@ from ui.forms.model import FormModel
 
 ORDERS: Mapping[str, str] = {"name": "By name", "loss": "By loss"}
 VIEW = "concept_images"  # the name of the view's state, with the order
-_MOST_REPORTS = 50  # that are read
+_MAX_REPORTS = 50  # that are read
 
 
 def sort_by_loss(context: Context) -> None:
@@ -62,7 +62,7 @@ def find_losses(workspace: Path, kind: Kind, images: Sequence[SourceImage]) -> C
     """
     reported = (run_dir for run_dir in run_dirs(workspace) if (run_dir / FOLDER).is_dir())
     known: dict[str, SourceImage] = {}
-    for run_dir in islice(reported, _MOST_REPORTS):
+    for run_dir in islice(reported, _MAX_REPORTS):
         report = newest_report(run_dir)
         if report is None:
             continue

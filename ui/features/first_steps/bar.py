@@ -18,7 +18,7 @@ from ui.widgets.theme import CONTROL_HEIGHT, GAP, PAD, is_low
 
 _DONE = "You have been through all of it. Home has these ways to begin again."
 _LOW_BUTTON = 24
-_LEAST_TEXT = 120  # of a line, in design pixels, next to its buttons
+_MIN_TEXT = 120  # of a line, in design pixels, next to its buttons
 
 
 class FirstStepsBar(Panel):
@@ -102,7 +102,7 @@ class FirstStepsBar(Panel):
         self._context.tips.attach(label, lambda: label.hidden_text)
 
         def fit(width: int) -> None:
-            needed = heading.winfo_reqwidth() + px(_LEAST_TEXT) + buttons.winfo_reqwidth()
+            needed = heading.winfo_reqwidth() + px(_MIN_TEXT) + buttons.winfo_reqwidth()
             row, column = (1, 0) if needed > width else (0, 1)
             buttons.grid(row=row, column=column, sticky="e", padx=px(GAP), pady=(0 if row else px(4), px(4)))
 

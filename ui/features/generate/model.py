@@ -31,7 +31,7 @@ from ui.loop.signal import Signal
 
 _WORKER = ("sample", "--serve")
 _MAX_IMAGES = 500
-_MOST_SEEDS = 2**32
+_MAX_SEEDS = 2**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class SampleSession:
         if self._bad_choice is not None:
             raise self._bad_choice
         if self.form.value("sampling.prompts.0.random_seed"):
-            self.form.edit("sampling.prompts.0.seed", secrets.randbelow(_MOST_SEEDS))
+            self.form.edit("sampling.prompts.0.seed", secrets.randbelow(_MAX_SEEDS))
         config = self.form.config
         self._num_requests += 1
         folder = str(from_root(config.general.workspace_dir) / "samples")

@@ -47,7 +47,7 @@ from ui.widgets.theme import GAP, Theme
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.variables import FlagVar
 
-_MOST_RUNS = 12  # in the menu
+_MAX_RUNS = 12  # in the menu
 _MAX_COMPARED = 4
 _READ_AGAIN = 1.01  # times as many losses as when the verdict was read
 _MIN_WIDTH, _HEIGHT, _MAX_HEIGHT = 138, 46, 220  # of the plot of a metric
@@ -185,7 +185,7 @@ class RunCurves(Panel):
         if not self.winfo_exists():
             return
         menu = self._new_menu()
-        for folder in [*self.past, *(f for f in folders if f not in self.past)][:_MOST_RUNS]:
+        for folder in [*self.past, *(f for f in folders if f not in self.past)][:_MAX_RUNS]:
             mark = "✓" if folder in self.past else "  "
             menu.add_command(label=f"{mark}  {folder.name}", command=partial(self.compare, folder))
         if not folders:

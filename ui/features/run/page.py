@@ -41,7 +41,7 @@ _CHART_SECONDS = 0.25
 _LOSS, _METRICS, _REWARDS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Rewards", "Log", "Samples", "Rollout"
 _ROLLOUT_PX = 84
 _TOOLS_ROOM_PX = 240  # of the left column; lower, the chart has the room of the buttons above it
-_SAMPLES_ROOM_PX, _LEAST_SAMPLES_PX = 240, 130  # of the right column, below which it has no samples; of their card
+_SAMPLES_ROOM_PX, _MIN_SAMPLES_PX = 240, 130  # of the right column, below which it has no samples; of their card
 _HEADING_PX = 76  # of the card of the facts, with its edges
 _FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
 _PLAN_SHARE = 0.62  # before a run, when there are no samples
@@ -229,7 +229,7 @@ class RunPage:
         room = int(whole_px * share)
         if whole_px >= px(_SAMPLES_ROOM_PX):
             self.images_card.grid()
-            room = min(room, whole_px - self.figures.winfo_reqheight() - px(_HEADING_PX + _LEAST_SAMPLES_PX))
+            room = min(room, whole_px - self.figures.winfo_reqheight() - px(_HEADING_PX + _MIN_SAMPLES_PX))
         elif whole_px > 1:  # the card of the end also shows samples
             self.images_card.grid_remove()
             room = whole_px - px(_HEADING_PX)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ui.widgets.tk_interaction import FileServices
 
 _SIZE = (920, 600)
-_LEAST_LIST_PX = 120
+_MIN_LIST_PX = 120
 _PATH_STARTS = ("/", "~")
 _FIND_PAUSE_MS = 1200
 _BUTTONS = {"open": "Open", "save": "Save", "folder": "Choose", "folders": "Choose"}
@@ -74,7 +74,7 @@ class FileDialog(Dialog):
         )  # fmt: skip
         self.board.pack(side="left", fill="both", expand=True)
         for part in (self.board.canvas, self.places.canvas):
-            part.configure(height=theme.px(_LEAST_LIST_PX))  # they get the rest; what they ask for comes first
+            part.configure(height=theme.px(_MIN_LIST_PX))  # they get the rest; what they ask for comes first
         self._bind_keys()
         self.open(folder, focus=start if start != folder else None)
 
