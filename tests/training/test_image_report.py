@@ -33,7 +33,7 @@ def config_of(folder: Path, model: Path, images: Path) -> Config:
             {"path": str(images), "kind": "validation"},
         ],
         "data": {"caption_dropout": 0.5, "partial_batches": "drop"},
-        "training": {"epochs": 2, "ema": {"mode": "train_device", "decay": 0.9}},
+        "training": {"trains": "adapter", "epochs": 2, "ema": {"mode": "train_device", "decay": 0.9}},
         "validation": {"every": {"n": 1, "unit": "epoch"}},
     }
     return laid_over(small_config(folder, model=model, images=images), changes)
@@ -85,6 +85,9 @@ def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, im
     assert newest is not None
     assert {i.uses for i in newest.images if i.kind == "training"} == {4}
     assert [i.losses for i in newest.images] != [i.losses for i in report.images]
+    first, second = ({(i.kind, i.path): (i.before, i.without_caption) for i in r.images} for r in (report, newest))
+    assert first == second, "of the model before the training"
+    assert all(len({i.losses, i.before, i.without_caption}) == 3 for i in newest.images)
     once_more = run(load_file(run_dir / "config.json").config, resume_from=run_dir, kind="report")
     assert once_more.finished.message == again.finished.message
     assert newest_report(run_dir) == newest, "the same weights, the same losses"

@@ -101,25 +101,51 @@ PLANTED = {
 
 @pytest.mark.parametrize(
     ("name", "verdict"),
-    [
-        ("black", "low"),
-        ("drawing", "composition"),
-        ("fine mosaic", "details"),
-        ("grey noise", "low"),
-        ("mosaic", "high"),
-        ("noise", "low"),
-    ],
+    [("black", "composition"), ("grey noise", "low"), ("mosaic", "high"), ("drawing", "composition"), ("noise", "")],
 )
 def test_a_bad_image_among_photos_is_found_and_named(name: str, verdict: str) -> None:
     photos = [ImageLoss(f"{n}.jpg", "dog", "training", "", 1, losses) for n, losses in enumerate(PHOTOS)]
     assert outliers(compare_images(180, TIMES_OF_PHOTOS, photos)) == {}
     planted = ImageLoss(f"{name}.png", "dog", "training", "", 1, PLANTED[name])
     report = compare_images(180, TIMES_OF_PHOTOS, [*photos, planted])
-    assert outliers(report) == {name: verdict}
+    assert outliers(report) == ({name: verdict} if verdict else {}), "by its losses alone, only what is far from others"
+    if not verdict:
+        return
     odd = ", odd" in report.summary
     assert f"1 of 21 images stands out after step 180: {name}.png (" in report.summary
     assert odd == (verdict in ("details", "composition"))
     assert VERDICTS[report.outliers[0].verdict] in page_of(report, lambda path: b"").partition("<table>")[2]
+
+
+# Of LoRAs on the demo model after 90 steps, of zogs and of known shapes: twenty images, and bad ones among 36 such.
+# For each the losses at four timesteps, those before training, and those before training without the caption.
+MEASURED: dict[str, dict[str, list[list[float]]]] = json.loads(
+    Path(__file__).with_name("image_losses.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "verdict"),
+    [
+        ("zogs", "black0", "unlearned"),
+        ("zogs", "other0", "unlearned"),  # a star under the caption of a zog
+        ("scenes", "black0", "caption"),
+        ("scenes", "other0", "high"),  # a photo of a cat
+        ("scenes", "wrongcaption0", "caption"),
+        ("scenes", "wrongcaption2", "caption"),
+    ],
+)
+def test_what_training_and_captions_change_shows_bad_images(folder: str, name: str, verdict: str) -> None:
+    """Their loss alone shows one of the six."""
+    images = {
+        n: ImageLoss(f"{n}.png", "dog", "training", "", 1, tuple(now), before=tuple(b), without_caption=tuple(w))
+        for n, (now, b, w) in MEASURED[folder].items()
+    }
+    good = [image for n, image in images.items() if n.startswith("ok")]
+    assert outliers(compare_images(90, TIMES_OF_PHOTOS, good)) == {}
+    assert outliers(compare_images(90, TIMES_OF_PHOTOS, [*good, images[name]])) == {name: verdict}
+    alone = [replace(i, before=(), without_caption=()) for i in [*good, images[name]]]
+    assert bool(compare_images(90, TIMES_OF_PHOTOS, alone).outliers) == (name == "other0" and folder == "scenes")
 
 
 def test_a_concept_of_harder_images_is_compared_to_itself() -> None:
@@ -151,31 +177,45 @@ SHAPES: dict[str, Draw] = {
     "gamma": lambda draw, number: (draw.gamma(2, 1, number) - 2) / math.sqrt(2),
     "gamma, to the low side": lambda draw, number: (2 - draw.gamma(2, 1, number)) / math.sqrt(2),
     "lognormal": lambda draw, number: (np.exp(0.5 * draw.standard_normal(number)) - 1) / 0.6,
+    "exponential": lambda draw, number: draw.exponential(1, number),
     "long tails": lambda draw, number: draw.standard_t(3, number) / 1.2,
+    "Laplace": lambda draw, number: draw.laplace(0, 0.7, number),
     "two kinds of subject": lambda draw, number: draw.standard_normal(number) + 6 * (draw.random(number) < 0.5),
 }
 
 
-def photos_of(shape: str, number: int, draw: np.random.Generator) -> list[ImageLoss]:
-    """Return photos that spread as much as `PHOTOS`; the logarithms of their losses have a distribution of a shape."""
-    noise_NT = draw.standard_normal((number, 4)) * (0.116, 0.07, 0.086, 0.116)
-    logarithms_NT = np.log(np.median(PHOTOS, axis=0)) + 0.14 * SHAPES[shape](draw, number)[:, None] + noise_NT
-    return [
-        ImageLoss(f"{n}.jpg", "dog", "training", "", 1, tuple(losses))
-        for n, losses in enumerate(np.exp(logarithms_NT).tolist())
+def photos_of(shape: str, number: int, draw: np.random.Generator, *, with_base: bool = False) -> list[ImageLoss]:
+    """Return photos that spread as much as `PHOTOS`; the logarithms of their losses have a distribution of a shape.
+
+    With `with_base` also the changes of the logarithms by training and by captions have it.
+    """
+
+    def noise_NT() -> NDArray[np.float64]:
+        return draw.standard_normal((number, 4)) * (0.116, 0.07, 0.086, 0.116)
+
+    logarithms_NT = np.log(np.median(PHOTOS, axis=0)) + 0.14 * SHAPES[shape](draw, number)[:, None] + noise_NT()
+    before_NT = logarithms_NT + 0.5 - 0.14 * SHAPES[shape](draw, number)[:, None] + noise_NT()
+    without_NT = before_NT + 0.2 - 0.14 * SHAPES[shape](draw, number)[:, None] + noise_NT()
+    rows = zip(*(np.exp(values_NT).tolist() for values_NT in (logarithms_NT, before_NT, without_NT)), strict=True)
+    images = [
+        ImageLoss(f"{n}.jpg", "dog", "training", "", 1, tuple(now), before=tuple(b), without_caption=tuple(w))
+        for n, (now, b, w) in enumerate(rows)
     ]
+    return images if with_base else [replace(i, before=(), without_caption=()) for i in images]
 
 
-@pytest.mark.parametrize("number", [10, 12, 20, 100])
+@pytest.mark.parametrize("with_base", [False, True])
+@pytest.mark.parametrize("number", [10, 12, 20, 40, 100])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_folders_without_a_bad_image_seldom_have_a_false_alarm(shape: str, number: int) -> None:
-    """Before, of a hundred images of these shapes up to every second folder had one."""
+def test_folders_without_a_bad_image_seldom_have_a_false_alarm(shape: str, number: int, with_base: bool) -> None:
     draw, sets = np.random.default_rng(number), 60
-    alarms = sum(bool(compare_images(9, TIMES_OF_PHOTOS, photos_of(shape, number, draw)).outliers) for _ in range(sets))
-    assert alarms <= (0.17 if shape == "long tails" else 0.1) * sets * (number > 10), "5 % (10 %), and chance"
+    clean = (photos_of(shape, number, draw, with_base=with_base) for _ in range(sets))
+    alarms = sum(bool(compare_images(9, TIMES_OF_PHOTOS, images).outliers) for images in clean)
+    share = 0.13 if number == 12 or shape == "long tails" else 0.1
+    assert alarms <= share * sets * (number > 10), "5 % (twelve images and long tails: up to 10 %), and chance"
 
 
-@pytest.mark.parametrize("number", [20, 100, 1_000])
+@pytest.mark.parametrize("number", [20, 40])
 def test_several_bad_images_are_found_together(number: int) -> None:
     draw, bad = np.random.default_rng(1), ("black", "mosaic")
     planted = [ImageLoss(f"{name}.png", "dog", "training", "", 1, PLANTED[name]) for name in bad]

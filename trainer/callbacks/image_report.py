@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 
+from modules.data.batch import Batch
 from modules.data.captions.drawing import CaptionDropout
 from modules.data.decode import flatten
 from modules.data.images import BrokenImageError, open_image, upright
@@ -34,23 +36,27 @@ from trainer.step.meeting import Meeting
 _TASK = "image losses"
 _REPORTED_EVERY_SECONDS = 5.0
 _MAX_NAMED = 10
-_DRAWS, _FEW = 4, 500  # of noise for each image and timestep, where the images are so few; else one
+_MAX_DRAWS, _MAX_IMAGE_DRAWS = 4, 200  # of noise for each timestep: four for up to 50 images, one for many
 
-# Whether it is a validation image, its example, its losses, and how its latents correlate with their neighbours.
-Measured = tuple[bool, int, tuple[float, ...], float]
+Losses = tuple[float, ...]
+# Whether it is a validation image, its example, its losses, those before training and without its caption, and how its
+# latents correlate with their neighbours.
+Measured = tuple[bool, int, Losses, Losses, Losses, float]
 
 
 class ImageReportCallback:
     """Takes `ReportNow` after a step: measures all images at fixed timesteps, as they are in the first epoch.
 
     The report goes into the run's folder. Training is unaffected. `losses` is None for a run whose images have no
-    denoising loss: its method learns from prompts, or it trains the VAE.
+    denoising loss: its method learns from prompts, or it trains the VAE. Within `original()` the model is without its
+    trained adapters; None for a run without adapters, whose weights before training are not in memory.
     """
 
     def __init__(
         self,
         losses: FixedLosses | None,
         *,
+        original: Callable[[], AbstractContextManager[None]] | None,
         training: Loader,
         validation: Loader,
         plans_once: EpochPlans,
@@ -64,10 +70,11 @@ class ImageReportCallback:
     ) -> None:
         """`plans_once` uses each training image once. The processes of the `meeting` share the batches."""
         self._losses = losses
+        self._original = original
         once = replace(training, plans=plans_once, caption_dropout=CaptionDropout(), rank=ONLY_RANK, in_step=False)
         self._loaders = {False: once, True: validation}
         self._num_images = len(training.dataset.examples) + len(validation.dataset.examples)
-        self._num_draws = _DRAWS if self._num_images <= _FEW else 1
+        self._num_draws = max(1, min(_MAX_DRAWS, _MAX_IMAGE_DRAWS // max(1, self._num_images)))
         self._uses_before = training.plans.uses_before
         self._placement = placement
         self._evaluation = evaluation
@@ -96,10 +103,10 @@ class ImageReportCallback:
         self._emit(PhaseChanged("validating", f"the loss of {count(self._num_images, 'image')}"))
         measured = [one for share in self._meeting.share(_TASK) for one in share]
         images = [self._image(*one, epoch=counters.epoch) for one in sorted(measured)]
-        if broken := [Path(image.path).name for image in images if not all(map(math.isfinite, image.losses))]:
+        if broken := [Path(image.path).name for image in images if not _is_finite(image)]:
             message = f"The losses of {count(len(broken), 'image')} are not finite, so these are left out: "
             self._emit(WarningRaised(f"{message}{', '.join(broken[:_MAX_NAMED])}.", "Look at the precision first."))
-            images = [image for image in images if all(map(math.isfinite, image.losses))]
+            images = [image for image in images if _is_finite(image)]
         report = compare_images(counters.step, self._losses.timesteps, images)
         path = ""
         with SideOutput("The report on the images", self._run_dir, self._emit).warn_on_failure():
@@ -110,7 +117,15 @@ class ImageReportCallback:
         return written
 
     def _image(
-        self, is_validation: bool, number: int, losses: tuple[float, ...], correlation: float, *, epoch: int
+        self,
+        is_validation: bool,
+        number: int,
+        losses: Losses,
+        before: Losses,
+        without_caption: Losses,
+        correlation: float,
+        *,
+        epoch: int,
     ) -> ImageLoss:
         dataset = self._loaders[is_validation].dataset
         example = dataset.examples[number]
@@ -123,6 +138,8 @@ class ImageReportCallback:
             0 if is_validation else self._uses_before(number, epoch),
             losses,
             correlation=correlation,
+            before=before,
+            without_caption=without_caption,
         )
 
     def _measure_share(self, _given: None) -> list[Measured]:
@@ -145,26 +162,42 @@ class ImageReportCallback:
 
     def _measure(self, *, is_validation: bool) -> Iterator[list[Measured]]:
         """Yield the images of each batch."""
-        assert self._losses is not None
         loader = self._loaders[is_validation]
         if not loader.dataset.examples:
             return
         for batch in loader.batches(0, first_epoch_step=0, step=0, dealt_to=self._meeting.rank):
             self._meeting.check()
-            drawn: defaultdict[int, list[list[float]]] = defaultdict(list)
-            for at in self._losses.of(batch, num_draws=self._num_draws):
-                drawn[at.timestep].append(at.plain)
-            means = [[math.fsum(draws) / len(draws) for draws in zip(*drawn[t], strict=True)] for t in drawn]
-            numbers = (sample.example for sample in batch.sample_indices)
+            losses = self._losses_of(batch)
+            before: Sequence[Losses] = [()] * batch.num_samples
+            without_caption = before
+            if self._original is not None:
+                prompts = ("",) * batch.num_samples
+                without = replace(
+                    batch, captions=prompts, conditioning=loader.conditioning.deliver(prompts), empty_for=()
+                )
+                with self._original():
+                    before, without_caption = self._losses_of(batch), self._losses_of(without)
+            numbers = [sample.example for sample in batch.sample_indices]
             correlations = _neighbour_correlations(batch.latents_BCHW)
-            yield [
-                (is_validation, *measured)
-                for measured in zip(numbers, zip(*means, strict=True), correlations, strict=True)
-            ]
+            columns = zip(numbers, losses, before, without_caption, correlations, strict=True)
+            yield [(is_validation, *measured) for measured in columns]
+
+    def _losses_of(self, batch: Batch) -> Sequence[Losses]:
+        """Return the losses of each image by timestep: means of several draws of noise."""
+        assert self._losses is not None
+        drawn: defaultdict[int, list[list[float]]] = defaultdict(list)
+        for at in self._losses.of(batch, num_draws=self._num_draws):
+            drawn[at.timestep].append(at.plain)
+        means = [[math.fsum(draws) / len(draws) for draws in zip(*drawn[t], strict=True)] for t in drawn]
+        return list(zip(*means, strict=True))
 
     def dry_run_checks(self, state: DryRunState) -> Sequence[DryRunCheck]:
         """Return no check: it is only done on request, and as a validation is."""
         return ()
+
+
+def _is_finite(image: ImageLoss) -> bool:
+    return all(map(math.isfinite, (*image.losses, *image.before, *image.without_caption)))
 
 
 def _neighbour_correlations(latents_BCHW: torch.Tensor) -> list[float]:

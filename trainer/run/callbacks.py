@@ -58,6 +58,7 @@ from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
 from trainer.step.fixed_losses import FixedLosses
 from trainer.step.meeting import Meeting
+from trainer.step.prediction_modes import prior_mode
 from trainer.step.stepper import Stepper
 
 
@@ -148,6 +149,9 @@ def build_callbacks(
         ),
         image_report=ImageReportCallback(
             losses if setup.datasets.settings.has_latents else None,
+            original=functools.partial(prior_mode, model.adapters, (), model.trained_modules, machine.precision)
+            if model.adapters
+            else None,
             training=loaders.training,
             validation=loaders.validation,
             plans_once=setup.datasets.settings.plans_of(loaders.training.dataset.each_once(), is_validation=True),

@@ -19,35 +19,30 @@ from numpy.typing import NDArray
 from modules.system.atomic import write_text
 from modules.system.problem import count, join_words
 
-Verdict = Literal["", "high", "low", "details", "composition", "noise"]
+Verdict = Literal["", "high", "low", "details", "composition", "unlearned", "memorized", "caption", "noise"]
 VERDICTS: Mapping[Verdict, str] = {
     "high": "high loss",
     "low": "low loss",
     "details": "odd details",
     "composition": "odd composition",
+    "unlearned": "learned less",
+    "memorized": "learned more",
+    "caption": "odd caption",
     "noise": "like noise",
 }
 
 FOLDER, DATA_FILE, PAGE_FILE = "report", "images.json", "images.html"
-_FEWEST = 12  # images of a kind: the deviation of fewer is often small by chance (two of the demo's eight stood out)
-_FAR = 4.0  # standard deviations from the middle
-_TIMES_FARTHER = 2.6
-"""Than the farthest other image, at most. If values have tails as heavy as Student's t with three degrees, the largest
-is that far beyond the next one in 2.6^-3 of all sets, 6 %, however many they are."""
-_MIN_TIMES_FARTHER = 1.5
-_TIMES_FARTHER_OF_NOISE = 2.0  # a correlation has no long tails, and there is a limit of its own
-_HEAVIEST_TAIL = 1 / 3  # the inverse of these degrees
-_NUM_IN_TAIL = 1.6  # times the root of the number of images
-_UNSURE_OF_TAIL = 3.0  # standard deviations of the estimate
-_ON_SIDE = 1.25  # times that, if only its own side is compared
-_FEWEST_FOR_SIDES = 60  # images: a side of fewer shows too little of its tail
-_OF_FEW = 6.6  # images: with so few neither the deviation nor the farthest is certain
-_MAX_OUTLIERS = 1 / 6, 100  # of the images, and at most: more are another kind of image, not bad ones
+_FEWEST = 12  # images of a kind: the deviation of fewer is often small by chance
+_TIMES_FARTHER = 2.7
+"""Than the farthest other image. If values have tails as heavy as Student's t with three degrees, the largest is that
+far beyond the next one in 2.7^-3 of all sets, 5 %, however many they are; with lighter tails, in fewer."""
+_MAX_SHARE = 1 / 6  # of the images that stand out: more are another kind of image, not bad ones
 _LIKE_NOISE = 0.25  # correlation of neighbouring latents: 0 to 0.2 for noise; photographs have 0.3 to 0.8
+_FAR_FROM_OTHERS = 4.0  # standard deviations: a correlation has no long tails, and there is a limit of its own
+_TIMES = 1.3  # times the typical loss: less is not worth looking at, however equal the others are
 _MIN_LOSS = 1e-12  # one of exactly 0 has no logarithm
 _MIN_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
 _MAX_PAIRED = 1_000  # losses, of which each pair is compared
-_TIMES = 1.3  # times the typical loss: less is not worth looking at, however equal the others are
 _MAX_THUMBNAILS = 400  # on the page, about 4 kB each
 _MAX_NAMED = 5
 _NUM_HARDEST = 3
@@ -57,9 +52,15 @@ _NUM_HARDEST = 3
 class ImageLoss:
     """An image: `losses` are plain ones by timestep, `times` is their typical ratio to the losses of the other images.
 
-    `uses` counts its uses in full epochs. `verdict`: "high" for a loss far above the other images', "low" for one far
-    below them, "details" and "composition" for one that is unusually high at little or at much noise for its mean,
-    "noise" for an image whose latents are far less like their neighbours than in the others: `correlation`.
+    `uses` counts its uses in full epochs. `before` are its losses in the model without the trained adapter, and
+    `without_caption` those in that model with the empty prompt; empty if they are not known. `correlation` is how much
+    its latents are like their neighbours. `verdict` states how it differs from the other images:
+
+    - "high", "low": its loss is far above or far below theirs
+    - "details", "composition": it is unusually high at little or at much noise for its mean
+    - "unlearned", "memorized": training lowered its loss far less or far more than theirs
+    - "caption": in the model before training its caption raises its loss, compared to what captions do for theirs
+    - "noise": its latents are far less like their neighbours than in the others
     """
 
     path: str
@@ -71,6 +72,8 @@ class ImageLoss:
     times: float = 1.0
     verdict: Verdict = ""
     correlation: float = 1.0
+    before: tuple[float, ...] = ()
+    without_caption: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class ImageReport:
 
 
 def _describe(image: ImageLoss) -> str:
-    odd = f", {VERDICTS[image.verdict]}" if image.verdict in ("details", "composition", "noise") else ""
+    odd = f", {VERDICTS[image.verdict]}" if image.verdict not in ("", "high", "low") else ""
     return f"{image.times:.2g} times the usual loss{odd}"
 
 
@@ -120,8 +123,13 @@ def compare_images(step: int, timesteps: Sequence[int], images: Sequence[ImageLo
     A loss depends more on its timestep than on its image, so its logarithm is compared to the median of its timestep.
     The mean of an image's distances counts a timestep the less, the more its losses vary: by their squared deviation.
     The slope is how much larger they are at little noise, where the details of an image are learned, than at much
-    noise, where its composition is. An image stands out if it is clearly separated from all others of the folder by
-    mean and slope (`_outliers`), and one that is like noise: its loss may be as high as theirs. Losses must be finite.
+    noise, where its composition is. For images with losses before the training there are two more values, which show a
+    wrong caption or subject much better: by how much training changed the loss, and by how much the caption did before.
+    Both compare an image to itself, with the same noise, so how hard it is cancels out. (The loss given a caption, as a
+    measure of its fit: Li et al. 2023, "Your Diffusion Model is Secretly a Zero-Shot Classifier".)
+
+    An image stands out if one of these values is clearly separated from all values of the others of its folder
+    (`_find_outliers`), and one that is like noise: its loss may be as high as theirs. Losses must be finite.
     """
     rated = [image for group in _groups(images) for image in _rate(group)]
     return ImageReport(step, tuple(timesteps), tuple(sorted(rated, key=lambda i: (-i.times, i.path))))
@@ -142,87 +150,91 @@ def _are_compared(images: Sequence[ImageLoss]) -> bool:
 
 
 def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
-    logarithms_NT = np.log(np.maximum([image.losses for image in images], _MIN_LOSS))
-    distances_NT = logarithms_NT - np.median(logarithms_NT, axis=0)
-    weights_T = 1 / np.array([_deviation(distances_N) for distances_N in distances_NT.T]) ** 2
-    weights_T /= weights_T.sum()
-    places_T = np.linspace(0.5, -0.5, len(weights_T))
-    places_T -= weights_T @ places_T
-    means_N = distances_NT @ weights_T
-    slopes_N = distances_NT @ (weights_T * places_T) / max(float(weights_T @ places_T**2), _MIN_LOSS)
-    means_N -= np.median(means_N)
-    slopes_N -= np.median(slopes_N)
-    correlations_N = np.array([image.correlation for image in images])
-    above_N = (correlations_N - np.median(correlations_N)) / _deviation(correlations_N)
-    noisy = _outliers(above_N[:, None], _TIMES_FARTHER_OF_NOISE)
-    points_N2 = np.column_stack((means_N / _deviation(means_N), slopes_N / _deviation(slopes_N)))
-    outliers = _outliers(points_N2, _TIMES_FARTHER)
+    values = _values_of(images)
+    points_ND = np.column_stack([values_N / _deviation(values_N) for values_N in values.values()])
+    for column, (_, below) in zip(points_ND.T, values, strict=True):
+        if not below:
+            np.maximum(column, 0.0, out=column)
+    outliers, noisy = _find_outliers(points_ND), _find_noise(images)
 
     def verdict_on(number: int) -> Verdict:
-        if number in noisy and correlations_N[number] < min(_LIKE_NOISE, np.median(correlations_N)):
+        if number in noisy:
             return "noise"
         if number not in outliers:
             return ""
-        return _verdict(float(means_N[number]), float(slopes_N[number]), *points_N2[number].tolist())
+        worst = {
+            (above if values_N[number] > 0 else below): abs(float(point))
+            for point, ((above, below), values_N) in zip(points_ND[number], values.items(), strict=True)
+            if abs(values_N[number]) > math.log(_TIMES)
+        }
+        return max(worst, key=lambda verdict: worst[verdict], default="")
 
     return [
         replace(image, times=math.exp(mean), verdict=verdict_on(number))
-        for number, (image, mean) in enumerate(zip(images, means_N.tolist(), strict=True))
+        for number, (image, mean) in enumerate(zip(images, values["high", "low"].tolist(), strict=True))
     ]
 
 
-def _verdict(mean: float, slope: float, by_mean: float, by_slope: float) -> Verdict:
-    """Return how an image stands out by its mean distance or by its slope, both also in standard deviations."""
-    worth = math.log(_TIMES)
-    if abs(mean) > worth and abs(by_mean) >= min(abs(by_slope), _FAR):
-        return "high" if mean > 0 else "low"
-    if abs(slope) <= worth:
-        return ""
-    return "details" if slope > 0 else "composition"
+def _values_of(images: Sequence[ImageLoss]) -> dict[tuple[Verdict, Verdict], NDArray[np.float64]]:
+    """Return values of the images (N,), with median 0, by the verdicts on one far above 0 and on one far below it."""
+    losses_NT = _logarithms([image.losses for image in images])
+    distances_NT, weights_T = _distances(losses_NT)
+    places_T = np.linspace(0.5, -0.5, len(weights_T))
+    places_T -= weights_T @ places_T
+    slopes_N = distances_NT @ (weights_T * places_T) / max(float(weights_T @ places_T**2), _MIN_LOSS)
+    values: dict[tuple[Verdict, Verdict], NDArray[np.float64]] = {
+        ("high", "low"): _centred(distances_NT @ weights_T),
+        ("details", "composition"): _centred(slopes_N),
+    }
+    if all(image.before and image.without_caption for image in images):
+        before_NT = _logarithms([image.before for image in images])
+        without_NT = _logarithms([image.without_caption for image in images])
+        changes_NT, weights_T = _distances(losses_NT - before_NT)
+        values["unlearned", "memorized"] = _centred(changes_NT @ weights_T)
+        effects_NT, weights_T = _distances(before_NT - without_NT)
+        values["caption", ""] = _centred(effects_NT @ weights_T)  # one that fits better than the others is not odd
+    return values
 
 
-def _outliers(points_ND: NDArray[np.float64], times_farther: float) -> frozenset[int]:
-    """Return which points are far from the middle, 0, and clearly separated from the others, in standard deviations.
+def _logarithms(losses: Sequence[tuple[float, ...]]) -> NDArray[np.float64]:
+    return np.log(np.maximum(losses, _MIN_LOSS))
 
-    Skewed values and values with long tails are far out, too, but then others are nearly as far. So an outlier has to
-    be several times as far out as every other point in its direction and in the opposite one. Among many points it may
-    also be `_ON_SIDE` times that far in its direction, and only clearly farther than those in the opposite one. Up to
-    `_MAX_OUTLIERS` are looked for together: otherwise the second of two bad images would hide the first.
+
+def _distances(values_NT: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the distances from the medians of the timesteps (N, T), and the weights of the timesteps (T,)."""
+    distances_NT = values_NT - np.median(values_NT, axis=0)
+    weights_T = 1 / np.array([_deviation(distances_N) for distances_N in distances_NT.T]) ** 2
+    return distances_NT, weights_T / weights_T.sum()
+
+
+def _centred(values_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values_N - np.median(values_N)
+
+
+def _find_outliers(points_ND: NDArray[np.float64]) -> frozenset[int]:
+    """Return which points are clearly separated from the others, of D values each in standard deviations from 0.
+
+    The value that is farthest out counts. Skewed values and values with long tails are far out, too, but then others
+    are nearly as far: so it has to be several times as far out as every value of any other point. Several outliers are
+    looked for together: otherwise the second of two bad images would hide the first.
     """
     number = len(points_ND)
     if number < _FEWEST:
         return frozenset()
-    of_few = 1 + 20 * (_OF_FEW / number) ** 6  # 1.55 for 12, 1.03 for 20
-    num_in_tail = round(_NUM_IN_TAIL * math.sqrt(number))
-    distances_N = np.linalg.norm(points_ND, axis=1)
+    distances_N = np.abs(points_ND).max(axis=1)
     order_N = np.argsort(-distances_N, kind="stable")
-    share, most = _MAX_OUTLIERS
-    found = 0
-    for num_out in range(1, min(most, int(share * number)) + 1):
-        out_K, rest_R = order_N[:num_out], order_N[num_out:]
-        if distances_N[out_K[-1]] <= _FAR:
-            break
-        along_RK = points_ND[rest_R] @ (points_ND[out_K] / distances_N[out_K, None]).T
-        ahead_K, behind_K = along_RK.max(axis=0), -along_RK.min(axis=0)
-        farthest_K = np.maximum(ahead_K, behind_K)
-        limit_K = _needed_factor(distances_N[rest_R[: num_in_tail + 1]], times_farther) * farthest_K
-        if number >= _FEWEST_FOR_SIDES:
-            on_side_K = np.maximum(_ON_SIDE * times_farther * ahead_K, _MIN_TIMES_FARTHER * farthest_K)
-            limit_K = np.minimum(limit_K, on_side_K)
-        if (distances_N[out_K] > of_few * limit_K).all():
-            found = num_out
-    return frozenset(order_N[:found].tolist())
+    largest_N = distances_N[order_N]
+    gaps = (n for n in range(int(_MAX_SHARE * number), 0, -1) if largest_N[n - 1] > _TIMES_FARTHER * largest_N[n])
+    return frozenset(order_N[: next(gaps, 0)].tolist())
 
 
-def _needed_factor(largest_M: NDArray[np.float64], times_farther: float) -> float:
-    """Return how many times as far as the largest value another one has to be; `largest_M` are in descending order.
-
-    By how many times the largest values exceed each other estimates how heavy their tail is (Hill 1975): the factor is
-    `times_farther` for the heaviest tails and less for lighter ones.
-    """
-    exceeded_M = np.log(np.maximum(largest_M[:-1], _MIN_LOSS) / max(float(largest_M[-1]), _MIN_LOSS))
-    tail = float(exceeded_M.mean()) * (1 + _UNSURE_OF_TAIL / math.sqrt(len(exceeded_M)))
-    return max(_MIN_TIMES_FARTHER, math.pow(times_farther, min(tail, _HEAVIEST_TAIL) / _HEAVIEST_TAIL))
+def _find_noise(images: Sequence[ImageLoss]) -> frozenset[int]:
+    """Return which images are like noise, among others that are not."""
+    if len(images) < _FEWEST:
+        return frozenset()
+    correlations_N = np.array([image.correlation for image in images])
+    limit = np.median(correlations_N) - _FAR_FROM_OTHERS * _deviation(correlations_N)
+    return frozenset(np.flatnonzero(correlations_N < min(limit, _LIKE_NOISE)).tolist())
 
 
 def _deviation(values_N: NDArray[np.float64]) -> float:
@@ -269,9 +281,21 @@ def _image(data: dict[str, Any]) -> ImageLoss:
     verdict: Verdict = data["verdict"] if data["verdict"] in VERDICTS else ""
     path, concept, kind, caption = (str(data[name]) for name in ("path", "concept", "kind", "caption"))
     losses = tuple(float(loss) for loss in data["losses"])
-    correlation = float(data.get("correlation", 1.0))  # a report of an earlier version has none
+    # A report of an earlier version lacks some.
+    correlation = float(data.get("correlation", 1.0))
+    before, without = (tuple(map(float, data.get(name, ()))) for name in ("before", "without_caption"))
     return ImageLoss(
-        path, concept, kind, caption, int(data["uses"]), losses, float(data["times"]), verdict, correlation
+        path,
+        concept,
+        kind,
+        caption,
+        int(data["uses"]),
+        losses,
+        float(data["times"]),
+        verdict,
+        correlation,
+        before,
+        without,
     )
 
 
@@ -284,18 +308,20 @@ def thumbnail_of(image: Any, side_px: int = 112) -> bytes:
 
 
 _ADVICE = (
-    "A loss far above the other images': a wrong caption, an image of something else, a broken file, text or borders. "
-    "Far below: a nearly empty image, or one that is seen so often that the model has memorized it. Odd details: a "
-    "high loss at little noise, as of grain or patterns. Odd composition: at much noise, as of an image of something "
-    "else. Like noise: neighbouring places of the image have nothing in common. Losses differ for good reasons, too: "
-    "detailed images have higher ones."
+    "High loss: far above the other images', as of a wrong caption, an image of something else, a broken file, text or "
+    "borders. Low loss: a nearly empty image, or one that is seen so often that the model has memorized it. Odd "
+    "details: a high loss at little noise, as of grain or patterns. Odd composition: at much noise, as of an image of "
+    "something else. Learned less: training helped the other images far more, so it shows something else. Learned "
+    "more: the model learned by heart what does not follow from the other images. Odd caption: before training the "
+    "model expected something else from its caption. Like noise: neighbouring places of the image have nothing in "
+    "common. Losses differ for good reasons, too: detailed images have higher ones."
 )
 _STYLE = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;background:Canvas;"
     "color:CanvasText}:root{color-scheme:light dark}table{border-collapse:collapse;width:100%}"
     "td,th{padding:.35em .7em;text-align:left;vertical-align:top;border-top:1px solid #8884}"
     "td.n{text-align:right;font-variant-numeric:tabular-nums}"
-    ".high,.details,.composition,.noise{background:#d9480f33}.low{background:#1971c233}"
+    ".high,.details,.composition,.unlearned,.memorized,.caption,.noise{background:#d9480f33}.low{background:#1971c233}"
     "img{display:block;max-width:112px;max-height:112px}small{opacity:.75;overflow-wrap:anywhere}"
 )
 
