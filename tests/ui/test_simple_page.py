@@ -261,7 +261,7 @@ def test_a_tree_of_folders_is_not_listed_to_its_end_and_a_count_can_be_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder of a concept may be a whole disk, or far away."""
-    monkeypatch.setattr("ui.features.simple.images._MOST_BELOW", 3)
+    monkeypatch.setattr("ui.features.simple.images._MAX_BELOW", 3)
     folder = draw_folder(tmp_path / "disk", sizes=[(8, 8)], captions=["a cat"])
     for name in ("b", "c"):
         draw_folder(folder / name, sizes=[(8, 8)] * 2)

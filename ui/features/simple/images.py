@@ -14,7 +14,7 @@ from modules.settings.edit import get_path, replace_value
 from modules.settings.shared_types import side_of
 from modules.system.paths import as_config_path, from_root
 
-_MOST_BELOW = 1000  # images in unused subfolders, and folders in which they are looked for: it may be a whole disk
+_MAX_BELOW = 1000  # images in unused subfolders, and folders in which they are looked for: it may be a whole disk
 _NOT_IN_NAMES = re.compile(r"\W+")
 
 
@@ -94,14 +94,14 @@ def _count_below(folder: Path, excluded: Collection[str], check: Callable[[], No
         nonlocal steps
         check()
         steps += 1
-        if steps > 2 * _MOST_BELOW:  # into a folder, and out of it
+        if steps > 2 * _MAX_BELOW:  # into a folder, and out of it
             raise _EnoughError
 
     try:
         for file in walk(folder, include_subfolders=True, skipped=[], check=count_steps):
             is_image = file.suffix.lower() in SUFFIXES and not is_left_out(file.parent, file.name, companions, [])
             found += is_image and file.parent != folder and name_within(folder, file) not in excluded
-            if found == _MOST_BELOW:
+            if found == _MAX_BELOW:
                 return found, True
     except _EnoughError:
         return found, found > 0
