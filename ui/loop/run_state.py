@@ -196,8 +196,9 @@ class RunState:
         """
         if self.step is None or self.is_over:
             return None
-        seconds_left = self.timing.seconds_left(self.step.total_steps)
-        seconds_left = self.step.seconds_left if seconds_left is None else max(seconds_left, self.step.seconds_left or 0.0)
+        seconds_left = self.step.seconds_left
+        if (by_clock := self.timing.seconds_left(self.step.total_steps)) is not None:
+            seconds_left = max(by_clock, seconds_left or 0.0)
         sampling = self.sampling.seconds_left if self.phase == "sampling" and self.sampling else None
         return seconds_left if sampling is None else (seconds_left or 0.0) + sampling
 
