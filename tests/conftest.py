@@ -7,8 +7,10 @@ import os
 import shutil
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,13 @@ EXAMPLES_DAILY, EXAMPLES_FULL = 30, 300
 MEMORY_DIR, MEMORY_NEEDED_BYTES = Path("/dev/shm"), 8 * 2**30
 
 
+# Where compiled modules are kept if the environment forbids them next to the sources.
+BYTECODE_DIR = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the tests' files in memory, and let hypothesis try more examples of each property in the full suite."""
+    keep_bytecode()
     if MEMORY_DIR.is_dir() and shutil.disk_usage(MEMORY_DIR).free > MEMORY_NEEDED_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DIR))
     is_full = "not full" not in config.option.markexpr or "or not full" in config.option.markexpr
@@ -46,6 +53,43 @@ def pytest_configure(config: pytest.Config) -> None:
         max_examples=EXAMPLES_FULL if is_full else EXAMPLES_DAILY,
     )
     hypothesis_settings.load_profile("darkroom")
+
+
+def keep_bytecode() -> None:
+    """Keep compiled modules although `PYTHONDONTWRITEBYTECODE` is set, as it is in many containers.
+
+    Otherwise each process of the tests compiles torch, diffusers and the tests again, which takes many of them longer
+    than what they test. The processes of xdist and all children inherit the variables.
+    """
+    if sys.dont_write_bytecode:
+        sys.dont_write_bytecode = False
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(BYTECODE_DIR))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the compiled modules of the tests' own programs, which lie in a new folder each time."""
+    if hasattr(config, "workerinput"):  # a process of xdist: the others are not at their end
+        return
+    for folder in {tempfile.gettempdir(), os.environ.get("PYTEST_DEBUG_TEMPROOT", "")} - {""}:
+        shutil.rmtree(BYTECODE_DIR.joinpath(*Path(folder).parts[1:]), ignore_errors=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let each process of xdist begin with another share of the modules, which then finds the others' compiled.
+
+    Their asserts take twice as long to rewrite as the modules to import, and all processes collect at the same time.
+    """
+    ours = getattr(session.config, "workerinput", None)
+    if ours is None:
+        return
+    paths = [Path(session.config.rootpath, argument.partition("::")[0]) for argument in session.config.args]
+    modules = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("test_*.py")))]
+    first = len(modules) * int(ours["workerid"].removeprefix("gw")) // ours["workercount"]
+    for file in [*modules[first:], *modules[:first]]:
+        with suppress(Exception, pytest.skip.Exception):  # the collection imports it again, and reports it
+            import_module(".".join(file.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 @pytest.hookimpl(tryfirst=True)
