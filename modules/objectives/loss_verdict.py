@@ -44,8 +44,8 @@ class Verdict:
 def read_losses(points_N2: NDArray[np.float64], validations: Sequence[tuple[int, float]] = ()) -> Verdict:
     """Return the verdict on the losses of a run: of its steps (N, 2: step, loss), and of its validations (step, loss).
 
-    All values must be finite. Only for losses that compare a prediction to a target: the loss of a policy gradient or
-    of a preference does not.
+    Of a long run an even selection of its steps is enough. All values must be finite. Only for losses that compare a
+    prediction to a target: the loss of a policy gradient or of a preference does not.
     """
     of_steps = _read_steps(points_N2)
     if of_steps.finding == "diverging":
@@ -57,6 +57,7 @@ def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
     number = len(points_N2)
     if number < _MIN_STEPS:
         return Verdict("unknown", f"Too early to say: {number:,} of {_MIN_STEPS} steps.")
+    num_steps = int(points_N2[-1, 0] - points_N2[0, 0]) + 1
     losses_N = points_N2[:, 1]
     logs_N = np.log(np.maximum(losses_N, max(_MIN_SHARE * float(np.median(losses_N)), 1e-30)))
     parts = np.array_split(np.arange(number), _NUM_PARTS)
@@ -90,13 +91,13 @@ def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
     if fall > _LIKELY_ERRORS or (fall > 0 and errors_above(lowest, last) <= _LIKELY_ERRORS and _falls(logs_N)):
         return Verdict(
             "unknown",
-            f"Probably learning: over {number:,} steps {fell}, which may be chance. Look at the samples, or validate, "
-            "to be sure.",
+            f"Probably learning: over {num_steps:,} steps {fell}, which may be chance. Look at the samples, or "
+            "validate, to be sure.",
         )
     return Verdict(
         "flat",
-        f"Flat: over {number:,} steps the typical training loss changed by less than its own noise, {level(first):.4f} "
-        f"to {level(last):.4f}. Look at the samples, or validate, to see whether it learns.",
+        f"Flat: over {num_steps:,} steps the typical training loss changed by less than its own noise, "
+        f"{level(first):.4f} to {level(last):.4f}. Look at the samples, or validate, to see whether it learns.",
     )
 
 

@@ -21,7 +21,7 @@ from trainer.log_lines import LogLine
 from trainer.machine_events import MemoryMeasured
 from trainer.run_folder.elsewhere import Elsewhere
 from ui.features.run.best_offer import best_offer, undo, use
-from ui.features.run.facts import describe_edits, machine_line, memory_lines, run_lines, time_lines
+from ui.features.run.facts import describe_edits, machine_line, memory_lines, run_lines, time_lines, verdict_line
 from ui.forms.changes import changes
 from ui.loop.folding import fold, history_before, prepend_history
 from ui.loop.run_state import RunState, Timing
@@ -66,6 +66,19 @@ def test_the_best_model_becomes_the_result_and_back(tmp_path: Path) -> None:
     assert result.read_bytes() == b"last"
     assert offer.source.read_bytes() == b"best"
     assert use(offer).earlier_model == tmp_path / "run" / "save" / "zog-last-2.safetensors"  # nothing kept is replaced
+
+
+def test_the_verdict_with_learned_weights_is_on_the_loss_without_them() -> None:
+    """They bring the weighted loss from 0.1 to 1, which was called divergence."""
+    begun = replace(started("/run"), method="denoise")
+    events = [
+        replace(step(n), loss=1 - 0.9 * 0.99**n, metrics={"unscaled_loss": (0.1 - n / 20_000) * (1 + n % 7 / 10)})
+        for n in range(1, 1201)
+    ]
+    verdict = verdict_line(folded(begun, *events))
+    assert verdict.startswith("Learning: the typical training loss fell from 0.1"), verdict
+    unweighted = verdict_line(folded(begun, *(replace(event, metrics={}) for event in events)))
+    assert unweighted.startswith("Diverging"), "the loss itself does rise"
 
 
 def test_a_missing_best_model_leaves_the_result(tmp_path: Path) -> None:

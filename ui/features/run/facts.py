@@ -52,7 +52,9 @@ def verdict_line(state: RunState) -> str:
     """Return the verdict on the losses of a run; empty if they show nothing: the loss of some methods does not compare
     predictions to targets.
     """
-    from modules.objectives.loss_verdict import read_losses  # NumPy, which the window does not need to open
+    import numpy as np  # which the window does not need to open
+
+    from modules.objectives.loss_verdict import read_losses
 
     method = METHODS.get(state.started.method) if state.started is not None else None
     losses = state.series.get("loss")
@@ -60,7 +62,10 @@ def verdict_line(state: RunState) -> str:
         return ""
     if not method.has_denoising_loss(method.settings()):
         return ""
-    return read_losses(losses.finite_points(), [(v.step, v.loss) for v in state.validations]).sentence
+    points = losses.finite_points()
+    if unscaled := state.metrics.get("unscaled_loss"):  # learned weights bring the loss itself to 1, whatever it was
+        points = np.array(unscaled.points, dtype=np.float64).reshape(-1, 2)
+    return read_losses(points, [(v.step, v.loss) for v in state.validations]).sentence
 
 
 def _step_lines(state: RunState, labels: Mapping[str, str]) -> list[str]:
