@@ -134,7 +134,9 @@ def _read_validations(validations: Sequence[tuple[int, float]], *, is_fitting: b
     width = max(_MIN_VALIDATIONS, math.isqrt(number))
     noticed = max(_NOTICED, _SCATTER * _scatter(values) / math.sqrt(width)) if number > _FEW else _NOTICED_OF_FEW
     around, now = (float(np.median(part)) for part in (values[max(0, lowest - width // 2) :][:width], values[-width:]))
-    if lowest < number - width and now > (1 + noticed) * around and last > (1 + noticed) * least:
+    # The lowest of values that only scatter is below the others, too: something must have been learned, or unlearned.
+    has_changed = is_fitting or around < (1 - noticed) * first or now > (1 + 2 * noticed) * first
+    if has_changed and lowest < number - width and now > (1 + noticed) * around and last > (1 + noticed) * least:
         return Verdict(
             "overfitting",
             f"Overfitting since step {step:,}: the validation loss was lowest there, {least:.4f}, and the last "

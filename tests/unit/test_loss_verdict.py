@@ -115,6 +115,25 @@ def test_the_lowest_of_many_validations_is_not_taken_for_the_begin_of_overfittin
     assert sum(changes) / 20 < 5, "it changed at each validation"
 
 
+def test_validations_that_only_scatter_are_no_overfitting() -> None:
+    """The lowest of many is low by chance; before, each fifth run that changed nothing was called so at some step."""
+    called = {True: 0, False: 0}
+    for seed, has_learned in itertools.product(range(40), called):
+        draw = random.Random(seed)
+        levels = [max(0.03, 0.1 - 0.02 * n) * (1 + 0.03 * max(0, n - 8)) if has_learned else 0.1 for n in range(20)]
+        curve = [(10 * n, level * draw.lognormvariate(0, 0.01)) for n, level in enumerate(levels)]
+        verdicts = [read_losses(np.empty((0, 2)), curve[: n + 1]) for n in range(20)]
+        called[has_learned] += any(verdict.finding == "overfitting" for verdict in verdicts)
+    assert called == {True: 40, False: 3}
+
+
+def test_validations_that_rise_from_the_first_one_on_are_overfitting() -> None:
+    """As of a small folder on a model that knew its subject already."""
+    curve = [(10 * n, 0.1 * (1 + 0.02 * n)) for n in range(6)]
+    verdict = read_losses(drawn(lambda t: 0.1, steps=100, seed=4), curve)
+    assert (verdict.finding, verdict.since_step) == ("overfitting", 0)
+
+
 def test_a_validation_far_above_that_of_the_untrained_model_is_overfitting_only_while_the_training_loss_falls() -> None:
     rises = [(0, 0.1), (25, 0.095), (50, 0.11), (75, 0.13), (100, 0.14)]
     assert read_losses(drawn(lambda t: 0.1 * math.exp(-5 * t), steps=400, seed=1), rises).finding == "overfitting"
