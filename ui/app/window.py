@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -63,6 +64,8 @@ from ui.widgets.window import (
 if TYPE_CHECKING:  # the window needs these when a run begins
     from trainer.events import RunFailed
     from trainer.launch import LaunchedRun, RunRequest
+
+_log = logging.getLogger(__name__)
 
 
 def _launch_child(request: RunRequest) -> LaunchedRun:
@@ -145,9 +148,10 @@ class App:
     def run(self) -> None:
         """Run the window until it is closed. Ctrl-C and the system's request to end close it in order."""
         from trainer.cli.signals import at_signal
+        from ui.widgets.display import at_lost_display
 
         try:
-            with at_signal(self._end_soon):
+            with at_signal(self._end_soon), at_lost_display(self._leave_display):
                 self.root.mainloop()
         finally:
             self.context.session.leave()  # whatever has ended the loop
@@ -155,6 +159,14 @@ class App:
     def _end_soon(self) -> None:
         if not self._is_closed:  # else it waits for the run already, which a second signal of the kind cuts short
             call_later(self.root, 0, self.closing.end)
+
+    def _leave_display(self) -> None:
+        """End without the window, whose display is gone: a run of this process stops with its backup."""
+        self._is_closed = True  # a signal must not use Tk any more
+        _log.warning("The display of the window is gone. It ends; a run that it trains stops with a backup first.")
+        self._end_processes()
+        self.context.session.leave()
+        self._session.release()
 
     def save_session(self) -> None:
         """Save the config and the window's settings."""
@@ -187,10 +199,7 @@ class App:
         self.save_session()
         self._session.release()
         self.context.pump.stop()
-        self.queue.close()
-        self.tensorboard.close()
-        self.web_page.close()
-        self.context.models.of(Renting).close()
+        self._end_processes()
         self.context.tips.close()
         self.diagnostics.close()
         if self._owns_root:
@@ -200,6 +209,13 @@ class App:
         else:
             self.shell.destroy()
         self.context.session.leave()  # the last, for it waits for the backup of a run of this process
+
+    def _end_processes(self) -> None:
+        """Leave the queue to other programs, and end the processes that serve this window."""
+        self.queue.close()
+        self.tensorboard.close()
+        self.web_page.close()
+        self.context.models.of(Renting).close()
 
     # -- building
 
