@@ -12,6 +12,7 @@ import time
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -103,8 +104,6 @@ def test_a_run_is_stopped_and_continued_by_a_process_of_its_own(
     assert asked[2] == ["keep", "stop", "leave"]
     assert run.desk.is_stop_requested
     assert not ready.app._is_closed
-    from datetime import datetime
-
     backup = write_backup(run_dir, step=2, epoch=1, now=datetime(2026, 3, 1), write=lambda f: None)
     run.end(RunFinished("stopped", 2, "Stopped.", backup_path=str(backup.path)))
     ready.wait_until(lambda: ready.app._is_closed)
@@ -191,6 +190,40 @@ def test_a_run_that_finishes_meanwhile_is_not_continued(ready: Window, detached:
     run.end(RunFinished("finished", 400, "All done."))
     ready.wait_until(lambda: ready.app._is_closed)
     assert detached.requests == []
+
+
+def test_a_report_on_images_is_not_continued_as_a_training(ready: Window, detached: Starts, tmp_path: Path) -> None:
+    """A process of its own resumed the run whose images were compared, from its last backup."""
+    run_dir = write_run(tmp_path, NAME, [])
+    backup = write_backup(run_dir, step=2, epoch=1, now=datetime(2026, 3, 1), write=lambda f: None)
+    session = ready.app.context.session
+    session.begin(RunRequest(Config(), "report", backup.path))
+    run = ready.engine.run
+    assert run is not None
+    run.emit(started(str(run_dir)))
+    ready.wait_until(lambda: session.state.started is not None, "the start")
+    ready.asked.answers["choose"] = "stop"
+    ready.app.closing.ask()
+    [asked] = ready.asked.asked("choose")
+    assert asked[2] == ["keep", "stop"]
+    run.end(RunFinished("stopped", 0, "Stopped before the first step."))
+    ready.wait_until(lambda: ready.app._is_closed)
+    assert detached.requests == []
+
+
+def test_closing_twice_asks_once(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, closing, asked = press_start(ready), ready.app.closing, list[str]()
+
+    def choose(title: str, *_question: object) -> str:
+        asked.append(title)
+        closing.ask()  # the window manager passes it on to the window under a dialog
+        return "stop"
+
+    monkeypatch.setattr(ready.asked, "choose", choose)
+    closing.ask()
+    assert len(asked) == 1
+    run.end(RunFinished("stopped", 2, "Stopped."))
+    ready.wait_until(lambda: ready.app._is_closed)
 
 
 def test_the_window_stays_where_no_backup_could_be_written(ready: Window) -> None:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 StartDetached = Callable[["RunRequest"], "DetachedProcess"]
 StartQueue = Callable[[], tuple[Holder, Path]]
 
+_STAY = Answer("keep", "Keep the window", is_default=True)
+_STOP_AND_CLOSE = Answer("stop", "Stop and close")
+_COMPARING = "The losses of the images are being measured. Stopped now, they give no report. The run stays as it is."
 _STOP = "Stop writes a backup from which the run can resume."
 _LEFT = "A run that is kept training is shown again by the next window."
 _LEFT_QUEUE = "A queue that is kept running also trains its other items; the next window shows it again."
@@ -76,6 +79,7 @@ class Closing:
         """Whether the window closes as soon as the run has ended."""
         self.hands_over = False
         """Whether the run that is being stopped continues in another process."""
+        self._is_asking = False
         self._must_close = False  # the system has requested it
         self._is_over = False  # the run; the session may change again until the window is closed
         self._followed = ""  # the run of the queue of another process that was followed last
@@ -89,23 +93,30 @@ class Closing:
         if not session.is_active:
             self._close()
             return
-        if self.is_closing:
-            return  # it will, as soon as the run has ended
-        answers = (
-            Answer("keep", "Keep the window", is_default=True),
-            Answer("stop", "Stop and close"),
-            Answer("leave", "Close, keep training"),
-        )
-        is_queue = self._queue.owns_run or self._queue.is_run_elsewhere
-        message = f"{_STOP} {_LEFT_QUEUE if is_queue else _LEFT}"
-        if session.attached is None:
-            message += " The window closes when the backup is written."
-        answer = self._context.interaction.choose("Training is running", message, answers, "warning")
+        if self.is_closing or self._is_asking:
+            return  # it will, as soon as the run has ended; or the question is open
+        self._is_asking = True
+        try:
+            answer = self._choose()
+        finally:
+            self._is_asking = False
         has_ended = answer == "stop" and not session.is_active  # while the question was open
         if has_ended or (answer == "leave" and session.attached is not None):  # or it has a process of its own
             self._close()
         elif answer in ("stop", "leave"):
             self._stop_and_close(hands_over=answer == "leave")
+
+    def _choose(self) -> str | None:
+        """Ask how to close; return the name of the answer, None if there is none."""
+        session, interaction = self._context.session, self._context.interaction
+        if session.request is not None and session.request.kind == "report":  # nothing is trained that could continue
+            return interaction.choose("Images are being compared", _COMPARING, (_STAY, _STOP_AND_CLOSE), "warning")
+        answers = (_STAY, _STOP_AND_CLOSE, Answer("leave", "Close, keep training"))
+        is_queue = self._queue.owns_run or self._queue.is_run_elsewhere
+        message = f"{_STOP} {_LEFT_QUEUE if is_queue else _LEFT}"
+        if session.attached is None:
+            message += " The window closes when the backup is written."
+        return interaction.choose("Training is running", message, answers, "warning")
 
     def end(self) -> None:
         """Close without a question, at a signal to end; a run of this process is stopped, with its backup."""
