@@ -43,6 +43,7 @@ from ui.loop.diagnostics import Diagnostics
 from ui.loop.interaction import ACTIONS_OF_REMEDIES, Failure, Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import Launch, RunSession, launch_as_set
+from ui.loop.signal import forget_listeners_since, new_key
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.actions import ActionTable, sequences_of
 from ui.widgets.dialog import Dialog, Window
@@ -92,6 +93,7 @@ class App:
         self._last = self._session.last
         self.preferences = Preferences(self._last.settings)
         self.theme = Theme(self.preferences.now.appearance)
+        self._first_listener = new_key()
         self._owns_root = root is None
         self._is_closed = False
         self.root = root or create_root(self.theme, scale_percent=self.preferences.now.scale_percent)
@@ -206,6 +208,7 @@ class App:
             cancel_pending(self.root)
             self.root.destroy()
             forget_window(self.root)
+            forget_listeners_since(self._first_listener)  # work goes on that waited for the answer of a dialog
         else:
             self.shell.destroy()
         self.context.session.leave()  # the last, for it waits for the backup of a run of this process

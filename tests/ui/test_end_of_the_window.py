@@ -1,4 +1,4 @@
-"""The display goes away under the window: its X server dies, or the user is logged out."""
+"""The end of a window in a process of its own: without its display, and under an open dialog."""
 
 from __future__ import annotations
 
@@ -11,8 +11,23 @@ import pytest
 
 from modules.system.paths import PROGRAM_ROOT
 
+
+def _run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script whose sessions and logs are in a folder."""
+    folders = {f"XDG_{name}_HOME": str(folder / name) for name in ("CONFIG", "STATE", "CACHE", "DATA")}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=PROGRAM_ROOT,
+        env={**os.environ, **folders},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
 # A second connection asks the server to end the window's own, which Xlib then treats like a server that has died.
-_CODE = """
+_LOST = """
 import ctypes, threading
 from contextlib import suppress
 from queue import SimpleQueue
@@ -53,18 +68,42 @@ app.run()
 @pytest.mark.parametrize("trains", [True, False])
 def test_a_run_stops_with_its_backup_when_the_display_is_lost(tmp_path: Path, *, trains: bool) -> None:
     """Xlib ended the process in the middle of a step: everything since the last backup was lost."""
-    folders = {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("CONFIG", "STATE", "CACHE", "DATA")}
-    done = subprocess.run(
-        [sys.executable, "-c", _CODE.format(trains=trains)],
-        cwd=PROGRAM_ROOT,
-        env={**os.environ, **folders},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = _run(_LOST.format(trains=trains), tmp_path)
     assert done.returncode == 1, done.stderr
     log, *rest = done.stdout.splitlines()
     assert rest == (["backup"] if trains else [])
     assert "The display of the window is gone." in Path(log).read_text()
     assert not list(tmp_path.rglob("session*.lock"))
+
+
+_ASKING = """
+import os, signal
+from modules.config.schema import Config
+from modules.system.problem import Problem
+from trainer.launch import RunRequest
+from trainer.preflight.report import Report
+from ui.app.window import App
+
+app = App()
+app.show()
+report = Report((Problem("training.epochs", "There are many epochs.", severity="warning"),), None)
+app.root.after(0, lambda: app.starter._handle_report(RunRequest(Config()), report))
+
+def end():
+    if app.root.grab_current() is None:
+        app.root.after(10, end)
+    elif {closes}:
+        app.root.tk.call(*app.root.tk.splitlist(app.root.protocol("WM_DELETE_WINDOW")))
+    else:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+app.root.after(10, end)
+app.run()
+"""
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_window_ends_quietly_under_a_question(tmp_path: Path, *, closes: bool) -> None:
+    """The work that had asked drew its findings in the window that was gone: a traceback for each bar."""
+    done = _run(_ASKING.format(closes=closes), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
