@@ -703,3 +703,16 @@ def wait_for(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_run_that_cannot_be_followed_is_reported(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing happened, and only the log had the reason."""
+
+    def start(_run_dir: Path, *, resumes: bool) -> DetachedProcess:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(attached, "start_following", start)
+    ready.app.closing.follow_elsewhere(Path("run"))
+    ready.wait_until(lambda: ready.asked.asked("show_failure"), "the failure")
+    [[failure]] = ready.asked.asked("show_failure")
+    assert "no more processes" in failure.message

@@ -20,7 +20,7 @@ from trainer.run_status import RunStatus
 from ui.features.queue.model import QueueControl
 from ui.forms.context import Context
 from ui.forms.preferences import LeftProcess
-from ui.loop.interaction import Answer, Failure
+from ui.loop.interaction import Answer, Failure, failure_of
 from ui.loop.run_state import RunState
 from ui.widgets.panel import call_later
 
@@ -188,7 +188,10 @@ class Closing:
                 if opens_page:
                     self._context.navigation.open("run")
 
-        self._context.pump.lasting.run(read, attach)
+        def fail(error: Exception) -> None:
+            self._context.interaction.show_failure(failure_of("The run cannot be followed", error))
+
+        self._context.pump.lasting.run(read, attach, fail)
 
     def _note_process(self) -> None:
         """Let the next window find the process of a run that has just started, however this window ends."""

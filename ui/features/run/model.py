@@ -30,7 +30,7 @@ from ui.forms.model import Document, FormModel, Source
 from ui.loop.background import Job
 from ui.loop.interaction import BEFORE_RESUMING, BEFORE_START, Failure, Interaction
 from ui.loop.pump import Pump
-from ui.loop.run_session import RunSession
+from ui.loop.run_session import Launch, RunSession
 from ui.loop.signal import Signal
 from ui.loop.wording import describe_continuation
 
@@ -221,8 +221,8 @@ class Starter:
         ask_for_code(self._interaction, config)
         self._before_start()
         # Not in a process that outlives the window: that one is followed by the run's log, which a report leaves alone.
-        self._session.begin(RunRequest(config, "report", backup.path), launch_run=launch_as_set)
-        self._comparing = backup
+        if self._begin(RunRequest(config, "report", backup.path), launch_run=launch_as_set):
+            self._comparing = backup
 
     def _show_compared(self, run_dir: Path) -> None:
         """Show the run whose images were compared as it was, with the report on them."""
@@ -333,9 +333,20 @@ class Starter:
         if self._is_refused():
             return
         self._before_start()
-        self._session.begin(replace(request, datasets=report.datasets, replaces=choice == "replace"))
-        if self.fork_from is not None and request.kind != "resume":
+        is_begun = self._begin(replace(request, datasets=report.datasets, replaces=choice == "replace"))
+        if is_begun and self.fork_from is not None and request.kind != "resume":
             self._end_fork()
+
+    def _begin(self, request: RunRequest, *, launch_run: Launch | None = None) -> bool:
+        """Begin a run; return whether its process could be started, else show why not."""
+        try:
+            self._session.begin(request, launch_run=launch_run)
+        except OSError as error:
+            message = f"The process that was to train could not be started: {plain_reason(error)}."
+            failure = Failure("The run was not started", message, "Check the disk of the logs, and try it again.")
+            self._interaction.show_failure(failure)
+            return False
+        return True
 
     def _check_failed(self, error: Exception) -> None:
         message = f"The check failed: {plain_reason(error)}."
