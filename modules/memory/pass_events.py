@@ -29,7 +29,7 @@ from modules.memory.recording import (
     Shape,
 )
 
-_MAX_TERMS = 4
+_MOST_TERMS = 4
 _CLOSE = 1e-9  # relative to the numbers: far above rounding; sums that are as close are then solved exactly
 
 
@@ -242,7 +242,7 @@ class _Counts:
         self._points = points
         self._monomials = range(len(SIZES), len(MONOMIALS)) if is_per_image else range(len(MONOMIALS))
         self._known: dict[tuple[int, ...], int] = {}
-        self._spans = [self._spans_of(num_terms) for num_terms in range(1, _MAX_TERMS + 1)]
+        self._spans = [self._spans_of(num_terms) for num_terms in range(1, _MOST_TERMS + 1)]
         self.fitted: list[Count] = []
 
     def index_of(self, numbers: tuple[int, ...]) -> int:
