@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import json
 import threading
@@ -528,20 +527,3 @@ def test_an_error_in_a_callback_is_logged_and_shown(window: Window, logged_error
     assert "a test error" in failure.details
     assert logged_errors
     logged_errors.clear()
-
-
-def test_a_process_that_cannot_be_started_is_a_failure_of_the_start(
-    ready: Window, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was reported as a bug in Darkroom, with a traceback."""
-
-    def launch(_request: RunRequest) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device", "/logs/child.json")
-
-    monkeypatch.setattr(ready.app.context.session, "_launch", launch)
-    ready.app.shell.bottom_bar.start.invoke()
-    ready.wait_until(lambda: ready.asked.asked("show_failure"), "the failure")
-    [[failure]] = ready.asked.asked("show_failure")
-    assert "No space left on device" in failure.message
-    assert not failure.details
-    assert ready.app.starter.can_start

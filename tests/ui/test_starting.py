@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
 from trainer.event_lines import to_line
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
+from trainer.launch import RunHandle, RunRequest
 from trainer.preflight import Preview, Report
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_folder.run_dir import new_run_dir
@@ -96,6 +98,23 @@ def test_a_clean_config_starts_without_a_question(bench: Bench) -> None:
     assert bench.asked.calls == []
     request = bench.engine.requests[0]
     assert (request.kind, request.config) == ("train", bench.form.config)
+
+
+def test_a_process_that_cannot_be_started_is_a_failure_of_the_start(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was reported as a bug in Darkroom, with a traceback."""
+
+    def launch(_request: RunRequest) -> RunHandle:
+        raise OSError(errno.ENOSPC, "No space left on device", "/logs/child.json")
+
+    monkeypatch.setattr(bench.session, "_launch", launch)
+    bench.starter.start()
+    bench.wait_until(lambda: bench.asked.asked("show_failure"))
+    [[failure]] = bench.asked.asked("show_failure")
+    assert "No space left on device" in failure.message
+    assert not failure.details
+    assert bench.starter.can_start
 
 
 def test_errors_are_listed_and_nothing_starts(bench: Bench) -> None:
