@@ -29,12 +29,16 @@ class VersionKeys(Mapping[Place, str]):
 
     def set_all(self, number: int, keys: bytes) -> None:
         """Set the keys of all versions of an example, one after the other by resolution and variation."""
-        self._keys[self._first[number] : self._first[number + 1]] = np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
+        self.set_some(number, number + 1, keys)
+
+    def set_some(self, first: int, end: int, keys: bytes) -> None:
+        """Set the keys of all versions of some examples, one after the other."""
+        self._keys[self._first[first] : self._first[end]] = np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
 
     def of_examples(self, first: int, end: int) -> tuple[Keys, list[int]]:
         """Return the keys of all versions of some examples, (N, 20), zeros for those without one.
 
-        Also returns how many of them belong to each example.
+        Also returns how many of them belong to each example. The keys are a view, and change when more are set.
         """
         return self._keys[self._first[first] : self._first[end]], np.diff(self._first[first : end + 1]).tolist()
 

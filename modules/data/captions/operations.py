@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from modules.data.captions.settings import CaptionChoice
 from modules.data.captions.tags import (
@@ -112,6 +112,11 @@ class CaptionRules:
     trigger_word: str = ""
     prefix: str = ""
     suffix: str = ""
+    is_plain: bool = field(init=False, compare=False, repr=False)
+    """Whether no operation is on, so that every caption stays as it is. It is asked for each image."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_plain", self._is_plain())
 
     @property
     def changes_tags(self) -> bool:
@@ -119,9 +124,7 @@ class CaptionRules:
         is_changed = self.drop_probability is not None or self.capitalization_probability is not None
         return is_changed or self.shuffle
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether no operation is on, so that every caption stays as it is."""
+    def _is_plain(self) -> bool:
         is_marked = self.separator or self.group_separator or self.replacements
         is_longer = self.trigger_word or self.prefix or self.suffix
         return not (self.wildcards or is_marked or is_longer or self.changes_tags)
