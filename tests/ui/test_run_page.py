@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from modules.config.schema import Config
 from tests.ui.conftest import Window
 from tests.ui.fake_child import Spawner
 from tests.ui.fake_engine import FakeRun, started, step
+from tests.ui.test_run_notes import ended
 from tests.ui.test_run_window import end, press_start
 from trainer.commands import ReportNow, SaveNow
 from trainer.event_lines import to_line
@@ -24,12 +27,13 @@ from trainer.machine_events import ImagesReported, MemoryMeasured
 from trainer.run_folder.backup import write_backup
 from ui.features.config_views.differences import RUN, Differences
 from ui.features.run import step_model
-from ui.features.run.best_offer import best_offer
+from ui.features.run.best_offer import UsedModel, best_offer
 from ui.features.run.facts import describe_edits, verdict_line
 from ui.features.run.samples import STARS_FILE, read_stars
 from ui.features.run.step_model import NO_MODEL
 from ui.forms.changes import changes
 from ui.loop.interaction import BEFORE_START
+from ui.loop.run_state import RunState
 
 NUM_STEPS = 60
 
@@ -328,3 +332,39 @@ def test_before_a_run_the_page_shows_the_last_one_beside_what_a_start_does(ready
     ready.wait_until(lambda: page.facts_card.heading.cget("text") == "This run", "the run")
     assert len(page._drawn_state.curve("loss")) == 1
     end(ready, run)
+
+
+def test_the_last_run_of_a_workspace_does_not_replace_that_of_a_newer_one(
+    window: Window, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A slow disk was read after the workspace had been changed: the page showed a run of the one before."""
+    may_read, both_are_free, met = threading.Event(), threading.Barrier(2), list[int]()
+
+    def read(workspace: Path) -> RunState:
+        if workspace.name == "slow":
+            may_read.wait(20)
+        return RunState(detail=workspace.name)
+
+    monkeypatch.setattr("ui.features.run.page.read_last_state", read)
+    page: Any = window.app.shell.page("run")
+    for name in ("slow", "quick"):
+        window.app.form.edit_text("general.workspace_dir", str(tmp_path / name))
+        page.on_show()
+    window.wait_until(lambda: page._last_run is not None, "the run of the second workspace")
+    may_read.set()
+    for _ in range(2):
+        window.app.context.pump.background.run(partial(both_are_free.wait, 20), met.append)
+    window.wait_until(lambda: met, "the slow disk")
+    window.settle()
+    assert page._last_run.detail == "quick"
+
+
+def test_each_run_asks_whether_its_best_model_is_the_result(window: Window, tmp_path: Path) -> None:
+    """After the best model of one run had been used, the end card of the next one did not wait for the answer."""
+    page, session = window.open_page("run"), window.app.context.session
+    notices: Any = page.notices  # type: ignore[attr-defined]
+    for name in ("first", "second"):
+        session.show_past(ended(tmp_path / name), Config())
+        window.wait_until(lambda: notices.asks_for_result, f"the question about the {name} run")
+        notices._show_used(UsedModel(notices._offer, None))
+        assert not notices.asks_for_result

@@ -101,6 +101,8 @@ class RunNotices(Panel):
         self._show_report(session.state.image_report)
         is_over = not session.is_active and session.config is not None
         offer = best_offer(session.state, session.config) if is_over and session.config is not None else None
+        if self.used is not None and offer is not None and offer.run_dir != self.used.offer.run_dir:
+            self.used = None  # it was of an earlier run
         if offer is not None and self.used is None and is_chosen_already(offer):
             offer = None
         if offer == self._offer or self._is_busy:

@@ -113,8 +113,9 @@ class RunPage:
         self._last_workspace = workspace
 
         def keep(state: RunState | None) -> None:
-            self._last_run = state
-            self._soon()
+            if workspace == self._last_workspace:  # else the newer one's may have been read before
+                self._last_run = state
+                self._soon()
 
         self._context.pump.background.run(partial(read_last_state, workspace), keep)
 
