@@ -32,12 +32,12 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
     config = parser.parse_args(arguments).config
     hide_library_warnings()
     use_no_pydantic_plugins()
-    use_growing_segments()
     with collection_off():  # until the window is visible, which is a tenth faster
         app = _open_window(from_caller(config) if config else None)
         if app is None:
             return 1
         app.show(on_visible)
+    use_growing_segments()
     from ui.loop.pump import keep_interpreter_smooth
 
     keep_interpreter_smooth()

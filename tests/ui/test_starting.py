@@ -142,7 +142,7 @@ def test_a_run_that_another_window_trains_is_not_offered_to_resume(
     bench.starter.look_for_backup()
     bench.wait_until(lambda: bench.starter.resumable == backup)
     elsewhere = replace(Holder.of(os.getpid()), pid=os.getppid())
-    monkeypatch.setattr("ui.features.run.model.holder_of", lambda _run_dir: elsewhere)
+    monkeypatch.setattr("trainer.run_folder.run_lock.holder_of", lambda _run_dir: elsewhere)
     bench.starter.look_for_backup()
     bench.wait_until(lambda: bench.starter.resumable is None)
 

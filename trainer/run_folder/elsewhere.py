@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -55,7 +56,7 @@ def note_elsewhere(run_dir: Path, elsewhere: Elsewhere) -> None:
 def elsewhere_of(run_dir: Path) -> Elsewhere | None:
     """Return where a run is trained; None for a run of this machine."""
     try:
-        return _READER.validate_json((run_dir / LINK_FILE).read_bytes())
+        return _reader().validate_json((run_dir / LINK_FILE).read_bytes())
     except (OSError, ValidationError):
         return None
 
@@ -64,4 +65,7 @@ def _inside_json(text: str) -> str:
     return json.dumps(text)[1:-1]
 
 
-_READER = TypeAdapter(Elsewhere)
+@cache
+def _reader() -> TypeAdapter[Elsewhere]:
+    """Return the validator of the note; building it takes longer than the rest of this import."""
+    return TypeAdapter(Elsewhere)

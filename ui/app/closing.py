@@ -14,8 +14,6 @@ from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
 from modules.system.file_lock import Holder
-from trainer.run_folder.backup import find_backup, list_backups
-from trainer.run_folder.run_lock import holder_of
 from trainer.run_status import RunStatus
 from ui.features.queue.model import QueueControl
 from ui.forms.context import Context
@@ -165,6 +163,8 @@ class Closing:
         left, session, queue = self._context.preferences.now.left_queue, self._context.session, self._queue
         if left is None or queue.is_running:
             return
+        from trainer.run_folder.run_lock import holder_of
+
         is_left = queue.runner is not None and queue.runner.pid == left.pid
         if session.is_reserved != is_left:
             session.is_reserved = is_left
@@ -199,6 +199,8 @@ class Closing:
         detached = session.attached.detached if session.attached is not None else None
         if detached is None or (left is not None and left.pid == detached.process.pid):
             return
+        from trainer.run_folder.backup import find_backup
+
         request, run_dir = session.request, ""
         if request is not None and request.kind == "resume" and request.resume_from is not None:
             with suppress(DarkroomError):  # the run itself reports it
@@ -248,6 +250,8 @@ class Closing:
         return True
 
     def _hand_run_over(self) -> bool:
+        from trainer.run_folder.backup import list_backups
+
         session = self._context.session
         assert session.request is not None
         request, run_dir = replace(session.request, in_window=False, datasets=None), ""

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.system.file_lock import Holder
-from trainer.run_folder.elsewhere import elsewhere_of
 from ui.loop.background import Background
 from ui.loop.run_session import RunSession
 from ui.loop.run_state import RunState
@@ -110,6 +109,7 @@ class OtherPrograms:
             self._noticed = None
         if not runs or self._noticed is not None:  # one that was dismissed stays away
             return
+        from trainer.run_folder.elsewhere import elsewhere_of
         from trainer.run_folder.run_dir import given_name
 
         run_dir = self._noticed = runs[0]

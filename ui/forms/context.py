@@ -12,7 +12,6 @@ from modules.config.presets import Preset
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.system.paths import from_root
-from trainer.run_folder.backup import BackupInfo
 from ui.forms.documents import Documents
 from ui.forms.field_problems import FieldProblems
 from ui.forms.findings import Findings
@@ -31,6 +30,7 @@ from ui.widgets.tooltip import Tooltips
 
 if TYPE_CHECKING:
     from trainer.preflight.report import Report
+    from trainer.run_folder.backup import BackupInfo
     from trainer.run_folder.fork import ForkSource
     from ui.loop.past_runs import Result
 

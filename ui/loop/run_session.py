@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from trainer.run_folder.backup import BackupInfo, find_backup, list_backups
 from ui.loop.background import Background, Job
 from ui.loop.run_state import RunState
 from ui.loop.signal import Signal
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from trainer.launch import LaunchedRun, RunRequest
     from trainer.preflight import Progress, Report
     from trainer.run_folder.attached import AttachedRun
+    from trainer.run_folder.backup import BackupInfo
 
 MAX_BACKLOG = 200
 _LONG_CHECK_SECONDS = 1.0  # then a check can be stopped, and not by the second click of a double click on Start
@@ -274,6 +274,8 @@ class RunSession:
 
     def _find_newest_backup(self) -> BackupInfo | None:
         """Return the newest backup of the current run; of one that never began, the one it was to resume from."""
+        from trainer.run_folder.backup import find_backup, list_backups
+
         if self._state.started is not None:
             return next(reversed(list_backups(Path(self._state.started.run_dir))), None)
         if self.request is None or self.request.kind != "resume" or self.request.resume_from is None:
@@ -356,6 +358,7 @@ def _advise(backup: BackupInfo | None) -> str:
 
 def _read_history(resume_from: Path) -> RunState:
     """Return the history of a run up to the backup that it resumes from."""
+    from trainer.run_folder.backup import find_backup
     from trainer.run_folder.event_log import read_events
     from ui.loop.folding import history_before
 

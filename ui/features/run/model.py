@@ -15,9 +15,6 @@ from modules.settings.edit import replace_value
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from modules.system.problem import Problem, errors_in
-from trainer.run_folder.backup import BackupInfo, newest_resumable
-from trainer.run_folder.elsewhere import elsewhere_of
-from trainer.run_folder.run_lock import holder_of
 from ui.features.run.questions import (
     ask_for_addresses,
     ask_for_code,
@@ -38,6 +35,7 @@ if TYPE_CHECKING:  # the window needs these when a run begins
     from trainer.events import RunFailed
     from trainer.launch import RequestKind, RunRequest
     from trainer.preflight import Report
+    from trainer.run_folder.backup import BackupInfo
     from trainer.run_folder.fork import ForkSource
     from ui.loop.run_state import RunState
 
@@ -367,7 +365,9 @@ class Starter:
 
 def _resumable_in(workspace: Path) -> BackupInfo | None:
     """Return the newest backup of a workspace, unless its run has finished or another process trains it."""
+    from trainer.run_folder.backup import newest_resumable
     from trainer.run_folder.event_log import has_finished
+    from trainer.run_folder.run_lock import holder_of
 
     backup = newest_resumable(workspace)
     if backup is None or has_finished(backup.run_dir):
@@ -381,6 +381,8 @@ def run_failure(failed: RunFailed, run_dir: str = "") -> Failure:
 
     Reads files of the run: for a background thread.
     """
+    from trainer.run_folder.elsewhere import elsewhere_of
+
     file = Path(failed.details_path) if failed.details_path else None
     try:
         details = file.read_text(encoding="utf-8", errors="replace")[-_MAX_DETAILS_CHARS:] if file else ""

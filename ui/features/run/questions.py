@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
 from modules.system.problem import Problem
-from trainer.run_folder.backup import BackupInfo
 from ui.forms.changes import value_text
 from ui.forms.findings import locate
 from ui.forms.records import value_at
 from ui.loop.interaction import Answer, Interaction
+
+if TYPE_CHECKING:
+    from trainer.run_folder.backup import BackupInfo
 
 
 def ask_for_code(interaction: Interaction, config: Config) -> None:
