@@ -26,6 +26,34 @@ def _run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+_STUCK = """
+import threading
+from queue import SimpleQueue
+from modules.config.schema import Config
+from trainer.launch import RunHandle, RunRequest
+from ui.app.window import App
+
+handle = RunHandle(threading.Thread(target=threading.Event().wait, daemon=True), SimpleQueue())
+app = App(launch_run=lambda request: handle)
+app.show()
+handle.thread.start()
+app.context.session.begin(RunRequest(Config()))
+print(app.diagnostics.log_file, flush=True)
+answers = iter(("stop", "end"))
+app.context.interaction.choose = lambda *question: next(answers)
+app.root.after(0, app.closing.ask)
+app.root.after(1, app.closing.ask)
+app.run()
+"""
+
+
+def test_a_window_ends_without_a_run_that_hangs(tmp_path: Path) -> None:
+    done = _run(_STUCK, tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "before its run had stopped" in Path(done.stdout.strip()).read_text()
+    assert list(tmp_path.rglob("session.json"))
+
+
 # A second connection asks the server to end the window's own, which Xlib then treats like a server that has died.
 _LOST = """
 import ctypes, threading

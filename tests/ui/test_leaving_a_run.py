@@ -226,6 +226,23 @@ def test_closing_twice_asks_once(ready: Window, monkeypatch: pytest.MonkeyPatch)
     ready.wait_until(lambda: ready.app._is_closed)
 
 
+def test_a_run_that_does_not_stop_need_not_be_waited_for(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A download that hangs, or a full network disk: the window could only be killed."""
+    run, ended = press_start(ready), list[str]()
+    monkeypatch.setattr(ready.app.closing, "_end_now", lambda: ended.append("ended"))
+    ready.asked.answers["choose"] = "stop"
+    ready.app.closing.ask()
+    ready.asked.answers["choose"] = "wait"
+    ready.app.closing.ask()
+    assert ready.asked.asked("choose")[-1][2] == ["wait", "end"]
+    assert not ended
+    ready.asked.answers["choose"] = "end"
+    ready.app.closing.ask()
+    assert ended
+    run.end(RunFinished("stopped", 2, "Stopped."))
+    ready.wait_until(lambda: ready.app._is_closed)
+
+
 def test_the_window_stays_where_no_backup_could_be_written(ready: Window) -> None:
     """It closed, and the failure was never shown."""
     run = press_start(ready)

@@ -32,6 +32,10 @@ StartQueue = Callable[[], tuple[Holder, Path]]
 _STAY = Answer("keep", "Keep the window", is_default=True)
 _STOP_AND_CLOSE = Answer("stop", "Stop and close")
 _COMPARING = "The losses of the images are being measured. Stopped now, they give no report. The run stays as it is."
+_SLOW = (
+    "The run writes its backup, or waits for a disk or the network. If the window ends now, what was trained since the "
+    "last backup is lost."
+)
 _STOP = "Stop writes a backup from which the run can resume."
 _LEFT = "A run that is kept training is shown again by the next window."
 _LEFT_QUEUE = "A queue that is kept running also trains its other items; the next window shows it again."
@@ -63,13 +67,14 @@ class Closing:
         queue: QueueControl,
         *,
         close: Callable[[], None],
+        end_now: Callable[[], None],
         save: Callable[[], None],
         start: StartDetached = start_detached,
         start_queue: StartQueue = start_detached_queue,
     ) -> None:
         self._context = context
         self._queue = queue
-        self._close = close
+        self._close, self._end_now = close, end_now
         self._save = save
         self._start = start
         self._start_queue = start_queue
@@ -86,23 +91,30 @@ class Closing:
         context.session.changed.subscribe(self._close_when_over)
 
     def ask(self) -> None:
-        """Close; ask first while a run is active."""
+        """Close; ask first while a run is active, and once more if it takes long to stop."""
         session = self._context.session
         if not session.is_active:
             self._close()
             return
-        if self.is_closing or self._is_asking:
-            return  # it will, as soon as the run has ended; or the question is open
+        if self._is_asking:
+            return
         self._is_asking = True
         try:
-            answer = self._choose()
+            answer = self._choose_whether_to_wait() if self.is_closing else self._choose()
         finally:
             self._is_asking = False
+        if answer == "end" and session.is_active and session.attached is None:
+            self._end_now()
+            return
         has_ended = answer == "stop" and not session.is_active  # while the question was open
-        if has_ended or (answer == "leave" and session.attached is not None):  # or it has a process of its own
+        if has_ended or (answer in ("leave", "end") and session.attached is not None):  # or it has its own process
             self._close()
         elif answer in ("stop", "leave"):
             self._stop_and_close(hands_over=answer == "leave")
+
+    def _choose_whether_to_wait(self) -> str | None:
+        answers = (Answer("wait", "Keep waiting", is_default=True), Answer("end", "End now"))
+        return self._context.interaction.choose("The run has not ended yet", _SLOW, answers, "warning")
 
     def _choose(self) -> str | None:
         """Ask how to close; return the name of the answer, None if there is none."""

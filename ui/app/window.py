@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -113,7 +114,13 @@ class App:
             install=lambda: self.context.links.install_packages(("tensorboard",), self.tensorboard.open),
             may_expose=partial(may_expose, self.context.preferences, self.context.interaction),
         )
-        self.closing = Closing(self.context, self.queue, close=self.close, save=lambda: self.session_saver.save_soon())
+        self.closing = Closing(
+            self.context,
+            self.queue,
+            close=self.close,
+            end_now=self._end_now,
+            save=lambda: self.session_saver.save_soon(),
+        )
         self.session_saver = SessionSaver(self._session.file, self.form, self.context.pump, self._settings_now)
         self._add_actions()
         self._connect()
@@ -170,6 +177,19 @@ class App:
         self.context.session.leave()
         self._session.release()
 
+    def _end_now(self) -> None:
+        """End the process without waiting for the run that is being stopped, which may hang."""
+        _log.warning("The window was ended before its run had stopped.")
+        self._close_windows()
+        self.save_session()
+        self._end_processes()
+        os._exit(1)
+
+    def _close_windows(self) -> None:
+        """Close the editors and other windows, before the pages, to which they report their last changes."""
+        for window in [w for w in self.root.winfo_children() if isinstance(w, Window)]:
+            window.destroy()
+
     def save_session(self) -> None:
         """Save the config and the window's settings."""
         self.session_saver.save_now()
@@ -196,8 +216,7 @@ class App:
         if self._is_closed:
             return
         self._is_closed = True
-        for window in [w for w in self.root.winfo_children() if isinstance(w, Window)]:
-            window.destroy()  # before the pages, to which they report their last changes
+        self._close_windows()
         self.save_session()
         self._session.release()
         self.context.pump.stop()
