@@ -120,7 +120,7 @@ class Window:
         def is_settled() -> bool:
             for redraw in context.pump._redraws.values():
                 redraw.not_before = 0.0  # as if the time between two redraws had passed
-            is_read = not context.documents.is_reading
+            is_read = not context.form.awaited
             return is_read and context.pump.is_idle and context.field_problems.is_current
 
         self.app.root.update()

@@ -338,10 +338,10 @@ def test_a_config_is_read_in_the_background_and_the_newest_one_is_loaded(desk: D
     for name, tree in (("one", {"epochs": 7}), ("two", {"epochs": 8})):
         (tmp_path / f"{name}.json").write_text(json.dumps({"darkroom_version": 7, "training": tree}))
         desk.documents.open_file(tmp_path / f"{name}.json")
-        assert (desk.form.config, desk.documents.is_reading) == (Config(), True)
+        assert (desk.form.config, desk.form.awaited) == (Config(), f"{name}.json")
     assert desk.messages == ["Loading one.json…", "Loading two.json…"]
     assert desk.reading.finish() == 1
-    assert (desk.form.config.training.epochs, desk.documents.is_reading) == (8, False)
+    assert (desk.form.config.training.epochs, desk.form.awaited) == (8, "")
     desk.documents.open_file(tmp_path / "one.json")
     desk.documents.open_preset(built_in(tmp_path))
     assert (desk.reading.finish(), desk.form.source.name) == (0, "#one")

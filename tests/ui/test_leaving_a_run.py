@@ -675,7 +675,7 @@ from tests.ui.recorder import Recorder
 from ui.app.window import App
 app = App(config_path=Path(sys.argv[1]), interaction=Recorder())
 app.show()
-while app.context.documents.is_reading:
+while app.context.form.awaited:
     app.context.pump.tick()
 app.starter.start()
 app.run()

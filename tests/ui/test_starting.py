@@ -199,6 +199,17 @@ def test_a_failed_check_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert bench.starter.can_start
 
 
+def test_a_config_that_is_about_to_be_replaced_is_not_started(bench: Bench) -> None:
+    """The file is read in the background, which may take long on a slow drive."""
+    bench.form.awaited = "two.json"
+    assert not bench.starter.can_start
+    assert bench.starter.why_not == "two.json is still being loaded."
+    bench.starter.start()
+    assert bench.session.stage == "idle"
+    bench.form.awaited = ""
+    assert bench.starter.can_start
+
+
 def test_start_twice_is_start_once(bench: Bench) -> None:
     bench.starter.start()
     bench.starter.start()

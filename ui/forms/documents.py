@@ -70,11 +70,6 @@ class Documents:
         self._confirmed_lists: set[Path] = set()
         form.changed.subscribe(self._withdraw_undo_offer)
 
-    @property
-    def is_reading(self) -> bool:
-        """Whether a file or a text is being read, which will replace the config."""
-        return self._reading is not None
-
     def presets(self) -> list[Preset]:
         """Return the current presets."""
         return list_presets()
@@ -142,21 +137,22 @@ class Documents:
         """Read a config in the background: those of other programs are read with their folders of images."""
 
         def finish(loaded: LoadedConfig) -> None:
-            self._reading = None
+            self._drop_reading()
             load(loaded)
 
         def fail(error: Exception) -> None:
-            self._reading = None
+            self._drop_reading()
             self._show_failure(f"{name} could not be loaded", error)
 
         self._drop_reading()
+        self._form.awaited = name
         self._notify(f"Loading {name}…")
         self._reading = self._background.run(read, finish, fail)
 
     def _drop_reading(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
-            self._reading = None
+            self._reading, self._form.awaited = None, ""
 
     def open_config(self, loaded: LoadedConfig, name: str) -> None:
         """Load a config that was made from the current one, as a new document with a report. It can be undone."""

@@ -76,6 +76,8 @@ class FormModel:
         self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
         self.changed: Signal[[]] = Signal()  # anything at all
         self.loaded: Signal[[]] = Signal()  # another document
+        self.awaited = ""
+        """The name of the config that is being read and will replace this one, which must not be started any more."""
 
     # -- state
 

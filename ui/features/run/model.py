@@ -90,7 +90,7 @@ class Starter:
     @property
     def can_start(self) -> bool:
         """Whether a run can be started."""
-        return self._session.stage == "idle" and not self._session.is_reserved
+        return self._session.stage == "idle" and not self._session.is_reserved and not self._form.awaited
 
     @property
     def why_not(self) -> str:
@@ -99,6 +99,8 @@ class Starter:
             return ""
         if self._session.is_reserved:
             return QUEUE_RUNS
+        if self._session.stage == "idle":
+            return f"{self._form.awaited} is still being loaded."
         return CHECKING if self._session.stage == "checking" else RUN_IN_PROGRESS
 
     @property
@@ -275,7 +277,7 @@ class Starter:
         """Return whether no run can start now, which is reported: one has begun while a question was open."""
         reason = self.why_not
         if reason:
-            problem = Problem("", reason, advice="Start again when it has ended.")
+            problem = Problem("", reason, advice="Start again after that.")
             self._findings.show("Cannot start yet", [problem], self._form.config)
         return bool(reason)
 
