@@ -227,7 +227,7 @@ class App:
             cancel_pending(self.root)
             self.root.destroy()
             forget_window(self.root)
-            forget_listeners_since(self._first_listener)  # work goes on that waited for the answer of a dialog
+            forget_listeners_since(self._first_listener)  # what waited for the answer of a dialog continues
         else:
             self.shell.destroy()
         self.context.session.leave()  # the last, for it waits for the backup of a run of this process
