@@ -141,6 +141,9 @@ def smooth_interpreter() -> Iterator[None]:
             gc.enable()
 
 
+_SECONDS_BETWEEN_COLLECTIONS = 20.0
+
+
 class QuietPoints:
     """Collects garbage explicitly during a run next to a window: between steps, and not too often.
 
@@ -148,15 +151,14 @@ class QuietPoints:
     Objects that survive one collection and die later are collected when the run is over.
     """
 
-    def __init__(self, clock: Callable[[], float], *, seconds_between: float = 20.0) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._seconds_between = seconds_between
         self._last = clock()
 
     def collect_if_due(self) -> None:
         """Collect, if automatic collection is off and the last time is long enough ago."""
         now = self._clock()
-        if not gc.isenabled() and now - self._last >= self._seconds_between:
+        if not gc.isenabled() and now - self._last >= _SECONDS_BETWEEN_COLLECTIONS:
             gc.collect(1)
             self._last = now
 

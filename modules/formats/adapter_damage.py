@@ -76,7 +76,7 @@ def mismatch_in(shapes: Mapping[str, Shape]) -> str:
 
 def _mismatches(product: Product, shapes: Mapping[str, Shape]) -> Iterator[str]:
     """Yield the ranks in which the factors of a product differ; a core is between the two."""
-    pairs = [((product.first, product.axis), (product.last, 0))]
+    pairs = [((product.first, 1), (product.last, 0))]
     if product.core in shapes:
         pairs = [((product.core, 0), (product.first, product.core_axis)), ((product.core, 1), (product.last, 0))]
     for (first, axis), (last, other) in pairs:

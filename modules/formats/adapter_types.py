@@ -29,7 +29,7 @@ def _lacks_nothing(names: frozenset[str]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Two factors that are multiplied: `first`, with the rank at its axis `axis`, and `last`, with the rank first.
+    """Two factors that are multiplied: `first`, with the rank at its second axis, and `last`, with the rank first.
 
     `core` is the factor of shape (rank, rank, height, width) that a Tucker form has between them; there the axis of
     `first` is `core_axis`.
@@ -37,7 +37,6 @@ class Product:
 
     first: str
     last: str
-    axis: int = 1
     core: str = ""
     core_axis: int = 1
 

@@ -103,15 +103,14 @@ def _read_commands(desk: Desk, leave: Callable[[], object]) -> None:
 class OtherProcess:
     """Shows warnings and failures of a process that is not the main one, with its name, on standard error."""
 
-    def __init__(self, name: str, stream: TextIO | None = None) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._stream = stream or sys.stderr
 
     def show(self, event: Event) -> None:
         """Write the event if it is a warning or a failure."""
         if isinstance(event, WarningRaised | RunFailed):
             with suppress(OSError):  # a closed terminal
-                print(f"{self._name}: {words(event)}", file=self._stream, flush=True)
+                print(f"{self._name}: {words(event)}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Nothing to close."""

@@ -299,9 +299,9 @@ def _image(data: dict[str, Any]) -> ImageLoss:
     )
 
 
-def thumbnail_of(image: Any, side_px: int = 112) -> bytes:
+def thumbnail_of(image: Any) -> bytes:
     """Return a PIL image as a small JPEG; `image` is changed."""
-    image.thumbnail((side_px, side_px))
+    image.thumbnail((112, 112))
     buffer = io.BytesIO()
     image.convert("RGB").save(buffer, "JPEG", quality=75)
     return buffer.getvalue()

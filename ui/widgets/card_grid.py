@@ -27,10 +27,8 @@ _BAR_PX = 4
 class CardGrid(Grid):
     """Call `show` with cards. Click, Ctrl, Shift and arrows select; Return opens; Space toggles; dragging reorders."""
 
-    def __init__(
-        self, master: tk.Misc, theme: Theme, pump: Pump, handler: Handler, load: Load, *, on: str = "window"
-    ) -> None:
-        super().__init__(master, theme, pump, on=on, most_photos=_MAX_KEPT, load=load, takes_focus=True)
+    def __init__(self, master: tk.Misc, theme: Theme, pump: Pump, handler: Handler, load: Load) -> None:
+        super().__init__(master, theme, pump, on="window", most_photos=_MAX_KEPT, load=load, takes_focus=True)
         self.cards: Sequence[GridCard] = ()
         self.selection: set[int] = set()
         self.current = 0

@@ -32,7 +32,6 @@ class Chips(Panel):
         *,
         on_remove: Callable[[int], object],
         on_move: Callable[[int, int], object],
-        height_px: int = 120,
     ) -> None:
         super().__init__(master, theme, "card")
         self.tags: Sequence[str] = ()
@@ -42,7 +41,7 @@ class Chips(Panel):
         self._places: list[_Place] = []
         self._top = 0
         self._dragged_to = -1
-        self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, height=theme.px(height_px), width=1)
+        self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, height=theme.px(120), width=1)
         self.canvas.configure(takefocus=True)
         self._bar = AutoBar(self, theme, self._scroll_by_bar, on="card")
         self.columnconfigure(0, weight=1)

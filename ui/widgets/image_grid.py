@@ -54,14 +54,13 @@ class ImageGrid(Grid):
         pump: Pump,
         *,
         tile_px: int = 120,
-        on: str = "card",
         empty_text: str = "",
         on_open: Callable[[int], object] | None = None,
         on_menu: Callable[[int, tk.Event[Any]], object] | None = None,
         load: Load = fitted_into_square,
     ) -> None:
         super().__init__(
-            master, theme, pump, on=on, most_photos=_MAX_KEPT, load=load, empty_text=empty_text, on_click=on_open
+            master, theme, pump, on="card", most_photos=_MAX_KEPT, load=load, empty_text=empty_text, on_click=on_open
         )
         self.tiles: Sequence[Tile] = ()
         self._min_tile_px = theme.px(tile_px)

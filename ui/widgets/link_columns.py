@@ -67,13 +67,11 @@ def place_links(
 class LinkColumns(tk.Canvas):
     """Call `show`; a click, or Return on the marked link, calls `on_open(key)`."""
 
-    def __init__(
-        self, master: tk.Misc, theme: Theme, on_open: Callable[[str], object], *, min_column_px: int, on: str = "card"
-    ) -> None:
+    def __init__(self, master: tk.Misc, theme: Theme, on_open: Callable[[str], object], *, min_column_px: int) -> None:
         super().__init__(master, highlightthickness=0, borderwidth=0, width=1, height=1, takefocus=True, cursor="hand2")
         self.theme = theme
         self.placed: list[PlacedItem] = []
-        self._on, self._on_open = on, on_open
+        self._on_open = on_open
         self._min_column_px = theme.px(min_column_px)
         self._column_px = 1
         self._widths: dict[str, int] = {}  # of words, in pixels
@@ -91,7 +89,7 @@ class LinkColumns(tk.Canvas):
 
     def apply_theme(self) -> None:
         """Apply the colours of the current mode."""
-        self.configure(background=self.theme.colour(self._on))
+        self.configure(background=self.theme.colour("card"))
         self._draw()
 
     def show(self, groups: Groups, width: int, room: int) -> bool:

@@ -24,8 +24,8 @@ _SPACING_PX = 2
 class LogView(Panel):
     """Call `show` with all lines; new ones are appended and dropped ones removed."""
 
-    def __init__(self, master: tk.Misc, theme: Theme, *, on: str = "card") -> None:
-        super().__init__(master, theme, on)
+    def __init__(self, master: tk.Misc, theme: Theme) -> None:
+        super().__init__(master, theme, "card")
         self._lines: tuple[LogLine, ...] = ()
         self._is_following = True
         space = theme.px(_SPACING_PX)
@@ -48,8 +48,8 @@ class LogView(Panel):
         )
         # Of the font as given: a Font object rounds its size, and can be a pixel higher.
         self._line_px = int(self.tk.call("font", "metrics", theme.font("small"), "-linespace")) + 2 * space
-        self._room = Panel(self, theme, on, width=theme.px(200), height=4 * self._line_px)
-        self._bar = AutoBar(self, theme, self._scroll, on=on)
+        self._room = Panel(self, theme, "card", width=theme.px(200), height=4 * self._line_px)
+        self._bar = AutoBar(self, theme, self._scroll, on="card")
         self.text.configure(yscrollcommand=self._bar.set)
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)

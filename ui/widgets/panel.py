@@ -116,10 +116,9 @@ class WrappedText(Text):
         self.bind("<Configure>", lambda event: self.configure(wraplength=max(40, event.width)))
 
 
-def rule(master: tk.Misc, theme: Theme, *, vertical: bool = False) -> Panel:
-    """Return a thin line."""
-    size = {"width": 1} if vertical else {"height": 1}
-    return Panel(master, theme, "line", **size)
+def rule(master: tk.Misc, theme: Theme) -> Panel:
+    """Return a thin horizontal line."""
+    return Panel(master, theme, "line", height=1)
 
 
 _GAP_PX = 6
@@ -131,8 +130,8 @@ class Flow(Panel):
     Where the widgets need more than its width, they continue on the next line. `gap_px` is between widgets of a line.
     """
 
-    def __init__(self, master: tk.Misc, theme: Theme, colour: str = "card", *, gap_px: int = _GAP_PX) -> None:
-        super().__init__(master, theme, colour, height=1)
+    def __init__(self, master: tk.Misc, theme: Theme, *, gap_px: int = _GAP_PX) -> None:
+        super().__init__(master, theme, "card", height=1)
         self._gap_px = gap_px
         self._groups: list[list[tk.Widget]] = []
         self._width = 0

@@ -17,6 +17,9 @@ _MAX_BLANK = 4  # the part of its height that may be empty after a bar next to i
 _OWN_WHEEL = ("Text", "Treeview", "Listbox")
 
 
+_MARGIN_PX = 24  # around a widget that is brought into view
+
+
 class ScrollFrame(Panel):
     """Put children into `body`; the bar appears only if they do not fit."""
 
@@ -51,14 +54,14 @@ class ScrollFrame(Panel):
         if self.body.winfo_reqheight() > self.canvas.winfo_height():
             self.canvas.yview_scroll(distance_px, "units")
 
-    def see(self, widget: tk.Misc, *, margin_px: int = 24) -> None:
+    def see(self, widget: tk.Misc) -> None:
         """Scroll as little as needed to bring a widget into view; one that is visible moves nothing."""
         self.update_idletasks()
         if not widget.winfo_exists():  # what was pending has removed it
             return
         top = widget.winfo_rooty() - self.body.winfo_rooty()
         bottom = top + widget.winfo_height()
-        margin = self.theme.px(margin_px)
+        margin = self.theme.px(_MARGIN_PX)
         view_top = self.canvas.canvasy(0)
         view_bottom = view_top + self.canvas.winfo_height()
         if top < view_top:

@@ -75,17 +75,13 @@ class Outcome:
     left: tuple[tuple[Path, str], ...] = ()
 
 
-def changes(
-    search: Search, texts: Mapping[Path, str], is_cancelled: Callable[[], bool] = lambda: False
-) -> tuple[Change, ...]:
+def changes(search: Search, texts: Mapping[Path, str]) -> tuple[Change, ...]:
     """Return the changes that a search would make to caption files, given by their texts. Raises DarkroomError."""
     if not search.find:
         return ()
     pattern = search.pattern()
     result = []
     for path, text in texts.items():
-        if is_cancelled():
-            break
         after, number = search.replace(pattern, text)
         if after != text:
             result.append(Change(path, text, after, number))
