@@ -16,7 +16,7 @@ from typing import Any
 from modules.system.file_errors import plain_reason
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, quote
-from modules.system.regular_files import read_json_object
+from modules.system.regular_files import is_file, read_json_object
 from modules.system.secrets import without_secrets
 
 LIST_VERSION = 2
@@ -152,7 +152,7 @@ def _find(kind: ListKind, name: str, folder: Path, notes: list[Problem], *, is_o
     folder = folder.absolute()
     places = [folder, *folder.parents[:_NUM_PARENTS], PROGRAM_ROOT] if is_onetrainer else [folder]
     candidates = list(dict.fromkeys(p / name for p in places))
-    path = next((c for c in candidates if _is_file(c)), None)
+    path = next((c for c in candidates if is_file(c)), None)
     if path is None:
         searched = f"{folder}, the folders above it or {PROGRAM_ROOT}" if is_onetrainer else str(folder)
         notes.append(
@@ -164,10 +164,3 @@ def _find(kind: ListKind, name: str, folder: Path, notes: list[Problem], *, is_o
             )
         )
     return path
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # an impossible file name
-        return False

@@ -99,11 +99,13 @@ _WIDER: Mapping[Place, Place] = {"added embedding": "outside", "inpainting input
 
 DIFFUSERS_NAMES, SGM_NAMES, RAW_PEFT = "kohya, diffusers names", "kohya, SGM names", "raw PEFT"
 UNMEASURED: Row = dict.fromkeys(PROGRAMS, UNKNOWN)
+NO_MODEL = none("does not have this model")
+NEEDS_PREFIX, WRONG_FACTORS = none("needs the prefix transformer."), refuses("raises an error for the factors' names")
 COMFY_AND_DIFFUSERS: Row = {
     **UNMEASURED,
     "ComfyUI": ALL,
     "diffusers": ALL,
-    **dict.fromkeys(("diffusers 0.31", "sd-scripts"), none("does not have this model")),
+    **dict.fromkeys(("diffusers 0.31", "sd-scripts"), NO_MODEL),
 }
 _BEFORE_PEFT: Row = {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers": ALL, "diffusers 0.31": UNKNOWN}
 

@@ -21,6 +21,7 @@ from modules.families.kinds.registry import FILE_KINDS, kept_as, serves_as
 from modules.families.registry import FAMILIES, published_model
 from modules.formats.repository import index_file
 from modules.model_finder.programs import BASE_MODELS, find_programs, identity_of, program_at
+from modules.system.regular_files import size_of_file
 
 SUFFIXES = (".safetensors", ".sft", ".ckpt", ".gguf")
 HUB_CACHE = "Hugging Face"
@@ -171,7 +172,7 @@ class ModelSearch:
         identity = identity_of(path)
         if identity is None or not self._is_new(identity):
             return None
-        return FoundModel(path, str(path), place, identify(path), _size_of_file(path))
+        return FoundModel(path, str(path), place, identify(path), size_of_file(path))
 
     def _search_cache(self, cache: Path, *, is_used: bool) -> None:
         from huggingface_hub import scan_cache_dir
@@ -212,20 +213,13 @@ class ModelSearch:
         total = 0
         for path, mode in list(self._entries(folder)):
             files = self._entries(path) if stat.S_ISDIR(mode) else iter([(path, mode)])
-            total += sum(_size_of_file(p) for p, m in files if stat.S_ISREG(m) and p.suffix in SUFFIXES)
+            total += sum(size_of_file(p) for p, m in files if stat.S_ISREG(m) and p.suffix in SUFFIXES)
         return total
 
     def _is_new(self, identity: tuple[int, int]) -> bool:
         is_new = identity not in self._visited
         self._visited.add(identity)
         return is_new
-
-
-def _size_of_file(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # removed meanwhile
-        return 0
 
 
 def rank_models(models: Sequence[FoundModel], family: str) -> list[FoundModel]:

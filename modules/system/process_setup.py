@@ -1,4 +1,6 @@
-"""Settings of the process while libraries are imported: their warnings and plugins, and garbage collection."""
+"""Settings of the process while libraries are imported (their warnings and plugins, garbage collection), and of child
+processes.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,12 @@ import gc
 import logging
 import os
 import platform
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from modules.system.hardware import torch_build
 
@@ -68,3 +72,12 @@ def collection_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def own_process_group() -> dict[str, Any]:
+    """Return the options of a child process that keep Ctrl-C in a terminal from it, and let its own children be ended
+    with it.
+    """
+    if sys.platform == "win32":  # where a console would open, too
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    return {"start_new_session": True}

@@ -20,6 +20,22 @@ class FileTooLargeError(OSError):
         super().__init__(errno.EFBIG, f"it is larger than {limit_bytes:,} bytes", str(path))
 
 
+def is_file(path: Path) -> bool:
+    """Return whether there is a file at a path; an impossible name, such as one that is too long, is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def size_of_file(path: Path) -> int:
+    """Return the bytes of a file; 0 for one that cannot be read, or was removed meanwhile."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def open_regular(path: Path) -> io.BufferedReader:
     """Open a regular file for reading.
 

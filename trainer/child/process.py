@@ -16,11 +16,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Generic, Protocol, TypeVar
+from typing import IO, Generic, Protocol, TypeVar
 from uuid import uuid4
 
 from modules.system.atomic import remove_quietly
 from modules.system.paths import PROGRAM_ROOT, log_dir
+from modules.system.process_setup import own_process_group
 from modules.system.redaction import redact
 from trainer.commands import Command, Stop, to_line
 
@@ -80,7 +81,7 @@ def _popen(
         text=True,
         encoding="utf-8",
         errors="replace",
-        **_own_group(),
+        **own_process_group(),
     )
 
 
@@ -199,9 +200,3 @@ def new_log() -> Path:
             if time.time() - file.stat().st_mtime > _KEPT_SECONDS:
                 file.unlink()
     return folder / f"child-{uuid4().hex[:8]}.log"
-
-
-def _own_group() -> dict[str, Any]:
-    if sys.platform == "win32":  # where a console would open, too
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
-    return {"start_new_session": True}

@@ -13,7 +13,6 @@ type. A measured band of each published model would be narrower, but depends on 
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import shutil
@@ -21,8 +20,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from modules.config.schema import Config
 from modules.config.usage import reads_references, trained_parts
@@ -54,6 +51,7 @@ from trainer.probe.self_test_verdict import (
     predicts_well,
     weigh,
 )
+from trainer.probe.trial import release_memory
 from trainer.run.execute import execute_guarded
 from trainer.run.failure import failure_of
 
@@ -173,7 +171,7 @@ class _Tester:
     def _measure(self, config: Config, what: str) -> Measures:
         image, side_px = self._request.image, side_px_of(config)
         measures = measure_model(config, image, side_px=side_px, num_timesteps=_NUM_TIMESTEPS, job=self._job, what=what)
-        _free()
+        release_memory()
         return measures
 
     def _failed(self, reason: str, *, has_trained: bool = False) -> Verdict:
@@ -270,9 +268,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(one) for key, one in value.items()}
     return [_finite(one) for one in value] if isinstance(value, (list, tuple)) else value
-
-
-def _free() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

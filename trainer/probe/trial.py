@@ -111,7 +111,7 @@ def run_trial(
         stack.enter_context(settings)
         run_dir = new_run_dir(scratch, now=clocks.now())
         log.open(run_dir)
-        stack.callback(_free)
+        stack.callback(release_memory)
         stack.callback(log.close)
         stack.enter_context(no_spill(device))
         if device.type == "cuda":
@@ -164,7 +164,8 @@ def _peak_bytes(device: Device) -> int:
     return torch.cuda.max_memory_allocated(device.torch) if device.type == "cuda" else 0
 
 
-def _free() -> None:
+def release_memory() -> None:
+    """Free the memory of a model that nothing holds any more."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.system.file_errors import plain_reason
+from modules.system.regular_files import size_of_file
 from trainer.commands import Command
 from trainer.run_folder import inbox
 from trainer.run_folder.backup import list_backups
@@ -78,7 +79,7 @@ class Feed:
 
     def _of_run(self, run_dir: Path) -> list[str]:
         state = state_of(run_dir, self._start_of(run_dir))  # before the log: no event can follow the last one
-        if _size_of(run_dir / EVENTS_FILE) < self._num_bytes:  # another log
+        if size_of_file(run_dir / EVENTS_FILE) < self._num_bytes:  # another log
             self._num_bytes = 0
             self._verdict, self._verdict_bytes = Verdict(), 0
         is_first = self._num_bytes == 0
@@ -134,13 +135,6 @@ def send(run_dir: Path, command: Command) -> str:
     except OSError as error:
         return f"The command could not be written: {plain_reason(error)}."
     return ""
-
-
-def _size_of(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
 
 
 def _message(kind: str, content: Any, place: int | None = None) -> str:

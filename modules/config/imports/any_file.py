@@ -12,7 +12,7 @@ from modules.config.codec import LoadedConfig, decode, load_file, load_text
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, quote
-from modules.system.regular_files import json_object_in, read_regular
+from modules.system.regular_files import is_file, json_object_in, read_regular
 
 CONFIG_SUFFIXES = (".json", ".toml", ".yaml", ".yml", ".safetensors")
 _KOHYA_KEYS_NAMES = """
@@ -190,7 +190,7 @@ def _with_datasets(raw: dict[str, Any], path: Path, notes: list[Problem]) -> dic
     if not isinstance(named, str) or not named.strip() or "datasets" in raw:
         return raw
     places = (path.parent / named, path.parent / Path(named.replace("\\", "/")).name)
-    file = next(filter(_is_file, places), None)
+    file = next(filter(is_file, places), None)
     tree = None if file is None else _json_in(file) if file.suffix.lower() == ".json" else _toml_in(file)
     if not isinstance(tree, dict) or not isinstance(tree.get("datasets"), list):
         reason = "contains no datasets" if isinstance(tree, dict) else "cannot be read" if file else "was not found"
@@ -200,13 +200,6 @@ def _with_datasets(raw: dict[str, Any], path: Path, notes: list[Problem]) -> dic
     notes.append(Problem("concepts", f"The images were read from {file}.", "info"))
     rest = {key: value for key, value in raw.items() if key != "dataset_config"}
     return rest | {key: tree[key] for key in ("general", "datasets") if key in tree}
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that is too long, for example
-        return False
 
 
 def _json_in(path: Path) -> dict[str, Any] | None:

@@ -19,7 +19,17 @@ from modules.families.parts.single_file.transformer_file import NO_COMFY_ALPHAS,
 from modules.families.published import Configs, PublishedModel
 from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
-from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNMEASURED, Row, none, refuses
+from modules.formats.program_table import (
+    ALL,
+    COMFY_OF_FLOW,
+    NEEDS_PREFIX,
+    NO_MODEL,
+    SGM_NAMES,
+    UNMEASURED,
+    WRONG_FACTORS,
+    Row,
+    none,
+)
 
 Shape = tuple[int, ...]
 Config = Mapping[str, Any]
@@ -175,14 +185,14 @@ _ANSWERS: Row = {
     **UNMEASURED,
     "ComfyUI": ALL,
     "diffusers": ALL,
-    "diffusers 0.31": none("does not have this model"),
+    "diffusers 0.31": NO_MODEL,
 }
 _NAMING_ROWS: Mapping[str, Row] = {
     SGM_NAMES: {**_ANSWERS, "diffusers": none("does not map kohya's names of this model"), "sd-scripts": ALL},
     "ComfyUI, original names": _ANSWERS,
     "PEFT, denoiser": {**_ANSWERS, "ComfyUI": none("does not map diffusers' names of this model")},
-    "PEFT, denoiser without its prefix": {**UNMEASURED, "diffusers": none("needs the prefix transformer.")},
-    "other factors in PEFT names": {**UNMEASURED, "diffusers": refuses("raises an error for the factors' names")},
+    "PEFT, denoiser without its prefix": {**UNMEASURED, "diffusers": NEEDS_PREFIX},
+    "other factors in PEFT names": {**UNMEASURED, "diffusers": WRONG_FACTORS},
 }
 
 

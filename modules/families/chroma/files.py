@@ -19,7 +19,7 @@ from modules.families.parts.double_stream import (
     end_layers,
     single_layers,
 )
-from modules.families.parts.linear_layers import LinearLayer, original_targets, width_of
+from modules.families.parts.linear_layers import LinearLayer, width_of
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import (
     ONE_WIDTH,
@@ -27,9 +27,8 @@ from modules.families.parts.single_file.transformer_file import (
     single_denoiser,
     transformer_file,
 )
-from modules.families.parts.t5_layers import t5_targets
-from modules.families.published import Configs, PublishedModel
-from modules.formats.adapter_targets import AdapterTargets
+from modules.families.parts.t5_layers import targets_with_t5
+from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, UNMEASURED, Row, none, refuses
 
 _APPROXIMATOR = "distilled_guidance_layer"
@@ -84,11 +83,6 @@ _TEXT_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    layers, matrices = original_targets(transformer_layers(configs["transformer"]))
-    return AdapterTargets.of((*layers, *t5_targets("text_encoder", configs["text_encoder"], "lora_te1_")), matrices)
-
-
 MODEL = PublishedModel(
     name="chroma1",
     label="Chroma1",
@@ -96,7 +90,7 @@ MODEL = PublishedModel(
     architecture="chroma",
     kohya_version="chroma",
     implementation="https://github.com/lodestone-rock/flow",
-    adapter_targets=_targets,
+    adapter_targets=targets_with_t5(transformer_layers),
     comfy_encoders={"text_encoder": "t5xxl"},
     repository="lodestones/Chroma1-HD",
     pipelines={"": "ChromaPipeline"},

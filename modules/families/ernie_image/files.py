@@ -18,14 +18,7 @@ from modules.families.parts.single_file.transformer_file import (
     transformer_file,
 )
 from modules.families.published import PublishedModel
-from modules.formats.program_table import (
-    COMFY_AND_DIFFUSERS,
-    COMFY_OF_FLOW,
-    DIFFUSERS_NAMES,
-    Row,
-    none,
-    refuses,
-)
+from modules.formats.program_table import COMFY_AND_DIFFUSERS, COMFY_OF_FLOW, DIFFUSERS_NAMES, WRONG_FACTORS, Row, none
 
 Config = Mapping[str, Any]
 
@@ -75,10 +68,7 @@ _SHAPING = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size
 _NAMING_ROWS: Mapping[str, Row] = {
     **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), COMFY_AND_DIFFUSERS),
     DIFFUSERS_NAMES: {**COMFY_AND_DIFFUSERS, "diffusers": none("ignores kohya's names of this model")},
-    "other factors in PEFT names": {
-        **COMFY_AND_DIFFUSERS,
-        "diffusers": refuses("raises an error for the factors' names"),
-    },
+    "other factors in PEFT names": {**COMFY_AND_DIFFUSERS, "diffusers": WRONG_FACTORS},
 }
 
 

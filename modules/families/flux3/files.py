@@ -22,7 +22,18 @@ from modules.families.parts.single_file.transformer_file import (
     transformer_file,
 )
 from modules.families.published import Configs, PublishedModel
-from modules.formats.program_table import ALL, DIFFUSERS_NAMES, SGM_NAMES, UNMEASURED, Row, none, refuses
+from modules.formats.program_table import (
+    ALL,
+    DIFFUSERS_NAMES,
+    NEEDS_PREFIX,
+    NO_MODEL,
+    SGM_NAMES,
+    UNMEASURED,
+    WRONG_FACTORS,
+    Row,
+    none,
+    refuses,
+)
 
 Config = Mapping[str, Any]
 _MODULATIONS = "early_stream_modulations"
@@ -92,7 +103,7 @@ _SHAPING = (
     *("axes_dims_rope", "rope_theta", "mlp_ratio", "flow_map"),
 )
 # diffusers was measured at toy size (2026-11-29). ComfyUI has the model, but its names of layers are not known here.
-_ROW: Row = {**UNMEASURED, "diffusers 0.31": none("does not have this model")}
+_ROW: Row = {**UNMEASURED, "diffusers 0.31": NO_MODEL}
 _NOT_KOHYA = none("ignores kohya's names of this model")
 _NAMING_ROWS: Mapping[str, Row] = {
     **{name: {**_ROW, "diffusers": ALL} for name in ("PEFT, denoiser", "ComfyUI, diffusers names")},
@@ -103,8 +114,8 @@ _NAMING_ROWS: Mapping[str, Row] = {
         "diffusers": {"": ALL, "outside": none("maps only the published checkpoint's names of blocks")},
     },
     "SimpleTuner": {**_ROW, "diffusers": refuses("raises an error: it does not know these names")},
-    "PEFT, denoiser without its prefix": {**_ROW, "diffusers": none("needs the prefix transformer.")},
-    "other factors in PEFT names": {**_ROW, "diffusers": refuses("raises an error for the factors' names")},
+    "PEFT, denoiser without its prefix": {**_ROW, "diffusers": NEEDS_PREFIX},
+    "other factors in PEFT names": {**_ROW, "diffusers": WRONG_FACTORS},
 }
 
 

@@ -25,7 +25,7 @@ from modules.families.parts.linear_layers import LinearLayer, embedding_layers, 
 from modules.families.parts.single_file.slots import Slot, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
-from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none
+from modules.formats.program_table import ALL, COMFY_OF_FLOW, NO_MODEL, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none
 
 Config = Mapping[str, Any]
 _GLYPH_WIDTH = 2048  # between the layers for ByT5's states, in diffusers' class
@@ -92,7 +92,7 @@ _SHAPING = (
 _OTHERS: Row = {
     **UNMEASURED,
     "diffusers": none("its pipeline of HunyuanImage loads no LoRA; PEFT loads one into its transformer"),
-    "diffusers 0.31": none("does not have this model"),
+    "diffusers 0.31": NO_MODEL,
 }
 _NOT_IN_COMFY: Row = {**_OTHERS, "ComfyUI": none("does not map these names for HunyuanImage")}
 _NAMING_ROWS: Mapping[str, Row] = {

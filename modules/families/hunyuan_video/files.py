@@ -29,7 +29,17 @@ from modules.families.parts.single_file.transformer_file import (
     transformer_file,
 )
 from modules.families.published import PublishedModel
-from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none, refuses
+from modules.formats.program_table import (
+    ALL,
+    COMFY_OF_FLOW,
+    NO_MODEL,
+    SGM_NAMES,
+    UNKNOWN,
+    UNMEASURED,
+    Row,
+    none,
+    refuses,
+)
 
 Config = Mapping[str, Any]
 
@@ -81,7 +91,7 @@ _SHAPING = (
 )
 
 # diffusers was measured with layers of the published size (2026-11-29), ComfyUI's are the names in its maps.
-_OURS: Row = {**UNMEASURED, "diffusers 0.31": none("does not have this model"), "sd-scripts": none("does not have it")}
+_OURS: Row = {**UNMEASURED, "diffusers 0.31": NO_MODEL, "sd-scripts": none("does not have it")}
 _IN_DIFFUSERS: Row = {**_OURS, "diffusers": ALL, "ComfyUI": none("does not know diffusers' names of this model")}
 _NOT_KOHYA = none("does not know kohya's names of this model")
 _NAMING_ROWS: Mapping[str, Row] = {

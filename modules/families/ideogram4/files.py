@@ -18,6 +18,7 @@ from modules.formats.program_table import (
     ALL,
     COMFY_OF_FLOW,
     DIFFUSERS_NAMES,
+    NO_MODEL,
     SGM_NAMES,
     UNKNOWN,
     UNMEASURED,
@@ -81,7 +82,7 @@ _SHAPING = (
 )
 # diffusers was measured at toy size (2026-11-29); what ComfyUI loads is stated in threads about the model. Most names
 # are the same in both layouts.
-_MISSING = dict.fromkeys(("Forge", "diffusers 0.31", "sd-scripts"), none("does not have this model"))
+_MISSING = dict.fromkeys(("Forge", "diffusers 0.31", "sd-scripts"), NO_MODEL)
 _ANSWERS: Row = {**UNMEASURED, **_MISSING, "ComfyUI": ALL, "diffusers": ALL}
 _IN_BLOCKS: Mapping[Place, Answer] = {
     "": ALL,

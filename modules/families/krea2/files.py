@@ -24,9 +24,12 @@ from modules.formats.program_table import (
     ALL,
     COMFY_OF_FLOW,
     DIFFUSERS_NAMES,
+    NEEDS_PREFIX,
+    NO_MODEL,
     SGM_NAMES,
     UNKNOWN,
     UNMEASURED,
+    WRONG_FACTORS,
     Row,
     none,
     refuses,
@@ -115,7 +118,7 @@ _SHAPING = (
     *("num_layerwise_text_blocks", "num_refiner_text_blocks", "timestep_embed_dim", "axes_dims_rope"),
 )
 # diffusers was measured at toy size (2026-11-28); ComfyUI's are the names in its maps.
-_MISSING = dict.fromkeys(("Forge", "diffusers 0.31", "sd-scripts"), none("does not have this model"))
+_MISSING = dict.fromkeys(("Forge", "diffusers 0.31", "sd-scripts"), NO_MODEL)
 _ANSWERS: Row = {**UNMEASURED, **_MISSING, "ComfyUI": ALL, "diffusers": ALL}
 _KOHYA = none("ignores kohya's names of this model")
 _NAMING_ROWS: Mapping[str, Row] = {
@@ -128,8 +131,8 @@ _NAMING_ROWS: Mapping[str, Row] = {
         "diffusers": refuses("raises an error: it expects the names of ComfyUI's checkpoint"),
     },
     "SimpleTuner": {**_ANSWERS, "diffusers": UNKNOWN},
-    "PEFT, denoiser without its prefix": {**_ANSWERS, "diffusers": none("needs the prefix transformer.")},
-    "other factors in PEFT names": {**_ANSWERS, "diffusers": refuses("raises an error for the factors' names")},
+    "PEFT, denoiser without its prefix": {**_ANSWERS, "diffusers": NEEDS_PREFIX},
+    "other factors in PEFT names": {**_ANSWERS, "diffusers": WRONG_FACTORS},
 }
 
 

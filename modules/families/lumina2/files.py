@@ -16,7 +16,7 @@ from modules.families.parts.linear_layers import LinearLayer, embedding_layers, 
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
-from modules.formats.program_table import ALL, COMFY_OF_FLOW, SGM_NAMES, UNMEASURED, Row, none, refuses
+from modules.formats.program_table import ALL, COMFY_OF_FLOW, NO_MODEL, SGM_NAMES, UNMEASURED, Row, none, refuses
 
 Config = Mapping[str, Any]
 _EMBEDDED, _MAX_EMBEDDED = 256, 1024  # the channels of the time before and, at most, after its embedding
@@ -90,7 +90,7 @@ _SHAPING = (
     *("in_channels", "hidden_size", "num_layers", "num_refiner_layers", "num_attention_heads", "num_kv_heads"),
     *("multiple_of", "ffn_dim_multiplier", "cap_feat_dim", "axes_dim_rope"),
 )
-_ANSWERS: Row = {**UNMEASURED, "diffusers 0.31": none("does not have this model")}
+_ANSWERS: Row = {**UNMEASURED, "diffusers 0.31": NO_MODEL}
 # diffusers was measured at toy size (2026-11-29); ComfyUI's are the names in its maps, sd-scripts' its own files.
 _NAMING_ROWS: Mapping[str, Row] = {
     SGM_NAMES: {

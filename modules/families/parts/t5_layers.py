@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from modules.families.parts.linear_layers import LayersOf, original_targets
 from modules.families.parts.single_file.slots import Slot, limit_layers
-from modules.formats.adapter_targets import AdapterTarget
+from modules.families.published import Configs, TargetsOf
+from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 
 _SHARED = "encoder.embed_tokens.weight"  # `shared.weight`
 
@@ -31,6 +33,16 @@ def t5_targets(part: str, config: Mapping[str, Any], prefix: str) -> Iterator[Ad
     """
     for path, shape in limit_layers(t5_shapes(config)):
         yield AdapterTarget(part, path, shape, {"text": path}, prefix, "text")
+
+
+def targets_with_t5(layers_of: LayersOf) -> TargetsOf:
+    """Return the `adapter_targets` of a model with a transformer and a T5, its only text encoder."""
+
+    def targets(configs: Configs) -> AdapterTargets:
+        layers, matrices = original_targets(layers_of(configs["transformer"]))
+        return AdapterTargets.of((*layers, *t5_targets("text_encoder", configs["text_encoder"], "lora_te1_")), matrices)
+
+    return targets
 
 
 def t5_shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:

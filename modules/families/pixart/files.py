@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, original_targets, width_of
+from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, width_of
 from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import single_denoiser, transformer_file
-from modules.families.parts.t5_layers import t5_targets
+from modules.families.parts.t5_layers import targets_with_t5
 from modules.families.pixart.spec import ALPHA_TOKENS, has_size_conditions, is_alpha
-from modules.families.published import Configs, FamilyFiles, PublishedModel
-from modules.formats.adapter_targets import AdapterTargets
+from modules.families.published import FamilyFiles, PublishedModel
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, RAW_PEFT, SGM_NAMES, UNMEASURED, Row, none
 
@@ -105,11 +104,6 @@ _NAMING_ROWS: Mapping[str, Row] = {
 }
 
 
-def _targets(configs: Configs) -> AdapterTargets:
-    layers, matrices = original_targets(transformer_layers(configs["transformer"]))
-    return AdapterTargets.of((*layers, *t5_targets("text_encoder", configs["text_encoder"], "lora_te1_")), matrices)
-
-
 def _model(name: str, label: str, *, pipeline: str, repository: str) -> PublishedModel:
     return PublishedModel(
         name=name,
@@ -117,7 +111,7 @@ def _model(name: str, label: str, *, pipeline: str, repository: str) -> Publishe
         family="pixart",
         architecture=name.replace("_", "-"),
         implementation=f"https://github.com/PixArt-alpha/PixArt-{name.rpartition('_')[2]}",
-        adapter_targets=_targets,
+        adapter_targets=targets_with_t5(transformer_layers),
         comfy_encoders={"text_encoder": "t5xxl"},
         repository=f"PixArt-alpha/{repository}",
         pipelines={"": pipeline},

@@ -18,7 +18,7 @@ from modules.families.parts.patch_positions import fill_patch_positions
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
-from modules.formats.program_table import ALL, NAMES, UNMEASURED, Row, none
+from modules.formats.program_table import ALL, NAMES, NO_MODEL, UNMEASURED, Row, none
 
 Config = Mapping[str, Any]
 _EMBEDDED = 256  # the channels of the embedded time, in diffusers' class
@@ -91,8 +91,7 @@ _SHAPING = (
     *("num_layers", "num_attention_heads", "attention_head_dim", "num_cross_attention_heads", "cross_attention_dim"),
     *("cross_attention_head_dim", "caption_channels", "mlp_ratio", "qk_norm", "sample_size", "interpolation_scale"),
 )
-_NO_MODEL = none("does not have this model")
-_OTHERS: Row = {**UNMEASURED, **dict.fromkeys(("ComfyUI", "diffusers 0.31", "sd-scripts"), _NO_MODEL)}
+_OTHERS: Row = {**UNMEASURED, **dict.fromkeys(("ComfyUI", "diffusers 0.31", "sd-scripts"), NO_MODEL)}
 _LOADED: Row = {**_OTHERS, "diffusers": ALL}
 _IGNORED: Row = {**_OTHERS, "diffusers": none("its pipeline of Sana reads no other names than its own")}
 # diffusers was measured at toy size (2026-11-29).

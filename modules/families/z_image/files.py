@@ -25,10 +25,11 @@ from modules.formats.program_table import (
     COMFY_AND_DIFFUSERS,
     COMFY_OF_FLOW,
     DIFFUSERS_NAMES,
+    NEEDS_PREFIX,
     UNKNOWN,
+    WRONG_FACTORS,
     Row,
     none,
-    refuses,
 )
 
 _PATCH = "2-1"  # of 2 x 2 latents in one frame: the only one of published models
@@ -101,11 +102,8 @@ _NAMING_ROWS: Mapping[str, Row] = {
     },
     "ComfyUI, original names": {**COMFY_AND_DIFFUSERS, "diffusers": _IGNORES},
     "kohya, ComfyUI's names": {**COMFY_AND_DIFFUSERS, "diffusers": {"": ALL, "renamed": UNKNOWN}},
-    "PEFT, denoiser without its prefix": {**COMFY_AND_DIFFUSERS, "diffusers": none("needs the prefix transformer.")},
-    "other factors in PEFT names": {
-        **COMFY_AND_DIFFUSERS,
-        "diffusers": refuses("raises an error for the factors' names"),
-    },
+    "PEFT, denoiser without its prefix": {**COMFY_AND_DIFFUSERS, "diffusers": NEEDS_PREFIX},
+    "other factors in PEFT names": {**COMFY_AND_DIFFUSERS, "diffusers": WRONG_FACTORS},
 }
 
 

@@ -29,6 +29,7 @@ from modules.rewards.waiting import wait_for
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
+from modules.system.process_setup import own_process_group
 
 _LOADING_SECONDS = 900.0  # of the file, which may load a model itself
 _ENDING_SECONDS = 5.0
@@ -49,7 +50,7 @@ class UserProcess:
                 cwd=PROGRAM_ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                **_own_group(),
+                **own_process_group(),
             )
         except OSError as error:
             raise DarkroomError(
@@ -189,13 +190,6 @@ def make_user_code(scorer: Scorer, context: RewardContext) -> Reward:
     )
     context.closing.append(reward.process.close)
     return reward
-
-
-def _own_group() -> dict[str, Any]:
-    """Return the options that keep Ctrl-C in a terminal from the process, and let its own children be ended with it."""
-    if sys.platform == "win32":  # where a console would open, too
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
-    return {"start_new_session": True}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
