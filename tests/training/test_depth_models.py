@@ -94,7 +94,7 @@ def test_samples_are_those_of_diffusers_from_the_same_noise(
         vae=family.vae,
         text_encoder=family.towers["text_encoder"].encoder,
         tokenizer=clip_tokenizer("!"),
-        unet=family.unet,
+        unet=family.denoiser,
         scheduler=_scheduler(family),
         depth_estimator=None,
         feature_extractor=None,

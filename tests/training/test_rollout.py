@@ -358,7 +358,7 @@ def test_it_can_be_stopped_before_each_step_and_before_the_decoding(tiny_sd: Pat
         if calls == last_call:
             raise StoppedError
 
-    hook = family.unet.register_forward_hook(count)
+    hook = family.denoiser.register_forward_hook(count)
     with pytest.raises(StoppedError):
         sampled(family, gradient_steps=2, on_step=check)
     hook.remove()
@@ -373,7 +373,7 @@ def test_inside_autocast_only_the_denoiser_is_in_16_bits(tiny_sd: Path) -> None:
         return lambda *_: seen[name].add(torch.is_autocast_enabled("cpu"))
 
     hooks = [
-        family.unet.register_forward_pre_hook(note("unet")),
+        family.denoiser.register_forward_pre_hook(note("unet")),
         family.vae.decoder.register_forward_pre_hook(note("vae")),
     ]
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -420,7 +420,7 @@ def test_nothing_of_it_is_on_another_device(any_model: Path, tmp_path: Path) -> 
         )
         placement.enter("train")
         family.set_memory({"unet": PartMemory("whole")}, train_device=train, temp_device=CPU)
-        family.unet.requires_grad_(True)
+        family.denoiser.requires_grad_(True)
         context = RewardContext(train, CPU, offline=True)
         reward = build_rewards([Scorer(kind="clip_score", file=str(clip)), Scorer(kind="colour_target")], context)
         with torch.no_grad():
@@ -441,7 +441,7 @@ def test_nothing_of_it_is_on_another_device(any_model: Path, tmp_path: Path) -> 
         total = reward(rollout.images_B3PP, PROMPTS).total_B
         reward_loss(total, loss="mean", target=0.0, weight=1.0).backward()
         placement.close()
-    for tensor in (rollout.images_B3PP, total, family.unet.conv_in.weight.grad):
+    for tensor in (rollout.images_B3PP, total, family.denoiser.conv_in.weight.grad):
         assert guard.tag_of(tensor) == train.name
     for tensor in (*rollout.states_BCHW.values(), rollout.log_probs_BN):
         assert guard.tag_of(tensor) == CPU.name, "stored on the training device"

@@ -72,7 +72,6 @@ TEXT_CONDITIONER = ModelClass(
     never_quantized=frozenset({"in_proj", "out_proj"}),
     fill_buffers=f"{_HOME}.files:fill_buffers",
 )
-CONVENTION = FlowConvention(shift=ConstantShift(3.0))
 ANIMA = FamilySpec(
     name="anima",
     label="Anima",
@@ -102,7 +101,7 @@ ANIMA = FamilySpec(
         counted_by=CONDITIONER,
     ),
     pipelines=("AnimaModularPipeline",),
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(shift=ConstantShift(3.0))),
     sample_guidance=4.0,
     distilled=DistilledSpec(
         ("turbo",),

@@ -49,7 +49,6 @@ TRANSFORMER = ModelClass(
     masks_padding=True,
     fill_buffers=f"{_HOME}.files:fill_buffers",
 )
-CONVENTION = FlowConvention(shift=ConstantShift(1.0))
 CHROMA = FamilySpec(
     name="chroma",
     label="Chroma1",
@@ -65,7 +64,7 @@ CHROMA = FamilySpec(
         t5_prompts(MAX_TOKENS, text_encoder="t5xxl"), widths={"text_encoder": ("d_model", "joint_attention_dim")}
     ),
     pipelines=("ChromaPipeline",),
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(shift=ConstantShift(1.0))),
     sample_guidance=3.0,
     distilled=DistilledSpec(
         ("flash",),

@@ -43,7 +43,6 @@ TRANSFORMER = ModelClass(
     overflows_in_float16=True,  # it was trained in bfloat16
     work=3.5,
 )
-CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(4.0))
 ERNIE_IMAGE = FamilySpec(
     name="ernie_image",
     label="ERNIE-Image",
@@ -53,7 +52,7 @@ ERNIE_IMAGE = FamilySpec(
     latents=LATENTS,
     text=replace(chat_prompts(MAX_TOKENS - 1, "text_in_dim"), usual_tokens=512),
     pipelines=("ErnieImagePipeline",),
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(time_input="1000 sigma", shift=ConstantShift(4.0))),
     sample_guidance=4.0,
     distilled=DistilledSpec(
         ("turbo",),

@@ -82,7 +82,6 @@ TRANSFORMER = ModelClass(
 )
 _KONTEXT_SIDES_PX = (672, 688, 720, 752, 800, 832, 880, 944, 1024, 1104, 1184, 1248, 1328, 1392, 1456, 1504, 1568)
 _KONTEXT_SIZES = tuple(map(Size, _KONTEXT_SIDES_PX, reversed(_KONTEXT_SIDES_PX)))  # `FluxKontextPipeline`
-CONVENTION = FlowConvention(shift=TokenShift())
 FLUX = FamilySpec(
     name="flux",
     label="FLUX.1",
@@ -107,7 +106,7 @@ FLUX = FamilySpec(
     pipelines=("FluxPipeline", "FluxFillPipeline", "FluxKontextPipeline"),
     variants={"inpainting": 16 + 64},
     inputs={"inpainting": PIXEL_INPAINTING, "edit": REFERENCES},
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(shift=TokenShift())),
     guidance="embedded",
     sample_guidance=3.5,
     distilled=DistilledSpec(

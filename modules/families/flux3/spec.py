@@ -66,7 +66,6 @@ TRANSFORMER = ModelClass(
     library="diffusers",
     work=3.5,
 )
-CONVENTION = FlowConvention(shift=ConstantShift(6.93))
 FLUX3 = FamilySpec(
     name="flux3",
     label="FLUX.3",
@@ -80,7 +79,7 @@ FLUX3 = FamilySpec(
     ),
     pipelines=("Flux3ModularPipeline", "Flux3DistilledModularPipeline"),
     inputs={EDITING: REFERENCES},
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(shift=ConstantShift(6.93))),
     sample_guidance=3.5,
     distilled=DistilledSpec(
         ("flux-3-image-klein", "flux3-image-klein", "flux_3_image_klein", "flux3_image_klein"),

@@ -85,7 +85,6 @@ VAE = ModelClass(
         diffusers=("encoder.down_blocks.0.norm1.", "encoder.mid_block.attentions.0.to_q."),
     ),
 )
-CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(5.0), token_px=FACTOR)
 HUNYUAN_IMAGE = FamilySpec(
     name="hunyuan_image",
     label="HunyuanImage 2.1",
@@ -115,7 +114,7 @@ HUNYUAN_IMAGE = FamilySpec(
         },
     ),
     pipelines=("HunyuanImagePipeline",),
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(time_input="1000 sigma", shift=ConstantShift(5.0), token_px=FACTOR)),
     sample_guidance=3.5,
     projected_guidance=projected_guidance,
     distilled=DistilledSpec(

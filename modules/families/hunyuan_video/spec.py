@@ -47,7 +47,6 @@ TRANSFORMER = ModelClass(
     work=3.5,
     joins_weights=True,
 )
-CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(7.0))
 HUNYUAN_VIDEO = FamilySpec(
     name="hunyuan_video",
     label="HunyuanVideo",
@@ -75,7 +74,7 @@ HUNYUAN_VIDEO = FamilySpec(
         },
     ),
     pipelines=("HunyuanVideoPipeline",),
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(time_input="1000 sigma", shift=ConstantShift(7.0))),
     guidance="embedded",
     sample_guidance=6.0,
     distilled=DistilledSpec(

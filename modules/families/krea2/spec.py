@@ -40,7 +40,6 @@ TRANSFORMER = ModelClass(
     never_quantized=frozenset({"img_in", "time_embed", "time_mod_proj", "txt_in", "projector", "final_layer"}),
     work=3.5,
 )
-CONVENTION = FlowConvention(shift=TokenShift(max_tokens=6400))
 KREA2 = FamilySpec(
     name="krea2",
     label="Krea 2",
@@ -50,7 +49,7 @@ KREA2 = FamilySpec(
     latents=LatentSpec(channels=16, factor=8, packed=2),
     text=chat_prompts(MAX_TOKENS - _END_TOKENS, "text_hidden_dim"),
     pipelines=("Krea2Pipeline",),
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(shift=TokenShift(max_tokens=6400))),
     sample_guidance=5.5,
     distilled=DistilledSpec(
         ("turbo",),

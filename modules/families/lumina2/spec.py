@@ -44,7 +44,6 @@ TRANSFORMER = ModelClass(
     overflows_in_float16=True,  # the published weights are bfloat16
     work=1.6,
 )
-CONVENTION = FlowConvention(target_sign=-1, time_input="1 - sigma", shift=ConstantShift(6.0))
 LUMINA2 = FamilySpec(
     name="lumina2",
     label="Lumina 2",
@@ -57,7 +56,7 @@ LUMINA2 = FamilySpec(
         tokenizer="modules.families.parts.gemma:load_tokenizer",
     ),
     pipelines=("Lumina2Pipeline", "Lumina2Text2ImgPipeline"),
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(target_sign=-1, time_input="1 - sigma", shift=ConstantShift(6.0))),
     guided_norm="rows",
     sample_guidance=4.0,
     adapter_form="comfyui",

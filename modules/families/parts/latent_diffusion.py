@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import nn
@@ -48,11 +48,6 @@ class LatentDiffusion(LatentModel[DDPMProcess]):
         process = process_of(scheduler, name=files.name)
         naming = naming_of(process.prediction_type)
         return cls(spec, files.parts, process, scheduler, naming, towers, folder=files.folder)
-
-    @property
-    def unet(self) -> Any:
-        """The UNet."""
-        return self.denoiser
 
     def reaches(self, part: str, name: str) -> bool:
         """Return whether a denoising loss reaches a layer: it reaches the UNet, and the text layers in use.

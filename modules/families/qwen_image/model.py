@@ -14,19 +14,16 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS, references_of
-from modules.diffusion.flow import flow_process_of
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
-from modules.families.parts.lora_names import naming_of
 from modules.families.parts.packing import pack, unpack
 from modules.families.parts.read_model import read_model
 from modules.families.parts.seeing_text import SEEN, SeeingReader
-from modules.families.parts.text_model import ChatModel
+from modules.families.parts.text_model import ChatModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.families.qwen_image.files import ZERO_TIME_MARK
 from modules.families.qwen_image.spec import (
-    CONVENTION,
     MAX_TOKENS,
     ONE_REFERENCE,
     PACKED,
@@ -137,13 +134,7 @@ def load(request: LoadRequest[QwenImageSettings]) -> QwenImage:
     if others := [label for key, label in _OF_OTHERS.items() if config.get(key)]:
         raise DarkroomError(f"{files.name} is {others[0]}, which is not supported.", advice="Choose Qwen-Image.")
     return QwenImage(
-        spec=spec,
-        modules=files.parts,
-        process=flow_process_of(files.scheduler, CONVENTION),
-        scheduler=files.scheduler,
-        folder=files.folder,
-        by_inputs=by_inputs,
-        lora_naming=naming_of("qwen_image", files.parts, prediction="flow", by_inputs=by_inputs),
+        **flow_facts(files, spec, "qwen_image", by_inputs=by_inputs),
         reader=prompt_reader(
             files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder")), by_inputs
         ),

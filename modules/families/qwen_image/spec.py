@@ -70,7 +70,6 @@ TRANSFORMER = ModelClass(
     work=3.5,
     joins_weights=True,
 )
-CONVENTION = FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))
 QWEN_IMAGE = FamilySpec(
     name="qwen_image",
     label="Qwen-Image",
@@ -87,7 +86,7 @@ QWEN_IMAGE = FamilySpec(
     text=chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "joint_attention_dim"),
     pipelines=("QwenImagePipeline", "QwenImageEditPlusPipeline", "QwenImageEditPipeline"),
     inputs={"edit": REFERENCES, ONE_REFERENCE: REFERENCES[:1]},
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))),
     guided_norm=PACKED,
     sample_guidance=4.0,
     distilled=DistilledSpec(

@@ -48,7 +48,6 @@ VAE = ModelClass(
     (f"{_AUTOENCODER}:QwenImage21ResidualBlock",),
     library="diffusers",
 )
-CONVENTION = FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))
 QWEN_IMAGE21 = FamilySpec(
     name="qwen_image21",
     label="Qwen-Image 2.1",
@@ -58,7 +57,7 @@ QWEN_IMAGE21 = FamilySpec(
     latents=LatentSpec(channels=64, factor=16),
     text=replace(chat_prompts(MAX_TOKENS, "context_in_dim"), usual_tokens=_USUAL_TOKENS),
     pipelines=("QwenImage21Pipeline",),
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))),
     sample_guidance=1.0,
     distilled=DistilledSpec(
         ("lightning", "turbo", "distill", "distilled"),

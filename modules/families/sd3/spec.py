@@ -101,7 +101,6 @@ TRANSFORMER = ModelClass(
     joins_weights=True,
 )
 CLIP_L = replace(CLIP_TEXT_WITH_PROJECTION, identity_if_missing=frozenset({"text_projection.weight"}))
-CONVENTION = FlowConvention(time_input="1000 sigma", shift=ConstantShift(3.0), sample_grid="scheduler")
 EMBEDDINGS = {"text_encoder": "clip_l", "text_encoder_2": "clip_g", "text_encoder_3": "t5xxl"}
 """The names of an embedding's tensors, by text encoder."""
 SD3 = FamilySpec(
@@ -137,7 +136,7 @@ SD3 = FamilySpec(
     ),
     text_without={"text_encoder_3": replace(clip_prompts(**EMBEDDINGS), truncates=True)},
     pipelines=("StableDiffusion3Pipeline",),
-    process=flow_matching(CONVENTION),
+    process=flow_matching(FlowConvention(time_input="1000 sigma", shift=ConstantShift(3.0), sample_grid="scheduler")),
     sample_guidance=4.5,
     distilled=DistilledSpec(
         ("turbo",),
