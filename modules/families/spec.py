@@ -201,8 +201,7 @@ class FamilySpec:
     """The facts about a family that are known before any weight is read.
 
     `settings` is the class of the family's own settings, `model.family`. The package that has it contains the family's
-    code (`factory`, `files`). Widths and heights must be multiples of `size_step_px`; `pipelines` are the classes in
-    the index of this family's diffusers folders.
+    code (`factory`, `files`). Widths and heights must be multiples of `size_step_px`.
 
     `variants` are the model variants (`model.variant`) besides the base model, each with the number of channels that
     its denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of
@@ -239,7 +238,6 @@ class FamilySpec:
     latents: LatentSpec
     text: TextSpec
     default_resolution_px: int = 1024
-    pipelines: tuple[str, ...] = ()
     variants: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     process: ProcessSpec = DDPM

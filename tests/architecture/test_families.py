@@ -83,7 +83,7 @@ def test_formats_hold_containers_alone() -> None:
 def test_a_familys_records_fit_its_parts(spec: FamilySpec) -> None:
     files = files_of(spec.name)
     names = {p.name for p in spec.parts}
-    assert set(spec.pipelines) <= files.pipelines.keys()
+    assert "" in files.pipelines.values()
     for part in spec.parts:
         assert load_factory(part.model_class).__name__ == part.class_name
         assert callable(load_factory(part.model.passes))

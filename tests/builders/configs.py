@@ -12,7 +12,7 @@ import pytest
 from modules.adapters.lora import Lora
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
+from modules.families.registry import FAMILIES, files_of
 from modules.formats.repository import index_file
 
 # Two projections of each attention block, of itself and of the text: a third of a small run's time is spent on the
@@ -63,7 +63,7 @@ def family_of(model: Path) -> str:
     if file is None:
         return "sd"
     index = json.loads(file.read_text())
-    return next((s.name for s in FAMILIES.values() if index["_class_name"] in s.pipelines), "sd")
+    return next((name for name in FAMILIES if index["_class_name"] in files_of(name).pipelines), "sd")
 
 
 def config_fixture(model: str, changes: dict[str, Any] | None = None) -> Any:

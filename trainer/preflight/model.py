@@ -243,6 +243,11 @@ def _unused_references(name: str, actual: str) -> Iterator[Problem]:
         yield Problem("model.variant", message, "warning", advice, "variant")
 
 
+def _loads(spec: FamilySpec, pipeline: str) -> bool:
+    """Return whether a pipeline of diffusers has a model of a family, of a variant that the family loads."""
+    return files_of(spec.name).pipelines.get(pipeline) in ("", *spec.variants, *spec.inputs)
+
+
 def _diffusers_folder(
     folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True, elsewhere: Collection[str] = ()
 ) -> Iterator[Problem]:
@@ -260,8 +265,8 @@ def _diffusers_folder(
             advice="Choose the folder that contains model_index.json.",
         )
         return
-    if kind not in spec.pipelines:
-        other = next((s.label for s in FAMILIES.values() if kind in s.pipelines), "")
+    if not _loads(spec, kind):
+        other = next((s.label for s in FAMILIES.values() if _loads(s, kind)), "")
         wanted = f"{with_article(spec.label)} model"
         yield Problem(
             "model.base_model",

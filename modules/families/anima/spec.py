@@ -100,7 +100,6 @@ ANIMA = FamilySpec(
         widths={CONDITIONER: ("target_dim", "text_embed_dim")},
         counted_by=CONDITIONER,
     ),
-    pipelines=("AnimaModularPipeline",),
     process=flow_matching(FlowConvention(shift=ConstantShift(3.0))),
     sample_guidance=4.0,
     distilled=DistilledSpec(

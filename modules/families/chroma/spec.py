@@ -63,7 +63,6 @@ CHROMA = FamilySpec(
     text=replace(
         t5_prompts(MAX_TOKENS, text_encoder="t5xxl"), widths={"text_encoder": ("d_model", "joint_attention_dim")}
     ),
-    pipelines=("ChromaPipeline",),
     process=flow_matching(FlowConvention(shift=ConstantShift(1.0))),
     sample_guidance=3.0,
     distilled=DistilledSpec(

@@ -51,7 +51,6 @@ ERNIE_IMAGE = FamilySpec(
     size_step_px=16,
     latents=LATENTS,
     text=replace(chat_prompts(MAX_TOKENS - 1, "text_in_dim"), usual_tokens=512),
-    pipelines=("ErnieImagePipeline",),
     process=flow_matching(FlowConvention(time_input="1000 sigma", shift=ConstantShift(4.0))),
     sample_guidance=4.0,
     distilled=DistilledSpec(

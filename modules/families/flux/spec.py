@@ -103,7 +103,6 @@ FLUX = FamilySpec(
             "text_encoder_2": ("d_model", "joint_attention_dim"),
         },
     ),
-    pipelines=("FluxPipeline", "FluxFillPipeline", "FluxKontextPipeline"),
     variants={"inpainting": 16 + 64},
     inputs={"inpainting": PIXEL_INPAINTING, "edit": REFERENCES},
     process=flow_matching(FlowConvention(shift=TokenShift())),

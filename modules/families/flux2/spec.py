@@ -38,7 +38,6 @@ FLUX2 = FamilySpec(
     size_step_px=16,
     latents=LATENTS,
     text=prompts(_TEMPLATE_TOKENS),
-    pipelines=("Flux2Pipeline",),
     inputs={"edit": REFERENCES},
     process=flow_matching(CONVENTION),
     sample_guidance=4.0,

@@ -37,7 +37,6 @@ FLUX2_KLEIN = FamilySpec(
     size_step_px=16,
     latents=LATENTS,
     text=prompts(_TEMPLATE_TOKENS),
-    pipelines=("Flux2KleinPipeline",),
     inputs={"edit": REFERENCES},
     process=flow_matching(CONVENTION),
     sample_guidance=4.0,

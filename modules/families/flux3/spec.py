@@ -77,7 +77,6 @@ FLUX3 = FamilySpec(
         chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "joint_attention_dim", states_read=len(LAYERS)),
         usual_tokens=_USUAL_TOKENS,
     ),
-    pipelines=("Flux3ModularPipeline", "Flux3DistilledModularPipeline"),
     inputs={EDITING: REFERENCES},
     process=flow_matching(FlowConvention(shift=ConstantShift(6.93))),
     sample_guidance=3.5,

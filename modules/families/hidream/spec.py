@@ -86,7 +86,6 @@ HIDREAM = FamilySpec(
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),
     text=t5_prompts(USUAL_TOKENS, encoder="text_encoder_3"),
-    pipelines=("HiDreamImagePipeline",),
     process=flow_matching(CONVENTION),
     sample_guidance=5.0,
     distilled=DistilledSpec(

@@ -113,7 +113,6 @@ HUNYUAN_IMAGE = FamilySpec(
             "text_encoder_2": ("d_model", "text_embed_2_dim"),
         },
     ),
-    pipelines=("HunyuanImagePipeline",),
     process=flow_matching(FlowConvention(time_input="1000 sigma", shift=ConstantShift(5.0), token_px=FACTOR)),
     sample_guidance=3.5,
     projected_guidance=projected_guidance,

@@ -73,7 +73,6 @@ HUNYUAN_VIDEO = FamilySpec(
             "text_encoder_2": ("hidden_size", "pooled_projection_dim"),
         },
     ),
-    pipelines=("HunyuanVideoPipeline",),
     process=flow_matching(FlowConvention(time_input="1000 sigma", shift=ConstantShift(7.0))),
     guidance="embedded",
     sample_guidance=6.0,

@@ -91,7 +91,6 @@ IDEOGRAM4 = FamilySpec(
         chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "llm_features_dim", states_read=len(LAYERS)),
         usual_tokens=_USUAL_TOKENS,
     ),
-    pipelines=("Ideogram4Pipeline",),
     process=flow_matching(CONVENTION),
     sample_guidance=7.0,
     adapter_form="comfyui",

@@ -48,7 +48,6 @@ KREA2 = FamilySpec(
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=2),
     text=chat_prompts(MAX_TOKENS - _END_TOKENS, "text_hidden_dim"),
-    pipelines=("Krea2Pipeline",),
     process=flow_matching(FlowConvention(shift=TokenShift(max_tokens=6400))),
     sample_guidance=5.5,
     distilled=DistilledSpec(

@@ -55,7 +55,6 @@ LUMINA2 = FamilySpec(
         chat_prompts(MAX_TOKENS - _INSTRUCTION_TOKENS, "cap_feat_dim"),
         tokenizer="modules.families.parts.gemma:load_tokenizer",
     ),
-    pipelines=("Lumina2Pipeline", "Lumina2Text2ImgPipeline"),
     process=flow_matching(FlowConvention(target_sign=-1, time_input="1 - sigma", shift=ConstantShift(6.0))),
     guided_norm="rows",
     sample_guidance=4.0,

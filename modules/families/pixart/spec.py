@@ -70,7 +70,6 @@ PIXART = FamilySpec(
         is_lower_case=True,
         widths={"text_encoder": ("d_model", "caption_channels")},
     ),
-    pipelines=("PixArtSigmaPipeline", "PixArtAlphaPipeline"),
     sample_guidance=4.5,
     distilled=replace(DISTILLED_DDPM, words=(*DISTILLED_DDPM.words, "dmd"), steps=4),
     adapter_form="diffusers",

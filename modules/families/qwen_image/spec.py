@@ -84,7 +84,6 @@ QWEN_IMAGE = FamilySpec(
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=PACKED),
     text=chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "joint_attention_dim"),
-    pipelines=("QwenImagePipeline", "QwenImageEditPlusPipeline", "QwenImageEditPipeline"),
     inputs={"edit": REFERENCES, ONE_REFERENCE: REFERENCES[:1]},
     process=flow_matching(FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))),
     guided_norm=PACKED,

@@ -56,7 +56,6 @@ QWEN_IMAGE21 = FamilySpec(
     size_step_px=32,
     latents=LatentSpec(channels=64, factor=16),
     text=replace(chat_prompts(MAX_TOKENS, "context_in_dim"), usual_tokens=_USUAL_TOKENS),
-    pipelines=("QwenImage21Pipeline",),
     process=flow_matching(FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))),
     sample_guidance=1.0,
     distilled=DistilledSpec(

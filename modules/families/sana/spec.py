@@ -57,7 +57,6 @@ SANA = FamilySpec(
         tokenizer=f"{_HOME}.model:load_tokenizer",
         is_lower_case=True,
     ),
-    pipelines=("SanaPipeline",),
     process=flow_matching(CONVENTION),
     sample_guidance=4.5,
     adapter_form="diffusers",

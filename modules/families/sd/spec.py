@@ -27,12 +27,6 @@ SD = FamilySpec(
     size_step_px=8,
     latents=LatentSpec(channels=4, factor=8),
     text=clip_prompts(text_encoder="emp_params"),
-    pipelines=(
-        "StableDiffusionPipeline",
-        "StableDiffusionImg2ImgPipeline",
-        "StableDiffusionInpaintPipeline",
-        "StableDiffusionDepth2ImgPipeline",
-    ),
     variants={"inpainting": 5, "depth": 1},
     inputs={"inpainting": INPAINTING, "depth": ("depth",)},
     distilled=DISTILLED_DDPM,

@@ -135,7 +135,6 @@ SD3 = FamilySpec(
         widths={"text_encoder_3": ("d_model", "joint_attention_dim")},
     ),
     text_without={"text_encoder_3": replace(clip_prompts(**EMBEDDINGS), truncates=True)},
-    pipelines=("StableDiffusion3Pipeline",),
     process=flow_matching(FlowConvention(time_input="1000 sigma", shift=ConstantShift(3.0), sample_grid="scheduler")),
     sample_guidance=4.5,
     distilled=DistilledSpec(

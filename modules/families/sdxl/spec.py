@@ -51,11 +51,6 @@ SDXL = FamilySpec(
     size_step_px=8,
     latents=LatentSpec(channels=4, factor=8, overflows_in_float16=True),
     text=clip_prompts(text_encoder="clip_l", text_encoder_2="clip_g"),
-    pipelines=(
-        "StableDiffusionXLPipeline",
-        "StableDiffusionXLImg2ImgPipeline",
-        "StableDiffusionXLInpaintPipeline",
-    ),
     variants={"inpainting": 5},
     inputs={"inpainting": INPAINTING},
     distilled=DISTILLED_DDPM,

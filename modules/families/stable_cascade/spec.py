@@ -94,7 +94,6 @@ STABLE_CASCADE = FamilySpec(
         truncates=True,
         widths={"text_encoder": ("hidden_size", "clip_text_in_channels")},
     ),
-    pipelines=("StableCascadePriorPipeline",),
     sample_guidance=4.0,
     released="2024-02",
     is_for_research=True,

@@ -84,7 +84,6 @@ WUERSTCHEN = FamilySpec(
     text=replace(
         clip_prompts(text_encoder="clip_g"), truncates=True, widths={"text_encoder": ("hidden_size", "c_cond")}
     ),
-    pipelines=("WuerstchenPriorPipeline",),
     sample_guidance=4.0,
     released="2023-09",
 )

@@ -53,7 +53,6 @@ Z_IMAGE = FamilySpec(
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),
     text=chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "cap_feat_dim"),
-    pipelines=("ZImagePipeline",),
     process=flow_matching(CONVENTION),
     sample_guidance=4.0,
     distilled=DistilledSpec(

@@ -27,5 +27,4 @@ TOY = FamilySpec(
     size_step_px=2,
     latents=LatentSpec(channels=3, factor=1),
     text=clip_prompts(),
-    pipelines=("ToyPixelPipeline",),
 )
