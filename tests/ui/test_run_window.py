@@ -169,7 +169,10 @@ def test_stop_pause_and_continue(ready: Window) -> None:
     bar.second.invoke()
     ready.settle()
     assert run.desk.is_paused
-    assert (bar.phase.cget("text"), bar.second.cget("text")) == ("Paused", "Continue")
+    assert (bar.phase.cget("text"), bar.second.cget("text")) == ("Pausing", "Continue"), "it trains its step"
+    run.emit(PhaseChanged("paused"))
+    ready.wait_until(lambda: bar.phase.cget("text") == "Paused", "the pause")
+    assert bar.second.cget("text") == "Continue"
     ready.app.context.actions.run("sample_now")  # which gave no sign
     ready.settle()
     assert bar.phase.cget("text") == "Paused"

@@ -25,6 +25,7 @@ from modules.system.secrets_file import load_secrets
 from tests.builders.ssh import SSHD, WHY_NOT, Server, accept_key, ssh_server
 from tests.unit.test_run_records import started
 from trainer.__main__ import main
+from trainer.commands import BackupNow, Command, Resume, Stop
 from trainer.event_lines import from_line, to_line
 from trainer.events import ModelSaved, RunFailed, RunFinished, RunStarted
 from trainer.remote import agent
@@ -548,3 +549,22 @@ def test_answers_go_to_the_machine_and_withdrawn_requests_leave(tmp_path: Path) 
     (late.folder / "answer.json").write_text("{}")  # it came after that
     files.sync()
     assert [r.name for r in all_requests(here)] == ["step-1"]
+
+
+def test_a_command_whose_connection_is_lost_is_sent_over_the_next_one() -> None:
+    """Stop was taken and lost with the connection: the window showed "Stopping" over a run that trained on."""
+    line, sent = Line(lambda event: None), list[Command]()
+    for command in (BackupNow(), Stop()):
+        line.commands.put(command)
+
+    def lose_second(command: Command) -> None:
+        if sent:
+            raise ConnectionLostError("it was cut")
+        sent.append(command)
+
+    with pytest.raises(ConnectionLostError):
+        line.pass_on(lose_second)
+    line.commands.put(Resume())
+    line.pass_on(sent.append)
+    line.pass_on(sent.append)
+    assert sent == [BackupNow(), Stop(), Resume()]

@@ -136,8 +136,8 @@ class Follower:
         return _News(facts["is_running"], lines, events, facts["live"] + len(content) - size)
 
     def _pass_commands(self, connection: Connection) -> None:
-        for command in self._line.take():
-            connection.call("send", f"{command_line(command)}\n".encode(), job=self._elsewhere.job)
+        job = self._elsewhere.job
+        self._line.pass_on(lambda command: connection.call("send", f"{command_line(command)}\n".encode(), job=job))
 
     def _after(self, connection: Connection, last: Event) -> None:
         """After the end of a run, whose files are here, end the machine if that is wanted, once."""

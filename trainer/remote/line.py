@@ -36,6 +36,13 @@ class Line:
             commands.append(self.commands.get())
         return commands
 
+    def pass_on(self, send: Callable[[Command], object]) -> None:
+        """Send the commands since the last call; those that were not sent, as the connection was lost, remain."""
+        self._kept = self.take()
+        while self._kept:
+            send(self._kept[0])
+            del self._kept[0]
+
     def check(self) -> None:
         """Raise StopRequested if the run is to stop, or the user has left, before it has begun."""
         self._kept = self.take()

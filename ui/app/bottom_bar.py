@@ -309,7 +309,9 @@ def _describe_phase(stage: str, state: RunState) -> tuple[str, str, str]:
         if end is None:
             return PHASE_LABELS[""], "", "text"
         return end.status.label, end.text, STATUS_COLOURS.get(end.status, "good")
-    phase = stage if stage in ("paused", "stopping") else state.phase
+    if stage == "paused" and state.phase != "paused":  # the run finishes its step, or cannot be reached at the moment
+        return "Pausing", state.detail, "text"
+    phase = stage if stage == "stopping" else state.phase
     detail = state.detail
     if phase in ("loading", "sending") and state.downloading is not None:
         title = "Downloading" if phase == "loading" else PHASE_LABELS[phase]
