@@ -37,12 +37,13 @@ from tests.unit.test_run_records import write_run
 from trainer.child.run import launch_child
 from trainer.commands import CommandDesk, Pause, Stop, StopRequested
 from trainer.event_lines import to_line
-from trainer.events import PhaseChanged, RunFailed, RunFinished, StepFinished
+from trainer.events import PhaseChanged, RunFailed, RunFinished, StepFinished, WarningRaised
 from trainer.launch import RunHandle, RunRequest
 from trainer.run_folder import attached, inbox
 from trainer.run_folder.attached import AttachedRun, DetachedProcess
 from trainer.run_folder.backup import list_backups, write_backup
 from trainer.run_folder.destination import note_destination
+from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.records import config_of, read_record
 from trainer.run_folder.run_lock import RunLock, holder_of
 from trainer.run_queue.file import QueueFile
@@ -441,6 +442,28 @@ def test_a_killed_process_is_a_failure(tmp_path: Path) -> None:
     assert isinstance(failed, RunFailed)
     assert failed.message == read_record(run_dir).message
     assert failed.status is read_record(run_dir).status is RunStatus.CRASHED
+
+
+def test_a_run_on_another_machine_is_followed_again_if_its_follower_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was called crashed, while it trained on."""
+    monkeypatch.setattr(attached, "_POLL_SECONDS", 0.01)
+    run_dir = write_run(tmp_path, NAME, [(0.0, started(str(tmp_path)))])
+    note_elsewhere(run_dir, Elsewhere("box", "job", "/r/job", str(tmp_path / "lora.safetensors")))
+    process = DetachedProcess(Holder(0, 0.0, platform.node()), tmp_path / "child.log")
+    refused = RunFailed("box cannot be reached.", "Try again.")
+    process.events_file.write_text("".join(f"{to_line(event)}\n" for event in (step(1), refused)))
+    again: list[Path] = []
+    monkeypatch.setattr(attached, "start_following", lambda run_dir: (again.append(run_dir), process)[1])
+    run = AttachedRun(run_dir, from_byte=read_state_so_far(run_dir)[1])
+    run.thread.join(20)
+    assert not run.is_alive
+    assert again == [run_dir], "once: the second one could not connect"
+    events = [run.events.get_nowait() for _ in range(3)]
+    assert isinstance(events[0], WarningRaised)
+    assert "box" in events[0].message
+    assert events[1:] == [step(1), refused]
 
 
 def test_a_run_that_finished_before_it_was_followed_has_not_failed(tmp_path: Path) -> None:

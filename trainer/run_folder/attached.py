@@ -23,6 +23,7 @@ from trainer.event_lines import from_line
 from trainer.events import Event, RunFailed, RunFinished, RunStarted, WarningRaised
 from trainer.launch import RunRequest, module_arguments
 from trainer.run_folder import inbox
+from trainer.run_folder.elsewhere import elsewhere_of
 from trainer.run_folder.event_log import EVENTS_FILE, last_event
 from trainer.run_folder.run_lock import holder_of
 
@@ -113,9 +114,31 @@ class AttachedRun:
                 if isinstance(event, RunStarted) and self._run_dir is None:
                     self._run_dir = Path(event.run_dir)
             if not is_running:
-                self._end(last)
-                return
+                if not self._follows_again(last):
+                    self._end(last)
+                    return
+                num_bytes = 0
             self._is_left.wait(_POLL_SECONDS)
+
+    def _follows_again(self, last: Event | None) -> bool:
+        """Return whether a run on another machine is followed by a new process: it continues if the one here is killed.
+
+        A new one that could not connect is not replaced.
+        """
+        run_dir = self._run_dir
+        if run_dir is None or not self._trains or (elsewhere := elsewhere_of(run_dir)) is None:
+            return False
+        if any(isinstance(event, RunFinished | RunFailed) for event in (last, last_event(run_dir))):
+            return False
+        try:
+            self.detached = start_following(run_dir)
+        except OSError:
+            return False
+        self._events_file, self._inbox_file = self.detached.events_file, self.detached.inbox_file
+        self._trains = False
+        text = f"The program that followed the run on {elsewhere.remote} has ended."
+        self.events.put(WarningRaised(text, "The run continues there, and is followed again."))
+        return True
 
     def _end(self, last: Event | None) -> None:
         """Report the end if the last event has not; the log of a process that ended without a reason is kept."""
