@@ -29,7 +29,7 @@ from trainer.jobs.checkpoint_files import checkpoints_of, use_checkpoint
 from trainer.run_folder.checkpoints import Cell, Checkpoint, Column, Comparison, images_dir, write_comparison
 from trainer.run_folder.records import read_record
 from trainer.run_folder.result import model_files, record_result, results_of
-from ui.features.checkpoints.model import CheckpointSession, CheckpointTable, Row
+from ui.features.checkpoints.model import CheckpointSession, CheckpointTable, Row, _names_of
 from ui.features.checkpoints.vote import BlindVote
 from ui.features.checkpoints.window import CheckpointsWindow
 from ui.features.runs.model import fact_lines
@@ -112,6 +112,16 @@ def test_the_table_has_the_best_of_each_figure_and_runs_side_by_side(run_dir: Pa
     assert both.columns == COLUMNS
     assert both.image(both.rows[1], COLUMNS[0], 1.0) == images_dir(other.run_dir) / "0-1-1.png"
     assert both.image(both.rows[1], COLUMNS[0], 0.5) is None
+
+
+def test_runs_have_the_names_of_the_history(run_dir: Path, tmp_path: Path, destination: Path) -> None:
+    """They had those of their folders."""
+    other = write_checkpoints(tmp_path / "workspace", "other", destination=tmp_path / "o.safetensors")
+    assert list(_names_of((run_dir, other)).values()) == ["zog", "o"]
+    same = write_checkpoints(tmp_path / "workspace", "2026-03-02_12-00-00", destination=destination)
+    names = list(_names_of((run_dir, same)).values())
+    assert all(name.startswith("zog (2026-") for name in names)
+    assert len(set(names)) == 2
 
 
 def test_a_vote_is_blind_and_counts_by_checkpoint(run_dir: Path) -> None:

@@ -68,6 +68,8 @@ class Remote:
 
 def problem_of(remote: Remote) -> str:
     """Return a sentence about the problem of a record; empty for a valid record."""
+    if not remote.name:
+        return "Give the machine a name."
     if not _NAME.fullmatch(remote.name):
         return "A machine's name has at most 40 letters, digits, dots and hyphens."
     if (

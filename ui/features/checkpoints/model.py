@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ from trainer.jobs.registry import JOBS
 from trainer.jobs.sample_sources import config_of_run
 from trainer.jobs.spec import validate_settings
 from trainer.run_folder.checkpoints import Checkpoint, Column, Comparison, images_dir, read_comparison, score_names
-from trainer.run_folder.run_dir import given_name
+from trainer.run_folder.records import RunRecord, read_record
 from trainer.wording import format_loss
 from ui.loop.background import Background
 from ui.loop.jobs import JobRunner
@@ -45,7 +46,7 @@ class Row:
 class CheckpointTable:
     """Rows are the checkpoints by step, of several runs next to each other; columns are prompts with a seed.
 
-    `names` are the names that the user has given to runs, by their folders.
+    `names` are the names of the runs, by their folders.
     """
 
     comparisons: tuple[Comparison, ...] = ()
@@ -146,7 +147,7 @@ class CheckpointSession:
 
     def refresh(self) -> None:
         """Read the images and scores again."""
-        self._background.run(partial(_read, self.run_dirs), self._keep)
+        self._background.run(partial(_read, self.run_dirs, self.table.names), self._keep)
 
     def start(self, settings: Section) -> None:
         """Sample the checkpoints in a child process."""
@@ -219,9 +220,21 @@ def exported_place(row: Row) -> Path:
     return row.run_dir / "save" / f"model-step-{row.checkpoint.step:08d}{suffix}"
 
 
-def _read(run_dirs: Sequence[Path]) -> CheckpointTable:
+def _read(run_dirs: Sequence[Path], names: Mapping[Path, str]) -> CheckpointTable:
     comparisons = (c for c in map(read_comparison, run_dirs) if c is not None)
-    return CheckpointTable(tuple(comparisons), {run_dir: given_name(run_dir) for run_dir in run_dirs})
+    return CheckpointTable(tuple(comparisons), names)
+
+
+def _names_of(run_dirs: Sequence[Path]) -> dict[Path, str]:
+    """Return the titles of runs, with the times at which they started where several have the same."""
+    records = [read_record(run_dir) for run_dir in run_dirs]
+    counts = Counter(record.title for record in records)
+
+    def name_of(record: RunRecord) -> str:
+        is_unique = counts[record.title] == 1
+        return record.title if is_unique or not record.started else f"{record.title} ({record.started:%Y-%m-%d %H:%M})"
+
+    return {record.run_dir: name_of(record) for record in records}
 
 
 def _look(run_dirs: Sequence[Path]) -> tuple[CheckpointTable, str]:
@@ -231,7 +244,7 @@ def _look(run_dirs: Sequence[Path]) -> tuple[CheckpointTable, str]:
     text = f"{count(sum(counts), 'checkpoint')} and {count(len(prompts), 'sample prompt')}: "
     text += f"{count(sum(counts) * len(prompts), 'image')} at each strength, for each seed."
     none = f"{count(sum(counts), 'checkpoint')}. The run has no sample prompts: write some above, one a line."
-    return _read(run_dirs), text if prompts else none
+    return _read(run_dirs, _names_of(run_dirs)), text if prompts else none
 
 
 def _use(row: Row) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules.system.errors import DarkroomError
-from trainer.run_folder.run_dir import given_name
 from ui.features.checkpoints.grid import CheckpointGrid, Place
 from ui.features.checkpoints.model import CheckpointSession, Row
 from ui.features.checkpoints.vote import FEWEST, MOST, BlindVote
@@ -38,8 +37,7 @@ class CheckpointsWindow(Window):
     """Samples the checkpoints of runs in a process of its own; closing the window stops it, the images stay."""
 
     def __init__(self, context: Context, run_dirs: Sequence[Path], session: CheckpointSession | None = None) -> None:
-        names = ", ".join(given_name(run_dir) or run_dir.name for run_dir in run_dirs)
-        super().__init__(context.root, context.theme, f"Checkpoints of {names}")
+        super().__init__(context.root, context.theme, "Checkpoints")
         self._context = context
         may_start = lambda: context.session.stage == "idle"  # noqa: E731
         self.session = session or CheckpointSession(run_dirs, context.pump.background, may_start=may_start)
@@ -103,7 +101,8 @@ class CheckpointsWindow(Window):
 
     def use(self, row: Row) -> None:
         """Make a checkpoint the result of its run, if the user agrees."""
-        message = f"{row.label} becomes the result of {row.run_dir.name}. The model that is there now is kept."
+        run = self.session.table.names.get(row.run_dir, row.run_dir.name)
+        message = f"{row.checkpoint.label} becomes the result of {run}. The model that is there now is kept."
         answers = (Answer("cancel", "Cancel"), Answer("use", "Use it", is_default=True))
         if self._context.interaction.choose("Use this checkpoint?", message, answers) == "use":
             self.session.use(row)
@@ -193,6 +192,8 @@ class CheckpointsWindow(Window):
             self._fit_form()
         self.chosen = tuple(row for row in table.rows if _key(row) in {_key(r) for r in self.chosen})
         self._show_strengths(table.strengths)
+        if table.names:
+            self.title(f"Checkpoints of {', '.join(table.names.values())}")
         self.grid_view.show(table, self._strength, self.chosen)
         self.bar.set(state.share if state.is_active else 0.0)
         self._show_status()

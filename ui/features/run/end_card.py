@@ -268,7 +268,7 @@ class EndCard(Card):
 
     def _tip_of(self, name: str, tip: str) -> str:
         if name == "longer" and self.facts is not None and self.facts.backup is None:
-            return "This run has no backup to continue from."
+            return "No backup of this run is on this computer."
         return tip
 
     def _keep(self, end: RunEnd, facts: EndFacts | None) -> None:
