@@ -425,6 +425,17 @@ def test_closing_leaves_a_followed_run_alone(open_window: Callable[..., Window],
     lock.release()
 
 
+def test_the_queue_shows_its_runs_on_other_machines(open_window: Callable[..., Window], tmp_path: Path) -> None:
+    """A notice named them as runs of another program, between two runs of the queue here."""
+    file, window = QueueFile(queue_file()), open_window()
+    runner = QueueRun(file, "box")
+    file.change(lambda now: now.add("zog", Config(), machine="box").begin(1).with_run_dir(1, str(tmp_path)))
+    window.app.queue.refresh()
+    window.wait_until(lambda: window.app.queue.queue.items, "the queue")
+    assert window.app.closing.left_runs() == (None, None, tmp_path)
+    runner.close()
+
+
 def test_a_process_that_has_ended_is_not_followed(open_window: Callable[..., Window], tmp_path: Path) -> None:
     window = open_window()
     window.app.preferences.change(left_run=LeftProcess(os.getpid(), 1.0, "", str(tmp_path)))

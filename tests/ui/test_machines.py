@@ -62,7 +62,7 @@ def test_a_machine_is_added_checked_and_trains_the_next_run(
     assert not bar.machine.winfo_manager()  # there is no choice
     machines, remote = opened(ready), server.remote
     machines.buttons["check"].invoke()
-    assert "Give the machine a name." == machines.findings.cget("text")
+    assert machines.findings.cget("text") == "Give the machine a name."
     texts(machines, name="box", host=remote.host, port=str(remote.port), key_file=remote.key_file)
     texts(machines, folder=remote.folder, python=remote.python, num_devices="two")
     machines.buttons["check"].invoke()

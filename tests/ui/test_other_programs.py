@@ -82,6 +82,10 @@ def test_a_run_of_another_program_is_noticed_as_long_as_it_trains(desk: Desk) ->
     desk.look()
     assert desk.texts() == [], "it is followed again"
     desk.left = ()
+    desk.session.is_reserved = True
+    desk.look()
+    assert desk.texts() == [], "the queue is between two runs"
+    desk.session.is_reserved = False
     desk.look()
     [text] = desk.texts()
     assert text.startswith(f"Another program trains {NAME}. ")

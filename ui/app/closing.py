@@ -154,11 +154,15 @@ class Closing:
             self._follow(partial(_read_left, preferences.now.left_run))
 
     def left_runs(self) -> tuple[Path | None, ...]:
-        """Return the runs that the window before has left to other processes. Reads files: for a background thread."""
-        now, running = self._context.preferences.now, self._queue.queue.on("").running
+        """Return the runs that a window has left to other processes, such as those of the queue on other machines.
+
+        Reads files: for a background thread.
+        """
+        now, queue = self._context.preferences.now, self._queue.queue
+        running, there = queue.on("").running, [Path(i.run_dir) for i in queue.items if i.machine and i.is_running]
         followed = now.left_run.find_run_dir() if now.left_run is not None else None
         of_queue = Path(running.run_dir) if now.left_queue is not None and running is not None else None
-        return followed, of_queue
+        return followed, of_queue, *there
 
     def follow(self, run_dir: Path, *, opens_page: bool = True) -> None:
         """Show the run of another process as the current one, with its Stop and Pause."""

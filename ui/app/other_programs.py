@@ -52,7 +52,7 @@ class OtherPrograms:
         ended: Callable[[], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`left_runs` returns those that the window before has left to other processes, and this one follows again.
+        """`left_runs` returns those that a window has left to other processes, and shows in another way.
 
         `watch(run_dir)` follows a run on its page.
         """
@@ -70,8 +70,8 @@ class OtherPrograms:
 
     def look(self, _deadline: float) -> bool:
         """Look for runs of other processes, every few seconds while this window trains none."""
-        now = self._clock()
-        if self._session.stage != "idle" or self._is_looking or now < self._next_look:
+        now, is_busy = self._clock(), self._session.stage != "idle" or self._session.is_reserved
+        if is_busy or self._is_looking or now < self._next_look:
             return False
         self._next_look, self._is_looking = now + _LOOK_SECONDS, True
         state = self._session.state
@@ -84,7 +84,7 @@ class OtherPrograms:
 
     def _react(self, state: RunState, seen: _Seen) -> None:
         self._is_looking = False
-        if self._session.stage != "idle":
+        if self._session.stage != "idle" or self._session.is_reserved:
             return
         run_dir = _folder_of(state)
         if self._session.state is state and run_dir is not None:
