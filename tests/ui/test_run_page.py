@@ -265,8 +265,10 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     page.notices.best.buttons["Use step 20"].invoke()
     ready.wait_until(lambda: "Undo" in page.notices.best.buttons, "the best as the result")
     assert result.read_bytes() == b"best"
+    ready.wait_until(lambda: page.end_card.end.step == 20, "the card")
     page.notices.best.buttons["Undo"].invoke()
     ready.wait_until(lambda: "Keep step 60" in page.notices.best.buttons, "the last as the result")
+    ready.wait_until(lambda: page.end_card.end.step == 60, "the card again")
     assert result.read_bytes() == b"last"
     page.notices.best.buttons["Keep step 60"].invoke()
     ready.settle()

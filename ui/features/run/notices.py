@@ -168,6 +168,7 @@ class RunNotices(Panel):
             if self.winfo_exists():
                 done(result)
                 self.follow()
+                self._context.session.changed()  # the card of the end shows the result, too
 
         def fail(error: Exception) -> None:
             self._is_busy = False
