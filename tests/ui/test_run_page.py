@@ -331,8 +331,8 @@ def test_before_a_run_the_page_shows_the_last_one_beside_what_a_start_does(ready
     assert page.samples.table.steps == (20,)
     run = press_start(ready)
     run.emit(started(str(run_dir)), PhaseChanged("training"), step(1))
-    ready.wait_until(lambda: page.facts_card.heading.cget("text") == "This run", "the run")
-    assert len(page._drawn_state.curve("loss")) == 1
+    ready.wait_until(lambda: len(page._drawn_state.curve("loss")) == 1, "the run")
+    assert page.facts_card.heading.cget("text") == "This run"
     end(ready, run)
 
 
