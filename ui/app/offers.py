@@ -114,8 +114,9 @@ class Offers:
         if number is None:
             self._notices.remove(EDITED)
             return
-        name = next((i.name for i in self._queue.queue.items if i.number == number), "")
-        text = f"You are editing {name}, item {number} of the queue."
+        items = enumerate(self._queue.queue.items, start=1)  # by place: items are moved, and keep their numbers
+        place, name = next(((place, item.name) for place, item in items if item.number == number), (number, ""))
+        text = f"You are editing {name}, item {place} of the queue."
         self._notices.show(
             Notice(
                 EDITED,

@@ -167,7 +167,8 @@ class QueueControl:
         number = self.editing
         if number is not None:
             self.editing = None
-            self.change(lambda queue: queue.edit(number, config), f"Saved item {number} of the queue.")
+            name = next((item.name for item in self.queue.items if item.number == number), "")
+            self.change(lambda queue: queue.edit(number, config), f"Saved {name} to the queue.")
 
     def edit(self, number: int | None) -> None:
         """Begin editing an item, or end it."""

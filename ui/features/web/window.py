@@ -19,7 +19,7 @@ from ui.widgets.variables import TextVar
 _SIZE = (560, 610)
 _ABOUT = (
     "What trains, its samples and curves, Stop and Pause, the queue, and choices between images: in a browser, also on "
-    "a phone. The page ends with this window; runs that you start there continue."
+    "a phone. The page ends when Darkroom is closed; runs that you start there continue."
 )
 _PEM = (("PEM", "*.pem *.crt *.key"),)
 _CODE_PX, _QUIET_MODULES = 240, 4  # a code needs a light margin
