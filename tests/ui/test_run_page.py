@@ -262,16 +262,16 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     offer = best_offer(ready.app.context.session.state, running)
     assert offer is not None
     assert page.notices.best.text.cget("text") == offer.text
-    session, told = ready.app.context.session, list[int | None]()
-    end_telling = session.changed.subscribe(lambda: told.append(page.notices.used_step(session.state)))
+    session, result_steps = ready.app.context.session, list[int | None]()
+    unsubscribe = session.changed.subscribe(lambda: result_steps.append(page.notices.used_step(session.state)))
     page.notices.best.buttons["Use step 20"].invoke()
     ready.wait_until(lambda: "Undo" in page.notices.best.buttons, "the best as the result")
     assert result.read_bytes() == b"best"
-    assert told[-1] == 20, "the card of the end showed the samples of the other model"
+    assert result_steps[-1] == 20, "the card of the end showed the samples of the other model"
     page.notices.best.buttons["Undo"].invoke()
     ready.wait_until(lambda: "Keep step 60" in page.notices.best.buttons, "the last as the result")
-    assert told[-1] is None
-    end_telling()
+    assert result_steps[-1] is None
+    unsubscribe()
     assert result.read_bytes() == b"last"
     page.notices.best.buttons["Keep step 60"].invoke()
     ready.settle()
