@@ -172,6 +172,7 @@ WEIGHED: dict[str, tuple[Plant, str]] = {
     "a random VAE": (weights("vae", random_weight), "is no longer the same after it has been encoded and decoded"),
     "a scale that is too small": (scaled(0.2), "the latents of the image are much too small"),
     "a scale that is too large": (scaled(5.0), "the latents of the image are much too large"),
+    "a scale that is twice too large": (scaled(2.0), "does not fit the VAE or the settings"),
     "a third of noise in the denoiser": (weights("denoiser", with_noise(0.3)), "predicts the noise worse than a guess"),
     "a random denoiser": (weights("denoiser", random_weight), "predicts the noise worse than a guess"),
     "a denoiser that predicts 0": (weights("denoiser", without_output), "predicts the noise worse than a guess"),
@@ -199,7 +200,21 @@ def test_damaged_weights(demo: Demo, fault: str, tmp_path: Path) -> None:
         ({"training": {"learning_rate": 1e-9}}, "settings", "the learning rate is too low. It is 1e-09"),
         ({"training": {"learning_rate": 3.0}}, "settings", "the learning rate is too high. It is 3"),
         ({"training": {"learning_rate": 0.3, "clip_grad_norm": None}}, "settings", "the learning rate is too high"),
-        ({"training": {"optimizer": {"name": "sgd"}, "learning_rate": 5e-4}}, "settings", "the optimizer. It is SGD"),
+        (
+            {"training": {"optimizer": {"name": "sgd"}, "learning_rate": 5e-4}},
+            "settings",
+            "the optimizer or its settings. It is SGD",
+        ),
+        (
+            {"training": {"clip_grad_norm": 1e-9}},
+            "settings",
+            "gradients are clipped at 1e-09. With the default of 1 the",
+        ),
+        (
+            {"parts": {"unet": {"learning_rate": 1e-9}, "text_encoder": {"train": False}}},
+            "settings",
+            "the learning rate is too low. It is 1e-09",
+        ),
         (
             {"parts": {"unet": {"train": False}, "text_encoder": {"train": True}}},
             "none",
@@ -310,9 +325,9 @@ def test_a_level_of_noise_at_which_a_model_predicts_badly_is_enough() -> None:
     ("share", "is_distilled", "fault"),
     [
         (0.9, False, ""),
-        (1.1, False, "Probably the weights of the UNet"),
+        (1.1, False, "Probably the UNet does not fit the VAE or the settings"),
         (1.9, True, ""),  # one of the images that are possible, not their mean
-        (2.1, True, "Probably the weights of the UNet"),
+        (2.1, True, "Probably the UNet does not fit the VAE or the settings"),
         (math.nan, False, "Probably the precision is too low: the UNet"),
     ],
 )
@@ -366,6 +381,7 @@ def test_the_verdict_on_known_settings(trial: ImageTrial, fault: str | None, sen
     ("trial", "seen"),
     [
         (replace(KNOWN, after=0.0999), "which is hardly anything"),
+        (replace(KNOWN, after=0.108), "the loss rises by 8.0%, from 0.1 to 0.108, where it should fall"),
         (replace(KNOWN, after=0.1), "no weight changes. The gradient is not zero"),
         (replace(KNOWN, after=0.1, gradient_norm=0.0), "does not depend on what is trained"),
         (replace(KNOWN, after=0.5), "it diverges"),
@@ -419,7 +435,13 @@ OVERFLOWS = ImageTrial(failure="The loss is not a number.", by_timestep={"500": 
             ["run failed. The loss", "bfloat16"],
         ),
         (replace(GOOD, colour_fit=0.3), LEARNS, LEARNS, "Probably the text encoder", ["It learns nevertheless: "]),
-        (replace(GOOD, bounds={"500": 0.09}), LEARNS, LEARNS, "Probably the weights of the UNet", ["It learns never"]),
+        (
+            replace(GOOD, bounds={"500": 0.09}),
+            LEARNS,
+            LEARNS,
+            "Probably the UNet does not fit the VAE or the settings",
+            ["It learns never"],
+        ),
         (replace(GOOD, decoding_error=math.nan), LEARNS, LEARNS, "Probably the precision", ["It learns nevertheless"]),
         (replace(GOOD, colour_spread=0.0), LEARNS, None, "The text encoder is wrong", ["the same image"]),
         (replace(GOOD, broken_parts=("VAE",)), None, None, "The weights are wrong", ["Download the file again"]),

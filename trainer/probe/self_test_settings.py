@@ -28,7 +28,9 @@ _KNOWN_RATE_OF_FINE_TUNES = 2e-5
 
 def groups(config: Config) -> Iterator[tuple[str, Callable[[Config], Config], str]]:
     """Yield groups of settings: the name, what replaces them by known ones, and the sentence if they are wrong."""
-    rate, optimizer = config.training.learning_rate, OPTIMIZERS[config.training.optimizer.name].label
+    part, clipped = config.part(config.family.denoiser.name), config.training.clip_grad_norm
+    rate = config.training.learning_rate if part.learning_rate is None else part.learning_rate
+    optimizer = OPTIMIZERS[config.training.optimizer.name].label
     yield (
         "the learning rate",
         _with_known_rate,
@@ -36,10 +38,16 @@ def groups(config: Config) -> Iterator[tuple[str, Callable[[Config], Config], st
         f"{_known_rate(config):g} the model learns",
     )
     yield (
+        "the gradient clipping",
+        _with_known_clipping,
+        f"gradients are {'not clipped' if clipped is None else f'clipped at {clipped:g}'}. With the default of "
+        f"{Training.with_defaults().clip_grad_norm:g} the model learns",
+    )
+    yield (
         "the optimizer",
         _with_known_optimizer,
-        f"the optimizer. It is {optimizer}, and with {DEFAULT_OPTIMIZER.label} and a learning rate of "
-        f"{_known_rate(config):g} the model learns",
+        f"the optimizer or its settings. It is {optimizer}, and with the defaults of {DEFAULT_OPTIMIZER.label} and a "
+        f"learning rate of {_known_rate(config):g} the model learns",
     )
     yield (
         "the noise and the loss",
@@ -72,10 +80,13 @@ def _with_known_rate(config: Config) -> Config:
     return config
 
 
+def _with_known_clipping(config: Config) -> Config:
+    return replace_value(config, "training.clip_grad_norm", Training.with_defaults().clip_grad_norm)
+
+
 def _with_known_optimizer(config: Config) -> Config:
     config = replace_value(config, "training.optimizer", DEFAULT_OPTIMIZER.settings.with_defaults())
-    config = replace_value(config, "training.clip_grad_norm", Training.with_defaults().clip_grad_norm)
-    return _with_known_rate(config)
+    return _with_known_rate(_with_known_clipping(config))
 
 
 def _with_known_noise(config: Config) -> Config:

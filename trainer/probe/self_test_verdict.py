@@ -153,7 +153,7 @@ def of_predictions(known: ImageTrial, measures: Measures, *, denoiser: str, is_d
         return _overflow(denoiser)
     if share <= (_HIGHEST_SHARE if is_distilled else 1):
         return None
-    return _predicts_badly(known, denoiser, f"{share:.0%} of that")
+    return _predicts_badly(known, measures, denoiser, f"{share:.0%} of that")
 
 
 def of_levels(known: ImageTrial, measures: Measures, *, denoiser: str) -> Verdict | None:
@@ -164,18 +164,21 @@ def of_levels(known: ImageTrial, measures: Measures, *, denoiser: str) -> Verdic
     timestep, share = _worst(known, measures)
     if share <= _HIGHEST_SHARE:
         return None
-    return _predicts_badly(known, denoiser, f"at timestep {timestep} {share:.1f} times that")
+    return _predicts_badly(known, measures, denoiser, f"at timestep {timestep} {share:.1f} times that")
 
 
-def _predicts_badly(known: ImageTrial, denoiser: str, share: str) -> Verdict:
+def _predicts_badly(known: ImageTrial, measures: Measures, denoiser: str, share: str) -> Verdict:
+    """Return the verdict on bad predictions. Latents in a wrong scale look the same, unless they are far from usual."""
     return Verdict(
         "weights",
-        f"Probably the weights of the {denoiser} are wrong: it predicts the noise worse than a guess.",
+        f"Probably the {denoiser} does not fit the VAE or the settings, or its weights are damaged: it predicts the "
+        "noise worse than a guess.",
         (
             f"Before training its loss is {known.before:.2g}, {share} of a guess without knowledge of images. Only a "
-            "model that was distilled to few steps (Turbo, Lightning) may do so.",
-            "Its file is damaged or badly merged, or the model does not fit its settings: check the family, zero "
-            "terminal SNR and the files of single parts on the Model page.",
+            "model that was distilled to few steps (Turbo, Lightning) may do so. The latents of the image are "
+            f"{measures.latents_rms:.2g} on average, where about 1 is usual.",
+            "Check the family, zero terminal SNR, the VAE with the scaling factor in its config, and the files of "
+            "single parts on the Model page. If these are right, the model is damaged or badly merged: choose another.",
         ),
         is_doubt=True,
     )
@@ -296,6 +299,8 @@ def of_settings(mine: ImageTrial, *, culprit: str, known: ImageTrial) -> Verdict
         seen = f"With your settings no weight changes. {_why_nothing_changes(mine)}"
     elif mine.diverges:
         seen = f"With your settings {change_of(mine)}: it diverges."
+    elif mine.fall < 0:
+        seen = f"With your settings {change_of(mine)}, where it should fall."
     else:
         seen = f"With your settings {change_of(mine)}, which is hardly anything."
     works = f"The model learns: with settings that are known to work {change_of(known)}."
