@@ -127,17 +127,28 @@ def test_the_check_says_what_a_step_costs(tiny_sd: Path, tmp_path: Path) -> None
 # -- the remaining time
 
 
-def seconds_left(seconds: list[float], *, steps_per_group: int) -> list[float | None]:
+def reported(seconds: list[float], *, steps_per_group: int = 1) -> list[StepFinished]:
     found: list[Event] = []
     metrics = Metrics(emit=found.append, epochs=1, total_steps=100, log=None, steps_per_group=steps_per_group)
     for step, duration in enumerate(seconds):
         outcome = StepOutcome(0.5, 1.0, 4, False, {})
         metrics.after_step(StepView(Counters(step=step), Counters(step=step + 1), outcome, duration, 100, ()))
-    return [e.seconds_left for e in found if isinstance(e, StepFinished)]
+    return [e for e in found if isinstance(e, StepFinished)]
 
 
 def test_the_remaining_time_counts_a_rollout_once_for_the_steps_that_train_on_it() -> None:
     """The first of three steps also samples: 10 s, then 1 s and 1 s."""
-    left = seconds_left([10, 1, 1] * 4, steps_per_group=3)
+    left = [event.seconds_left for event in reported([10, 1, 1] * 4, steps_per_group=3)]
     assert left[2:] == pytest.approx([4.0 * (100 - n) for n in range(3, 13)])
-    assert seconds_left([10, 1], steps_per_group=1) == pytest.approx([10 * 99, (0.9 * 10 + 0.1 * 1) * 98])
+
+
+def test_a_first_step_that_compiles_does_not_stretch_the_remaining_time() -> None:
+    """After 20 steps of a second, one of a minute still made it eight times as long."""
+    left = [event.seconds_left for event in reported([60] + [1] * 20)]
+    assert left == pytest.approx([60 * 99, *(100 - n for n in range(2, 22))])
+
+
+def test_images_per_second_are_those_of_the_time_that_passed() -> None:
+    """Of steps of 1 and of 9 s with 4 images each: 0.8 a second, where the mean of both speeds is 2.2."""
+    speeds = [event.images_per_second for event in reported([1, 9] * 40)]
+    assert speeds[-1] == pytest.approx(0.8, rel=0.1)

@@ -44,15 +44,13 @@ class Metrics:
         self._total_steps = total_steps
         self._log = log
         self._newest: deque[StepView] = deque(maxlen=steps_per_group)
-        self._seconds_per_step: float | None = None
-        self._images_per_second = 0.0
-        self._is_measured = False  # over a whole group of steps
+        self._seconds_per_step = self._images_per_step = 0.0
+        self._num_steps = 0
 
     def after_step(self, view: StepView) -> None:
         """Report the step."""
         self._measure(view)
         outcome, now = view.outcome, view.now
-        assert self._seconds_per_step is not None
         self._emit(
             StepFinished(
                 epoch=view.before.epoch + 1,
@@ -64,7 +62,7 @@ class Metrics:
                 loss=outcome.loss,
                 smoothed_loss=now.smoothed_loss,
                 gradient_norm=outcome.gradient_norm,
-                images_per_second=self._images_per_second,
+                images_per_second=self._images_per_step / max(self._seconds_per_step, 1e-9),
                 seconds_left=self._seconds_per_step * max(0, self._total_steps - now.step),
                 learning_rates=outcome.learning_rates,
                 training_parts=view.training_parts,
@@ -80,16 +78,14 @@ class Metrics:
     def _measure(self, view: StepView) -> None:
         # As many steps as train on one rollout, so that they contain the time of sampling once.
         self._newest.append(view)
-        seconds = math.fsum(v.seconds for v in self._newest)
-        speed = sum(v.outcome.num_images for v in self._newest) / max(seconds, 1e-9)
-        seconds /= len(self._newest)
-        if self._seconds_per_step is None or not self._is_measured:
-            self._seconds_per_step, self._images_per_second = seconds, speed
-            self._is_measured = len(self._newest) == self._newest.maxlen
-            return
-        keep = _SPEED_MEMORY
+        self._num_steps += 1
+        seconds = math.fsum(v.seconds for v in self._newest) / len(self._newest)
+        images = sum(v.outcome.num_images for v in self._newest) / len(self._newest)
+        # The first step also starts everything up, and compiles: it counts only while nothing else is known.
+        keep = _SPEED_MEMORY if self._num_steps > len(self._newest) + 1 else 0.0
         self._seconds_per_step = keep * self._seconds_per_step + (1 - keep) * seconds
-        self._images_per_second = keep * self._images_per_second + (1 - keep) * speed
+        # Not a mean of speeds, in which fast steps would count more than the time that they take.
+        self._images_per_step = keep * self._images_per_step + (1 - keep) * images
 
     def _write(self, log: TensorBoardLog, view: StepView) -> None:
         outcome = view.outcome
