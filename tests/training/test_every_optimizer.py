@@ -15,7 +15,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.adam import Adam, AdamW, Aida
+from modules.optim.optimizers.adam import Adam, AdamW
+from modules.optim.optimizers.adam_variants import Aida
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.layer_norms import Lamb, Lars
 from modules.optim.optimizers.schedule_free import ProdigyPlusScheduleFree

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.adam import AdaBelief, AdEMAMix, Adopt, Aida, Yogi
+from modules.optim.optimizers.adam_variants import AdaBelief, AdEMAMix, Adopt, Aida, Yogi
 from modules.optim.optimizers.advanced import AdamWAdv, AdoptAdv, LionAdv, ProdigyAdv, SignSgdAdv
 from modules.optim.optimizers.factored import Came, Came8bit
 from modules.optim.optimizers.muon import AdaMuonAdv, AuxiliaryAdam, Muon, MuonAdv
