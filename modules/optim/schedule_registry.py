@@ -17,18 +17,18 @@ from modules.system.errors import DarkroomError
 SCHEDULES: Mapping[str, ScheduleSpec[Any]] = LazyRecords(
     "modules.optim.schedules",
     {
-        "constant": "curves",
+        "constant": "usual",
         "linear": "curves",
-        "cosine": "curves",
-        "cosine_with_restarts": "curves",
-        "cosine_with_hard_restarts": "curves",
+        "cosine": "usual",
+        "cosine_with_restarts": "usual",
+        "cosine_with_hard_restarts": "usual",
         "rex": "curves",
         "polynomial": "curves",
         "inverse_sqrt": "curves",
         "wsd": "curves",
         "points": "points",
         "expression": "expression",
-        "adafactor": "curves",
+        "adafactor": "usual",
         "custom": "custom",
     },
 )

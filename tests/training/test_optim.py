@@ -32,7 +32,8 @@ from modules.optim.param_groups import (
 )
 from modules.optim.schedule_registry import SCHEDULES, learning_rate_factor
 from modules.optim.schedule_spec import ScheduleSettings
-from modules.optim.schedules.curves import Constant, Cosine, CosineWithHardRestarts, CosineWithRestarts, Linear, Rex
+from modules.optim.schedules.curves import Linear, Rex
+from modules.optim.schedules.usual import Constant, Cosine, CosineWithHardRestarts, CosineWithRestarts
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates import slicing
 from modules.system.devices import CPU, Device, move
