@@ -22,6 +22,8 @@ class MainThreadTk:
         self._interpreter = interpreter
         self._main = threading.get_ident()
         self._call = interpreter.call
+        # They convert values, in any thread, and are half of all that tkinter looks up here.
+        self.getint, self.getdouble, self.splitlist = interpreter.getint, interpreter.getdouble, interpreter.splitlist
 
     def call(self, *arguments: Any) -> Any:
         if threading.get_ident() != self._main:
