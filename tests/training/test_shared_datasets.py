@@ -42,7 +42,9 @@ class Meeting:
             self._values[index].append(value)
             number = len(self._values[index])
             self._has_changed.notify_all()
-            self._has_changed.wait_for(lambda: self._is_left or all(len(v) >= number for v in self._values), timeout=30)
+            self._has_changed.wait_for(
+                lambda: self._is_left or all(len(v) >= number for v in self._values), timeout=120
+            )
             if any(len(v) < number for v in self._values):
                 raise LostProcessError("Another process has ended.")
             return [values[number - 1] for values in self._values]

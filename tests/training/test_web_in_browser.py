@@ -47,7 +47,7 @@ def server(workspace: Path) -> Iterator[PageServer]:
     thread = page.start()
     yield page
     page.stop()
-    thread.join(30)
+    thread.join(120)
 
 
 _UNREADABLE = """
@@ -163,4 +163,4 @@ def test_a_run_is_shown_at_every_size_and_called_gone_only_if_it_is(
         phone.wait_for("document.querySelector('#toast').innerText == 'This run is not there any more.'")
         assert phone.run("return location.hash") == "#/"
     page.stop()
-    thread.join(30)
+    thread.join(120)

@@ -23,7 +23,7 @@ from ui.forms.model import FormModel, Source
 from ui.widgets.theme import Theme
 from ui.widgets.window import create_root, switch_mode
 
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 120.0  # of a computer with ten times as much to do; reached only where something hangs
 
 
 class _ErrorCatcher(logging.Handler):

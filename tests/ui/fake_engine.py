@@ -43,7 +43,7 @@ class FakeRun:
         """Send the last events and end the thread."""
         self.emit(*events)
         self.over.set()
-        self.handle.thread.join(10)
+        self.handle.thread.join(120)
 
 
 class FakeEngine:

@@ -40,7 +40,7 @@ FACTS = ScanFacts(num_images=4, num_captioned=3, num_skipped=0, num_wrongly_enco
 
 
 def drained(background: Background, condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not condition():
         background.drain(time.perf_counter() + 0.05)
         assert time.monotonic() < deadline

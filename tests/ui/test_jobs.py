@@ -100,7 +100,7 @@ def test_the_states_of_a_job() -> None:
 
 def wait_for(drain: Callable[[float], bool], condition: Callable[[], object]) -> None:
     """Drain until a condition holds: the lines of a child are read on a thread."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not condition():
         drain(0.0)
         assert time.monotonic() < deadline

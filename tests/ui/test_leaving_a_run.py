@@ -131,7 +131,7 @@ def test_a_window_that_ends_waits_for_the_backup_of_its_run(
         def run(self) -> None:
             with suppress(StopRequested):
                 commands.check()  # waits
-            self.is_awaited.wait(20)
+            self.is_awaited.wait(120)
             written.append("backup")
 
         def join(self, timeout: float | None = None) -> None:
@@ -447,7 +447,7 @@ def test_a_killed_process_is_a_failure(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, NAME, [(0.0, started(str(tmp_path)))])
     _state, num_bytes = read_state_so_far(run_dir)
     run = AttachedRun(run_dir, from_byte=num_bytes)
-    run.thread.join(20)
+    run.thread.join(120)
     assert not run.is_alive
     failed = run.events.get_nowait()
     assert isinstance(failed, RunFailed)
@@ -481,7 +481,7 @@ def test_a_run_that_finished_before_it_was_followed_has_not_failed(tmp_path: Pat
     done = RunFinished("finished", 400, "All done.")
     run_dir = write_run(tmp_path, NAME, [(0.0, started(str(tmp_path))), (1.0, done)])
     run = AttachedRun(run_dir, from_byte=read_state_so_far(run_dir)[1])
-    run.thread.join(20)
+    run.thread.join(120)
     assert run.events.get_nowait() == done
 
 
@@ -578,7 +578,7 @@ def test_a_process_that_was_refused_reports_its_words(tmp_path: Path) -> None:
     ended = DetachedProcess(Holder(os.getpid(), 1.0, platform.node()), tmp_path / "child.log")
     ended.log.write_text("There is no file x.json\n")
     run = AttachedRun(None, detached=ended)
-    run.thread.join(20)
+    run.thread.join(120)
     failed = run.events.get_nowait()
     assert isinstance(failed, RunFailed)
     assert failed.message == "There is no file x.json"
@@ -592,7 +592,7 @@ def test_the_files_of_a_process_that_ended_as_it_should_are_removed(tmp_path: Pa
         file.write_text("")
     ended.events_file.write_text(f"{to_line(done)}\n")
     run = AttachedRun(None, detached=ended)
-    run.thread.join(20)
+    run.thread.join(120)
     assert run.events.get_nowait() == done
     assert not list(tmp_path.iterdir())
 

@@ -208,7 +208,7 @@ def test_the_window_closes_once_a_rented_machine_is_in_the_list(
     monkeypatch.setattr(RunPod, "create", create_late)
     model = window.app.context.models.of(Renting)
     model.rent(RentSettings(name="pod", card="NVIDIA L4", key=str(tmp_path / "id")))
-    assert is_asked.wait(30)
+    assert is_asked.wait(120)
     model.close()
     assert RemotesFile().read()
     window.wait_until(lambda: not model.is_working, "the machine")

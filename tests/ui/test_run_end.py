@@ -203,7 +203,7 @@ def test_comfyui_is_asked_for_once_and_replaces_nothing_unasked(
     asked.answers["ask_folder"] = comfyui(tmp_path / "elsewhere/ComfyUI")
     has_stopped = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ui.features.run.program_copy.copy_file", lambda *_copy: has_stopped.wait(20))
+        patch.setattr("ui.features.run.program_copy.copy_file", lambda *_copy: has_stopped.wait(120))
         copies("Copying to ComfyUI")
         window.wait_until(lambda: card._copying is not None, "the copy")
         copies("The copy was stopped.")

@@ -56,7 +56,7 @@ class Reading:
         return [record.name for record in self.runs.visible()]
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while not condition():
             self.background.drain(time.perf_counter() + 1)
             assert time.monotonic() < deadline

@@ -26,7 +26,7 @@ from ui.app.window import App
 ui.app.session_saving.QUIET_SECONDS = 0.0
 app = App()
 app.form.edit_text("training.epochs", "77")
-end = time.monotonic() + 30
+end = time.monotonic() + 120
 while not app.session_saver._written_number and time.monotonic() < end:
     app.context.pump.tick()
 assert app.session_saver._written_number
@@ -64,7 +64,7 @@ def test_only_edits_are_saved_and_an_older_state_never_replaces_a_newer_one(tmp_
     meeting = threading.Barrier(3)
     for _ in range(2):  # both threads are through with what was submitted before
         pump.lasting.run(meeting.wait, lambda _done: None)
-    meeting.wait(20)
+    meeting.wait(120)
     session = load_session(tmp_path / "session.json")
     assert session.form is not None
     assert session.form.config.training.epochs == 7

@@ -67,7 +67,7 @@ class Bench:
         return Report(tuple(self.problems), PREVIEW)
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while not condition():
             self.pump.tick()
             assert time.monotonic() < deadline

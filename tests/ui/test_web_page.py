@@ -79,5 +79,5 @@ def test_the_page_answers_and_ends_with_its_window(window: Window) -> None:
     child = page._child
     assert child is not None
     page.close()
-    assert child.process.wait(30) == 0
-    child.thread.join(30)
+    assert child.process.wait(120) == 0
+    child.thread.join(120)

@@ -59,13 +59,13 @@ def child(script: str) -> ChildRun:
 def events_until(run: ChildRun, is_last: Callable[[Event], bool]) -> list[Event]:
     found: list[Event] = []
     while not found or not is_last(found[-1]):
-        found.append(run.events.get(timeout=20))
+        found.append(run.events.get(timeout=120))
     return found
 
 
 def ending(run: ChildRun) -> Event:
     last = events_until(run, lambda event: isinstance(event, RunFinished | RunFailed))[-1]
-    run.thread.join(20)
+    run.thread.join(120)
     assert not run.is_alive
     with pytest.raises(queue.Empty):
         run.events.get_nowait()
@@ -98,7 +98,7 @@ def test_it_ends_when_its_parent_does() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to kill with")
 def test_a_killed_child_is_a_failure_with_its_words() -> None:
     run = child(OBEDIENT)
-    run.events.get(timeout=20)
+    run.events.get(timeout=120)
     process: Any = run.process
     process.send_signal(signal.SIGKILL)
     failed = ending(run)
@@ -232,7 +232,7 @@ sys.stderr.write("the backup is written")
         process.stdout.close()
         process.stdin.close()
         assert process.stderr.read() == "the backup is written"
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
 
 
 @pytest.mark.parametrize(

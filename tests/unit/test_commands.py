@@ -115,7 +115,7 @@ class Waiter:
         self._waits = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(desk,), daemon=True)
         self._thread.start()
-        assert self._waits.wait(30)
+        assert self._waits.wait(120)
 
     def _run(self, desk: CommandDesk) -> None:
         desk.on_pause = self._report
@@ -131,7 +131,7 @@ class Waiter:
         self._waits.set()
 
     def join(self) -> object:
-        self._thread.join(30)
+        self._thread.join(120)
         assert not self._thread.is_alive()
         return self.outcome
 

@@ -26,9 +26,9 @@ class Thread(OneProcess):
 
     def gather(self, value: Any) -> list[Any]:
         self._box[self.rank.index] = value
-        self._barrier.wait(10)
+        self._barrier.wait(120)
         found = [self._box[0], self._box[1]]
-        self._barrier.wait(10)
+        self._barrier.wait(120)
         return found
 
     def sums(self, values: Sequence[float]) -> list[float]:
@@ -63,7 +63,7 @@ def met(main: Callable[[Meeting], Any], task: Callable[[Meeting, int], Any], *, 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
     return ended
 
@@ -147,6 +147,6 @@ def test_a_process_that_fails_between_steps_takes_part_in_the_last_backup(
         assert error.value.message == "No memory."
     found = meetings[0].share("backup", 7)
     barrier.abort()  # the main process ends
-    other.join(20)
+    other.join(120)
     assert not other.is_alive()
     assert found == [(0, 7), (1, 7)]

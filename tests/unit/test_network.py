@@ -67,7 +67,7 @@ class Store:
 
     def get(self, key: str) -> bytes:
         with self._has_changed:
-            assert self._has_changed.wait_for(lambda: key in self._values, timeout=30)
+            assert self._has_changed.wait_for(lambda: key in self._values, timeout=120)
             return self._values[key].encode()
 
 

@@ -107,7 +107,7 @@ def test_commands_count_from_the_lock_on(tmp_path: Path, monkeypatch: pytest.Mon
     put = desk.put
     monkeypatch.setattr(desk, "put", lambda command: (put(command), stopped.set()))
     with inbox.open_inbox(path, desk):
-        assert stopped.wait(30)
+        assert stopped.wait(120)
     assert desk.is_stop_requested
     assert not desk._is_paused
     lock.release()

@@ -120,7 +120,7 @@ def test_images_that_are_decoded_at_once_share_their_memory() -> None:
                 running += num_bytes
                 most = max(most, running)
             if num_bytes == 50:
-                first_two.wait(20)
+                first_two.wait(120)
             with lock:
                 running -= num_bytes
 
@@ -128,7 +128,7 @@ def test_images_that_are_decoded_at_once_share_their_memory() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
     assert most <= 1_000  # the one that is larger than the share had it alone
     assert share.taken_bytes == 0

@@ -408,7 +408,7 @@ def test_a_server_streams_a_run(run_dir: Path, queue_path: Path, capsys: pytest.
             PageServer(list, QueueFile(queue_path), host="127.0.0.1", port=server.port)
     finally:
         server.stop()
-        thread.join(30)
+        thread.join(120)
         connection.close()
     assert not thread.is_alive()
     assert capsys.readouterr().err == "", "an open page is cut off without a traceback"
@@ -434,7 +434,7 @@ def test_a_server_with_a_certificate_encrypts(queue_path: Path, tmp_path: Path) 
                 assert "; secure" in response.headers["set-cookie"].lower()
     finally:
         server.stop()
-        thread.join(30)
+        thread.join(120)
         connection.close()
     assert server.address.url.startswith(f"{own}/#token=")
     for files in (Certificate(tmp_path / "none.pem"), Certificate(PAGE / "net.js"), Certificate(CERTIFICATE, PAGE)):
@@ -503,7 +503,7 @@ def test_every_command_reaches_the_run(browser: TestClient, run_dir: Path) -> No
         for name in COMMANDS:
             assert browser.post(address, json={"command": name}, headers=COMMAND).status_code == 200
         assert browser.post(address, json={"command": "format"}, headers=COMMAND).status_code == 409
-        assert desk.is_full.wait(30)
+        assert desk.is_full.wait(120)
     assert desk.commands == [Stop(), Pause(), Resume(), SampleNow(), ValidateNow(), BackupNow(), SaveNow()]
 
 
