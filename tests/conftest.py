@@ -130,20 +130,29 @@ def isolated(home_dir: Path, recordings: Path, monkeypatch: pytest.MonkeyPatch) 
 
     A test's patches, such as of `os.scandir`, are undone before the home folder is removed: `home_dir` comes first.
     """
+    isolate(home_dir, recordings, monkeypatch)
+
+
+def isolate(home_dir: Path, recordings: Path, patch: pytest.MonkeyPatch) -> None:
+    """Set the variables that keep this process and its children off the network and in a home folder."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
-        monkeypatch.setenv(name, "1")
+        patch.setenv(name, "1")
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
-        monkeypatch.setenv(name, str(home_dir / name.lower()))
-    monkeypatch.delenv("DARKROOM_CALLER_DIR", raising=False)
+        patch.setenv(name, str(home_dir / name.lower()))
+    patch.delenv("DARKROOM_CALLER_DIR", raising=False)
     cache_dir = home_dir / "xdg_cache_home" / "darkroom"
     cache_dir.mkdir(parents=True)
     (cache_dir / "recordings").symlink_to(recordings, target_is_directory=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def traced_here(recordings: Path) -> Iterator[None]:
-    """Trace the passes of models in this process, each once. Children find the recordings in their cache folder."""
+def traced_here(recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trace the passes of models in this process, each once. Children find the recordings in their cache folder.
+
+    Fixtures of modules and of the session are isolated, too: they are made before `isolated`, which is for one test.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        isolate(tmp_path_factory.mktemp("home"), recordings, patch)
         patch.setattr("trainer.preflight.passes.trace_in_child", trace_here)
         patch.setattr("modules.estimate.recordings.recordings_dir", lambda: recordings)
         yield
