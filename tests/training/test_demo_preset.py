@@ -20,6 +20,7 @@ from demo.make.kinds import FLOW
 from demo.make.quality import count_right, fixed_prompts, sample_images
 from modules.config.presets import list_presets
 from modules.config.schema import Config
+from modules.settings.edit import replace_value
 from tests.builders.configs import laid_over
 from tests.builders.runs import Ran, run
 from trainer.events import (
@@ -69,7 +70,11 @@ def demo_config(folder: Path, changes: dict[str, Any], name: str = "#demo") -> C
 
 @pytest.fixture(scope="module", params=[SHORT, HALF, WHOLE])
 def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return demo_config(tmp_path_factory.mktemp("demo"), request.param)
+    config = demo_config(tmp_path_factory.mktemp("demo"), request.param)
+    if config.training.epochs < HALF_EPOCHS:  # what it samples of other shapes says nothing yet
+        zogs = tuple(prompt for prompt in config.sampling.prompts if "zog" in prompt.prompt)
+        config = replace_value(config, "sampling.prompts", zogs)
+    return config
 
 
 @pytest.fixture(scope="module")
