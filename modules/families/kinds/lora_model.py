@@ -100,7 +100,7 @@ def _match(record: PublishedModel, layers: Mapping[str, tuple[Name, Shapes]], me
         fitting += fits(shapes, target.weight)
         axes += len(shapes.get(DOWN, target.weight)) == len(target.weight)
         has_denoiser = has_denoiser or not target.is_text
-    written = sum(layer in _kohya_names(record) for layer in layers) if named else 0
+    written = len(_kohya_names(record).intersection(layers)) if named else 0
     return _Match(record, named, fitting, axes, written, has_denoiser, tuple(unplaced))
 
 
