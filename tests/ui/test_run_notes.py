@@ -8,6 +8,7 @@ from pathlib import Path
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from tests.ui.fake_engine import started, step
+from tests.unit.test_run_records import write_run
 from trainer.events import (
     CacheProgress,
     Event,
@@ -24,6 +25,7 @@ from ui.features.run.best_offer import best_offer, undo, use
 from ui.features.run.facts import describe_edits, machine_line, memory_lines, run_lines, time_lines, verdict_line
 from ui.forms.changes import changes
 from ui.loop.folding import fold, history_before, prepend_history
+from ui.loop.past_runs import read_state_so_far
 from ui.loop.run_state import RunState, Timing
 from ui.widgets.log import LogFilter, as_text, clock
 
@@ -164,6 +166,26 @@ def test_edited_settings_are_named() -> None:
     words = describe_edits(changes(config, Config()))
     assert words.startswith("Changed since Start: 5 settings (Loader threads, ")
     assert words.endswith(" and 1 more). They apply to the next run.")
+
+
+def test_the_time_between_attempts_counts_neither_for_the_time_left_nor_for_the_cost(tmp_path: Path) -> None:
+    """A run was killed in a pause after ten seconds, and resumed ten hours later."""
+    killed = [(0.0, started("/run")), *((float(n), step(n, seconds_left=0.0)) for n in range(1, 11))]
+    events = [
+        *killed,
+        (10.0, PhaseChanged("paused")),
+        (36_000.0, started("/run")),
+        (36_001.0, PhaseChanged("training")),
+        *((36_000.0 + n, step(n, seconds_left=0.0)) for n in range(11, 16)),
+    ]
+    state = RunState()
+    for at, event in events:
+        state = fold(state, event, at)
+    assert state.run_seconds_left == 400 - 15
+    assert state.timing.machine_seconds(0.0) == 10 + 15
+    timing = read_state_so_far(write_run(tmp_path, "2026-03-10_12-00-00", events))[0].timing  # there they are minutes
+    assert timing.first_attempt_at is not None
+    assert timing.machine_seconds(timing.first_attempt_at) == 60 * (10 + 15)
 
 
 def test_the_time_left_counts_what_lies_between_steps_but_no_pause() -> None:

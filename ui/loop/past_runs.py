@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modules.config.schema import Config
-from trainer.events import StepFinished
+from trainer.events import RunStarted, StepFinished
 from trainer.run_folder.backup import list_backups
 from trainer.run_folder.event_log import EVENTS_FILE, num_whole_bytes
 from trainer.run_folder.records import CRASH, config_of, is_run, read_record, run_dirs, timed_events
@@ -48,14 +48,19 @@ def read_state_so_far(run_dir: Path) -> tuple[RunState, int]:
 def _read_state(run_dir: Path, num_bytes: int | None = None) -> RunState:
     timed = list(timed_events(run_dir, num_bytes))
     history = history_before((event for _, event in timed), until_step=sys.maxsize)
-    state = RunState()
+    state, newest_at = RunState(), 0.0
     for at_seconds, event in timed:
         if state.is_over:  # it was resumed
             state = replace(state, finished=None, failed=None)
-        if not isinstance(event, StepFinished):  # the history has them, each once
-            state = fold(state, event, at_seconds)
+        if isinstance(event, StepFinished):  # the history has them, each once
+            newest_at = at_seconds
+            continue
+        if isinstance(event, RunStarted):  # the last attempt may have been killed after this step
+            state = replace(state, timing=replace(state.timing, newest_at=newest_at))
+        state = fold(state, event, at_seconds)
     return replace(
         state,
+        timing=replace(state.timing, newest_at=newest_at),
         step=history.step,
         series=history.series,
         metrics=history.metrics,

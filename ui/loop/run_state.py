@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # the window needs these classes when a run has begun
 class Timing:
     """Times of the wall clock in seconds: of the first step and of the newest, and of pauses between them.
 
-    `first_step` is the number of the first step of this run, which may be resumed. `attempt_at` is when the attempt
-    that is not over began, and `earlier_seconds` is how long all others took.
+    `first_step` is the number of the first step of this attempt: the run may be resumed. `attempt_at` is when the
+    attempt that is not over began, and `earlier_seconds` is how long all others took.
     """
 
     first_step: int = 0
@@ -56,8 +56,11 @@ class Timing:
     def after_start(self, at_seconds: float) -> Timing:
         """Return the timing after the start of an attempt."""
         ended = self.after_end(self.newest_at)  # of an attempt that could not log its end
-        first_at = at_seconds if self.first_attempt_at is None else self.first_attempt_at
-        return replace(ended, first_attempt_at=first_at, attempt_at=at_seconds)
+        return Timing(
+            first_attempt_at=at_seconds if self.first_attempt_at is None else self.first_attempt_at,
+            attempt_at=at_seconds,
+            earlier_seconds=ended.earlier_seconds,
+        )
 
     def after_end(self, at_seconds: float) -> Timing:
         """Return the timing after the end of an attempt."""
