@@ -92,3 +92,8 @@ def format_loss(value: float | None) -> str:
 def format_rate(value: float) -> str:
     """Return a learning rate or another small number in three digits."""
     return f"{value:.3g}".replace("e-0", "e-")
+
+
+def format_speed(images_per_second: float) -> str:
+    """Return a speed in three digits: also below one image a second, and above a thousand."""
+    return f"{images_per_second:.3g}" if images_per_second < 999.5 else f"{images_per_second:,.0f}"

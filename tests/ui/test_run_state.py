@@ -40,7 +40,7 @@ from trainer.machine_events import (
     SettingChosen,
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled, SampledImage
-from trainer.wording import format_loss, format_rate
+from trainer.wording import format_loss, format_rate, format_speed
 from ui.loop.folding import MAX_LOG_LINES, fold
 from ui.loop.run_state import RunState
 from ui.loop.wording import concept_rows, format_download, format_duration, timestep_rows, validation_line
@@ -256,3 +256,8 @@ def test_counts_as_text() -> None:
         "1.23e+04",
     )
     assert (format_rate(1e-4), format_rate(3e-6)) == ("0.0001", "3e-6")
+
+
+def test_speeds_have_three_digits() -> None:
+    """A large model's 0.03 images a second were 0.0 in the terminal, and 1,234 were 1.23e+03 in the window."""
+    assert [format_speed(speed) for speed in (0.0312, 2.0, 12.345, 1234.5)] == ["0.0312", "2", "12.3", "1,234"]

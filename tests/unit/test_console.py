@@ -86,4 +86,4 @@ def test_a_step_shows_the_rate_that_the_optimizer_found() -> None:
     stream = io.StringIO()
     step = StepFinished(1, 2, 3, 4, 8, 8, 0.5, None, 1.0, 2.0, 3.0, {"unet": 1.0}, effective_rates={"unet": 3.25e-5})
     Console(stream).show(step)
-    assert stream.getvalue() == "training 8/8 epoch 1/2 loss 0.5000 effective rate 3.25e-05 2.0 images/s\n"
+    assert stream.getvalue() == "training 8/8 epoch 1/2 loss 0.5000 effective rate 3.25e-05 2 images/s\n"

@@ -38,6 +38,7 @@ from trainer.events import (
 )
 from trainer.rollout_events import ChoicesWanted
 from trainer.run_folder.inbox import Desk, open_inbox
+from trainer.wording import format_speed
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -286,5 +287,5 @@ def _step_words(event: StepFinished) -> str:
     reward = f" reward {event.metrics['reward']:.4f}" if "reward" in event.metrics else ""
     rates = list(dict.fromkeys(f"{rate:.3g}" for rate in event.effective_rates.values()))
     effective = f" effective rate {'/'.join(rates)}" if rates else ""
-    speed = f"{event.images_per_second:.1f} images/s"
+    speed = f"{format_speed(event.images_per_second)} images/s"
     return f"epoch {event.epoch}/{event.epochs} loss {loss}{smoothed}{reward}{effective} {speed}"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from modules.config.schema import Config
 from modules.system.problem import count
-from trainer.wording import PHASE_LABELS, format_loss
+from trainer.wording import PHASE_LABELS, format_loss, format_speed
 from ui.features.remote.model import HERE, Machines
 from ui.forms.changes import changes
 from ui.forms.context import Context
@@ -189,7 +189,7 @@ class BottomBar(Panel):
         values = (
             format_loss(step.loss) if step else "–",
             format_loss(step.smoothed_loss) if step else "–",
-            f"{step.images_per_second:.3g}" if step else "–",
+            format_speed(step.images_per_second) if step else "–",
             format_duration(state.seconds_left),
         )
         for name, value in zip(FIGURES, values, strict=True):

@@ -201,7 +201,7 @@ function drawRun() {
   $(".progress .left", page).textContent = isRunning && step?.left ? `${duration(step.left)} left` : !isRunning && shown.seconds ? `in ${duration(shown.seconds)}` : "";
   $(".progress progress", page).value = share;
   $(".where", page).textContent = [total && `Step ${number(done)} of ${number(total)}`, step && `epoch ${step.epoch} of ${step.epochs}`, state.remote && `on ${state.remote}`].filter(Boolean).join(" · ");
-  $(".numbers", page).textContent = step ? [step.smooth !== null && `loss ${short(step.smooth)}`, isRunning && step.speed && `${step.speed.toFixed(1)} images/s`].filter(Boolean).join(" · ") : run.phase.detail ?? "";
+  $(".numbers", page).textContent = step ? [step.smooth !== null && `loss ${short(step.smooth)}`, isRunning && step.speed && `${Number(step.speed.toPrecision(3)).toLocaleString("en")} images/s`].filter(Boolean).join(" · ") : run.phase.detail ?? "";
   drawActions(isRunning, isPaused, state, end?.status ?? shown.status);
   const open = board.open.length, choose = $(".choose", page);
   choose.hidden = !open;

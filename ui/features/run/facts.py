@@ -12,7 +12,7 @@ from modules.system.problem import count, describe_data
 from trainer.machine_events import MemoryMeasured
 from trainer.rollout_events import RolloutSampled, SampledImage
 from trainer.run_folder.elsewhere import Elsewhere
-from trainer.wording import PHASE_LABELS, format_loss, format_rate, reward_label, reward_line
+from trainer.wording import PHASE_LABELS, format_loss, format_rate, format_speed, reward_label, reward_line
 from ui.forms.changes import Change
 from ui.loop.metric_curves import short_number
 from ui.loop.run_state import RunState
@@ -72,7 +72,7 @@ def _step_lines(state: RunState, labels: Mapping[str, str]) -> list[str]:
     step = state.step
     if step is None:
         return []
-    lines = [f"Step {step.step:,} of {step.total_steps:,} in total, {step.images_per_second:.3g} images/s"]
+    lines = [f"Step {step.step:,} of {step.total_steps:,} in total, {format_speed(step.images_per_second)} images/s"]
     for name, rates in (("Learning", step.learning_rates), ("Effective learning", step.effective_rates)):
         if rates:
             lines.append(f"{name} rate: {_rates({labels.get(u, u): format_rate(r) for u, r in rates.items()})}")
