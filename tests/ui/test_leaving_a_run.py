@@ -407,16 +407,22 @@ def test_the_next_window_follows_it_and_controls_it(
     assert session.attached is None
 
 
-def test_closing_leaves_a_followed_run_alone(open_window: Callable[..., Window], tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_closing_leaves_a_followed_run_alone(
+    open_window: Callable[..., Window], tmp_path: Path, is_reopened: bool
+) -> None:
     run_dir = write_run(tmp_path, NAME, [(0.0, started(str(tmp_path))), (1.0, PhaseChanged("paused"))])
     export_file(replace_value(config_of(run_dir), "output.destination", "zog-2.safetensors"), run_dir / "config.json")
     note_destination(run_dir, asked="zog.safetensors", chosen="zog-2.safetensors")
     lock, window = RunLock(run_dir), open_window()
     session = window.app.context.session
+    if is_reopened:  # its settings are in the window, with the destination that the run has
+        window.app.form.edit("output.destination", "zog-2.safetensors")
     window.app.closing.follow(run_dir)
     window.wait_until(lambda: session.is_active, "the attached run")
     assert session.config is not None
-    assert session.config.output.destination == "zog.safetensors", "as in the settings, which have not changed"
+    is_unchanged = session.config.output.destination == ("zog-2.safetensors" if is_reopened else "zog.safetensors")
+    assert is_unchanged, "as in the settings, which have not changed"
     assert session.stage == "paused"
     window.asked.answers["choose"] = "leave"
     window.app.closing.ask()

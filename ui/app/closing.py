@@ -200,7 +200,7 @@ class Closing:
 
             if session.stage == "idle":
                 run = AttachedRun(so_far.run_dir, from_byte=so_far.num_bytes, detached=so_far.detached)
-                session.attach(run, so_far.state, so_far.config)
+                session.attach(run, so_far.state, so_far.config_beside(self._context.form.config))
                 if opens_page:
                     self._context.navigation.open("run")
 
@@ -297,6 +297,13 @@ class _RunSoFar:
     num_bytes: int
     config: Config | None
     detached: DetachedProcess | None = None
+    numbered: Config | None = None  # the config with the destination that was chosen, not the one that was asked for
+
+    def config_beside(self, settings: Config) -> Config | None:
+        """Return its config with the destination that these settings have, if they are those of the run."""
+        numbered = self.numbered
+        is_reopened = numbered is not None and settings.output.destination == numbered.output.destination
+        return numbered if is_reopened else self.config
 
 
 def _read_so_far(run_dir: Path, detached: DetachedProcess | None = None) -> _RunSoFar:
@@ -306,7 +313,7 @@ def _read_so_far(run_dir: Path, detached: DetachedProcess | None = None) -> _Run
 
     config = config_of(run_dir)
     asked = requested_destination(config, run_dir) if config is not None else None
-    return _RunSoFar(run_dir, *read_state_so_far(run_dir), asked, detached)
+    return _RunSoFar(run_dir, *read_state_so_far(run_dir), asked, detached, config)
 
 
 def _read_left(left: LeftProcess) -> _RunSoFar:
