@@ -174,7 +174,7 @@ def test_following_a_run_elsewhere_ends_and_the_run_continues(
     monkeypatch.setattr(remote, "follow", follow)
     monkeypatch.setattr(remote, "_run_at", lambda path: (tmp_path, None, Remote("box", "203.0.113.7")))
     assert main(["remote", "attach", str(tmp_path)]) == 0
-    assert "The run continues on box." in capsys.readouterr().err
+    assert f"The run continues on box. Follow it with: remote attach {tmp_path}\n" in capsys.readouterr().err
 
 
 @ENDING

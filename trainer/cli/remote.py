@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,7 +24,7 @@ from trainer.cli.program import FAILED, OK, exit_code_of, exit_code_of_run, verb
 from trainer.cli.renting import RENTING, MachineName
 from trainer.cli.signals import at_signal
 from trainer.commands import Stop, StopRequested
-from trainer.events import Event, RunFailed, RunFinished
+from trainer.events import Event, RunFailed, RunFinished, RunStarted
 from trainer.jobs.spec import Argument, positional
 from trainer.launch import RunRequest
 from trainer.remote.checking import findings_of
@@ -274,14 +275,16 @@ def _fetch(settings: FetchSettings) -> int:
 
 
 def _stop(settings: StopSettings) -> int:
-    _, elsewhere, remote = _run_at(settings.run_path)
+    run_dir, elsewhere, remote = _run_at(settings.run_path)
     with _connect(remote) as connection:
         if elsewhere.job not in connection.call("running")[0]:
             raise DarkroomError(
-                f"The run does not train on {remote.name} any more.", advice="Fetch it: remote fetch RUN"
+                f"The run does not train on {remote.name} any more.",
+                advice=f"Fetch it: remote fetch {shlex.quote(str(run_dir))}",
             )
         connection.call("send", f"{commands.to_line(Stop())}\n".encode(), job=elsewhere.job)
-    sys.stdout.write(f"The run stops on {remote.name} after a backup. Follow it with: remote attach RUN\n")
+    place = shlex.quote(str(run_dir))
+    sys.stdout.write(f"The run stops on {remote.name} after a backup. Follow it with: remote attach {place}\n")
     return OK
 
 
@@ -296,9 +299,13 @@ def _follow(work: Callable[[Line], None], remote: Remote, settings: FollowSettin
     """Do work that follows a run, and return the exit code. A signal to end only ends this program."""
     listener: Listener = JsonLines() if settings.json_lines else Console()
     ending: list[RunFinished | RunFailed] = []
+    place = settings.run_path or "RUN"
 
     def emit(event: Event) -> None:
+        nonlocal place
         listener.show(event)
+        if isinstance(event, RunStarted):
+            place = event.run_dir
         if isinstance(event, RunFinished | RunFailed):
             ending.append(event)
 
@@ -322,7 +329,7 @@ def _follow(work: Callable[[Line], None], remote: Remote, settings: FollowSettin
     finally:
         listener.close()
     if not ending:
-        sys.stderr.write(f"The run continues on {remote.name}. Follow it with: remote attach RUN\n")
+        sys.stderr.write(f"The run continues on {remote.name}. Follow it with: remote attach {shlex.quote(place)}\n")
         return OK
     return exit_code_of_run(ending[-1])
 
