@@ -46,6 +46,7 @@ from trainer.run_queue.file import QueueFile
 from trainer.web import actions
 from trainer.web.access import access_for, is_loopback, kept_token
 from trainer.web.actions import COMMANDS
+from trainer.web.overview import overview_of
 from trainer.web.runs import Runs, id_of, image_id, image_of, usual_workspaces
 from trainer.web.serving import Certificate, PageServer
 from trainer.web.starts import Start, Starts
@@ -326,7 +327,7 @@ def test_the_stream_of_a_run(run_dir: Path) -> None:
         shown = messages(first)
         kinds = [event["kind"] for event in shown["history"]]
         assert kinds == ["started", "phase", "step", "step", "validation", "sample"]
-        assert shown["history"][3] | {"step": 2, "total": 40, "loss": 0.25, "left": 38.0} == shown["history"][3]
+        assert shown["history"][3] | {"step": 2, "total": 40, "loss": 0.25} == shown["history"][3]
         assert shown["state"]["running"]
         assert str(run_dir) not in first
         assert feed.next() == ""
@@ -454,8 +455,6 @@ def read_until(readline: Callable[[], bytes], begin: bytes, more: int = 0) -> by
 
 def test_the_overview(browser: TestClient, run_dir: Path, queue_path: Path) -> None:
     QueueFile(queue_path).change(lambda queue: queue.add("zog", Config()))
-    from trainer.web.overview import overview_of
-
     runs, queue = Runs(lambda: [run_dir.parent.parent]), QueueFile(queue_path)
     starts = Starts(queue)
     with training(run_dir):
@@ -476,6 +475,19 @@ def test_the_overview(browser: TestClient, run_dir: Path, queue_path: Path) -> N
     assert (now["running"], now["can_run"]) == (True, False), "it has been started, and loads"
     queue_path.write_text("{")
     assert "cannot be read" in overview_of(runs, queue, starts)["queue"]["problem"]
+
+
+def test_the_time_left_counts_what_lies_between_steps_but_no_pause(run_dir: Path, queue_path: Path) -> None:
+    """The window counted it, the page did not."""
+    log(run_dir, started(run_dir), finished_step(1), at="2026-11-29T12:00:00")
+    log(run_dir, PhaseChanged("validating"), at="2026-11-29T12:00:01")
+    log(run_dir, PhaseChanged("paused"), at="2026-11-29T12:00:04")
+    log(run_dir, PhaseChanged("training"), at="2026-11-29T12:10:04")
+    log(run_dir, finished_step(2), at="2026-11-29T12:10:06")
+    runs, queue = Runs(lambda: [run_dir.parent.parent]), QueueFile(queue_path)
+    with training(run_dir):
+        (run,) = overview_of(runs, queue, Starts(queue))["runs"]
+    assert (run["phase"], run["left"]) == ("Training", 6.0 * 38)
 
 
 # -- acting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.config.presets import Preset, list_presets
@@ -10,7 +11,7 @@ from modules.system.errors import DarkroomError
 from trainer.event_lines import from_line
 from trainer.events import PhaseChanged, RunFailed, RunFinished, RunStarted, StepFinished
 from trainer.run_folder.event_log import EVENTS_FILE
-from trainer.run_folder.records import RunRecord
+from trainer.run_folder.records import RunRecord, time_of
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import RunQueue
 from trainer.run_status import RunStatus
@@ -71,18 +72,49 @@ def _progress_of(run_dir: Path) -> Shown:
 
 
 def _phase_and_time_left(run_dir: Path) -> tuple[str, float | None]:
-    """Read the newest phase and the newest seconds left from the end of a run's log."""
-    phase, left = "", None
-    for line in reversed(_last_lines(run_dir)):
-        event = from_line(line)
-        if isinstance(event, StepFinished):
-            left = event.seconds_left
-            break
+    """Read the newest phase, and the seconds left of the run, from the end of its log."""
+    phase, pace, newest = "", Pace(), None
+    for line in _last_lines(run_dir):
+        event, at_seconds = from_line(line), time_of(line) or 0.0
         if isinstance(event, RunStarted | RunFinished | RunFailed):  # before it is an earlier attempt
-            break
-        if isinstance(event, PhaseChanged) and not phase:
-            phase = event.phase
-    return phase or ("training" if left is not None else "starting"), left
+            phase, pace, newest = "", Pace(), None
+        elif isinstance(event, PhaseChanged):
+            phase, pace = event.phase, pace.after_phase(event.phase, at_seconds)
+        elif isinstance(event, StepFinished):
+            phase, pace, newest = "training", pace.after_step(event.step, at_seconds), event
+    left = newest.seconds_left if newest is not None else None
+    if newest is None or left is None or pace.step_seconds is None:
+        return phase or "starting", left
+    return phase, max(left, pace.step_seconds * max(0, newest.total_steps - newest.step))
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The pace of some steps, with the validations, samples and backups between them, and without pauses.
+
+    A step's own event leaves out what lies between steps.
+    """
+
+    first: tuple[int, float] | None = None
+    step_seconds: float | None = None
+    paused_at: float | None = None
+    paused_seconds: float = 0.0
+
+    def after_phase(self, phase: str, at_seconds: float) -> Pace:
+        """Return the pace after a change of the phase."""
+        if phase == "paused":
+            return self if self.paused_at is not None else replace(self, paused_at=at_seconds)
+        if self.paused_at is None:
+            return self
+        seconds = at_seconds - self.paused_at if self.first is not None else 0.0
+        return replace(self, paused_at=None, paused_seconds=self.paused_seconds + seconds)
+
+    def after_step(self, step: int, at_seconds: float) -> Pace:
+        """Return the pace after a step."""
+        if self.first is None or step <= self.first[0]:
+            return replace(self, first=(step, at_seconds), paused_seconds=0.0)
+        seconds = max(0.0, at_seconds - self.first[1] - self.paused_seconds)
+        return replace(self, step_seconds=seconds / (step - self.first[0]))
 
 
 def _last_lines(run_dir: Path) -> list[str]:

@@ -108,7 +108,6 @@ def _step(event: events.StepFinished, _run_dir: Path) -> Shown:
         "smooth": _finite(event.smoothed_loss),
         "reward": _finite(event.metrics.get("reward")),
         "speed": _finite(event.images_per_second),
-        "left": _finite(event.seconds_left),
     }
 
 

@@ -198,7 +198,7 @@ function drawRun() {
   message.className = `message ${state.refused ? "failed" : end?.status ?? shown.status}`;
   const done = step?.step ?? run.first, total = run.total || shown.total, share = total ? done / total : 0;
   $(".share", page).textContent = total ? `${Math.floor(share * 100)} %` : "–";
-  $(".progress .left", page).textContent = isRunning && step?.left ? `${duration(step.left)} left` : !isRunning && shown.seconds ? `in ${duration(shown.seconds)}` : "";
+  $(".progress .left", page).textContent = isRunning && shown.left ? `${duration(shown.left)} left` : !isRunning && shown.seconds ? `in ${duration(shown.seconds)}` : "";
   $(".progress progress", page).value = share;
   $(".where", page).textContent = [total && `Step ${number(done)} of ${number(total)}`, step && `epoch ${step.epoch} of ${step.epochs}`, state.remote && `on ${state.remote}`].filter(Boolean).join(" · ");
   $(".numbers", page).textContent = step ? [step.smooth !== null && `loss ${short(step.smooth)}`, isRunning && step.speed && `${Number(step.speed.toPrecision(3)).toLocaleString("en")} images/s`].filter(Boolean).join(" · ") : run.phase.detail ?? "";
