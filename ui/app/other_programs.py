@@ -109,21 +109,28 @@ class OtherPrograms:
             self._noticed = None
         if not runs or self._noticed is not None:  # one that was dismissed stays away
             return
-        from trainer.run_folder.elsewhere import elsewhere_of
-        from trainer.run_folder.run_dir import given_name
+        self._noticed = runs[0]
+        self._background.run(partial(_describe, runs[0]), partial(self._show_notice, runs[0]))
 
-        run_dir = self._noticed = runs[0]
-        name, elsewhere = given_name(run_dir) or run_dir.name, elsewhere_of(run_dir)
-        text = (
-            f"Another program trains {name}. A second run would share the memory and the speed of the machine with it."
-            if elsewhere is None
-            else f"Another program follows a run on {elsewhere.remote}: {name}."
-        )
+    def _show_notice(self, run_dir: Path, text: str) -> None:
+        if self._noticed != run_dir or self._session.stage != "idle":
+            return
         replies = (
             Reply("Watch it", partial(self._watch, run_dir)),
             Reply("Show run", partial(self._show_run, run_dir), stays=True),
         )
         self._notices.show(Notice(ELSEWHERE, text, replies, until_start=True))
+
+
+def _describe(run_dir: Path) -> str:
+    """Return the sentence about a run of another program, with the name that the history gives it."""
+    from trainer.run_folder.elsewhere import elsewhere_of
+    from trainer.run_folder.records import read_record
+
+    name, elsewhere = read_record(run_dir).title, elsewhere_of(run_dir)
+    if elsewhere is not None:
+        return f"Another program follows a run on {elsewhere.remote}: {name}."
+    return f"Another program trains {name}. A second run would share the memory and the speed of the machine with it."
 
 
 def _folder_of(state: RunState) -> Path | None:
