@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ Configs = Mapping[str, Mapping[str, Any]]
 TargetsOf = Callable[[Configs], AdapterTargets]
 """A model's layers that adapter files can change, from the configs of its parts."""
 
-_FAMILIES = Path(__file__).parent
 ALL_PROGRAMS = ("ComfyUI", "A1111", "Forge", "diffusers")
 
 
@@ -73,7 +73,10 @@ class PublishedModel:
 
     def shipped_configs(self) -> dict[str, dict[str, Any]]:
         """Return the configs of its parts and of its scheduler, by part; empty if none ship."""
-        configs = _read_configs(_FAMILIES / self.family / "configs" / self.name)
+        package = find_spec(f"{__package__}.{self.family}")
+        if package is None or package.origin is None:
+            return {}
+        configs = _read_configs(Path(package.origin).parent / "configs" / self.name)
         return {part: dict(config) for part, config in configs.items()}
 
     @property
