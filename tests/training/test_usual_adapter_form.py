@@ -29,7 +29,7 @@ def loads_of(model: PublishedModel, form: FileForm) -> dict[str, Loads]:
     configs, denoiser = shipped_configs(model.name), FAMILIES[model.family].denoiser
     targets = model.adapter_targets(configs)
     kohya, comfy = kohya_naming(model.name, configs), comfy_naming(model.name, configs)
-    naming = LoraNaming(kohya, peft_name, comfy, model.kohya_version, model.architecture, model.name, targets)
+    naming = LoraNaming(kohya, peft_name, comfy, model.kohya_name, model.architecture, model.name, targets)
     usual = denoiser.model.layers.get(denoiser.model.layers_elsewhere, EVERYTHING)
     layers = [
         lora_layer(t.part, t.path, torch.zeros(1, t.weight[1]), torch.zeros(t.weight[0], 1), 1.0)

@@ -93,7 +93,7 @@ def test_a_box_of_its_window_names_a_family(box: str, family: str) -> None:
 def test_the_metadata_of_our_own_files_name_their_family() -> None:
     for model in published_models():
         if FAMILIES[model.family].kohya:
-            assert model.kohya_version in FAMILIES[model.family].kohya
+            assert model.kohya_name in FAMILIES[model.family].kohya
 
 
 @pytest.mark.parametrize(
