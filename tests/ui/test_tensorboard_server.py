@@ -43,6 +43,18 @@ def test_the_server_answers_is_used_again_and_ends(small_server: None, tmp_path:
     assert not server.is_running
 
 
+def test_a_server_with_much_to_say_is_not_stopped_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody read its warnings: once they filled the pipe, after hours, it did not answer any more."""
+    chatty = f"import sys; sys.stderr.write('warning ' * 50_000); {_ANSWERS}"
+    command = [sys.executable, "-c", chatty]
+    monkeypatch.setattr("ui.features.tensorboard.command_of", lambda _folder, _host, port: [*command, str(port)])
+    monkeypatch.setattr("ui.features.tensorboard._PATIENCE_SECONDS", 20.0)
+    server = TensorBoardServer()
+    server.start(tmp_path)
+    assert server.is_running
+    server.close()
+
+
 def test_it_listens_on_this_machine_only(tmp_path: Path) -> None:
     command = command_of(tmp_path, "127.0.0.1", 6006)
     assert command[command.index("--host") + 1] == "127.0.0.1"

@@ -6,10 +6,12 @@ import logging
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
@@ -119,6 +121,7 @@ class TensorBoardServer:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None  # a file: nobody would empty a pipe, and a full one stops the server
         self._serves: tuple[Path, str] | None = None
         self._port = 0
         self._is_closed = False
@@ -142,7 +145,8 @@ class TensorBoardServer:
                 raise DarkroomError("TensorBoard is not installed.", advice=advice, remedy="packages")
             self._port = free_port(port, host=host)
             command = command_of(folder, host, self._port)
-            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
+            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._errors)
             self._serves = (folder, host)
             self._wait_until_it_answers()
         return f"http://{LOCAL}:{self._port}/"
@@ -150,12 +154,15 @@ class TensorBoardServer:
     def stop(self) -> None:
         """End the server."""
         process, self._process = self._process, None
+        errors, self._errors = self._errors, None
         if process is not None and process.poll() is None:
             process.terminate()
             try:
                 process.wait(timeout=5)
             except subprocess.TimeoutExpired:
                 process.kill()
+        if errors is not None:
+            errors.close()
 
     def close(self) -> None:
         """End the server with the window, even one that is still starting."""
@@ -169,7 +176,8 @@ class TensorBoardServer:
             if self._is_closed or process is None:
                 raise DarkroomError("TensorBoard was stopped while it started.")
             if process.poll() is not None:
-                raise DarkroomError(f"TensorBoard ended while it started: {_last_line(process)}", advice=_BY_HAND)
+                reason = _last_line(self._errors) or f"exit code {process.poll()}."
+                raise DarkroomError(f"TensorBoard ended while it started: {reason}", advice=_BY_HAND)
             if time.monotonic() > deadline:
                 self.stop()
                 raise DarkroomError("TensorBoard did not answer within a minute.", advice=_BY_HAND)
@@ -207,6 +215,10 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _last_line(process: subprocess.Popen[bytes]) -> str:
-    text = process.stderr.read().decode("utf-8", errors="replace") if process.stderr is not None else ""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), f"exit code {process.poll()}.")
+def _last_line(errors: IO[bytes] | None) -> str:
+    """Return the last line that a process that has ended wrote to a file; "" if it wrote none."""
+    if errors is None:
+        return ""
+    errors.seek(0)
+    lines = errors.read().decode("utf-8", errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
