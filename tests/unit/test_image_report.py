@@ -124,6 +124,13 @@ MEASURED: dict[str, dict[str, list[list[float]]]] = json.loads(
 )
 
 
+def measured_in(folder: str) -> dict[str, ImageLoss]:
+    return {
+        n: ImageLoss(f"{n}.png", "dog", "training", "", 1, tuple(now), before=tuple(b), without_caption=tuple(w))
+        for n, (now, b, w) in MEASURED[folder].items()
+    }
+
+
 @pytest.mark.parametrize(
     ("folder", "name", "verdict"),
     [
@@ -137,15 +144,21 @@ MEASURED: dict[str, dict[str, list[list[float]]]] = json.loads(
 )
 def test_what_training_and_captions_change_shows_bad_images(folder: str, name: str, verdict: str) -> None:
     """Their loss alone shows one of the six."""
-    images = {
-        n: ImageLoss(f"{n}.png", "dog", "training", "", 1, tuple(now), before=tuple(b), without_caption=tuple(w))
-        for n, (now, b, w) in MEASURED[folder].items()
-    }
+    images = measured_in(folder)
     good = [image for n, image in images.items() if n.startswith("ok")]
     assert outliers(compare_images(90, TIMES_OF_PHOTOS, good)) == {}
     assert outliers(compare_images(90, TIMES_OF_PHOTOS, [*good, images[name]])) == {name: verdict}
     alone = [replace(i, before=(), without_caption=()) for i in [*good, images[name]]]
     assert bool(compare_images(90, TIMES_OF_PHOTOS, alone).outliers) == (name == "other0" and folder == "scenes")
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("wrongcaption2", "caption"), ("other0", "high"), ("black0", "caption")])
+def test_noise_does_not_hide_another_bad_image(name: str, verdict: str) -> None:
+    images = {n: replace(image, correlation=0.7) for n, image in measured_in("scenes").items()}
+    good = [image for n, image in images.items() if n.startswith("ok")]
+    noise = replace(images["noise0"], correlation=0.05)
+    found = outliers(compare_images(90, TIMES_OF_PHOTOS, [*good, noise, images[name]]))
+    assert found == {"noise0": "noise", name: verdict}
 
 
 def test_a_concept_of_harder_images_is_compared_to_itself() -> None:

@@ -155,7 +155,9 @@ def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
     for column, (_, below) in zip(points_ND.T, values, strict=True):
         if not below:
             np.maximum(column, 0.0, out=column)
-    outliers, noisy = _find_outliers(points_ND), _find_noise(images)
+    noisy = _find_noise(images)
+    others = [number for number in range(len(images)) if number not in noisy]  # among which noise would hide the rest
+    outliers = {others[place] for place in _find_outliers(points_ND[others])}
 
     def verdict_on(number: int) -> Verdict:
         if number in noisy:
@@ -313,8 +315,8 @@ _ADVICE = (
     "details: a high loss at little noise, as of grain or patterns. Odd composition: at much noise, as of an image of "
     "something else. Learned less: training helped the other images far more, so it shows something else. Learned "
     "more: the model learned by heart what does not follow from the other images. Odd caption: before training the "
-    "model expected something else from its caption. Like noise: neighbouring places of the image have nothing in "
-    "common. Losses differ for good reasons, too: detailed images have higher ones."
+    "model expected something else from its caption. Like noise: its latents have no structure, as of noise or "
+    "of one plain colour. Losses differ for good reasons, too: detailed images have higher ones."
 )
 _STYLE = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;background:Canvas;"
