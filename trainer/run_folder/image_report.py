@@ -314,9 +314,9 @@ _ADVICE = (
     "borders. Low loss: a nearly empty image, or one that is seen so often that the model has memorized it. Odd "
     "details: a high loss at little noise, as of grain or patterns. Odd composition: at much noise, as of an image of "
     "something else. Learned less: training helped the other images far more, so it shows something else. Learned "
-    "more: the model memorized what does not follow from the other images, such as a wrong caption. Odd caption: before training the "
-    "model expected something else from its caption. Like noise: its latents have no structure, as of noise or "
-    "of one plain colour. Losses differ for good reasons, too: detailed images have higher ones."
+    "more: the model memorized what does not follow from the other images, such as a wrong caption. Odd caption: "
+    "before training the model expected something else from its caption. Like noise: its latents have no structure, as "
+    "of noise or of one plain colour. Losses differ for good reasons, too: detailed images have higher ones."
 )
 _STYLE = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;background:Canvas;"
