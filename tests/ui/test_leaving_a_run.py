@@ -473,10 +473,16 @@ def test_a_run_on_another_machine_is_followed_again_if_its_follower_is_killed(
     process.events_file.write_text("".join(f"{to_line(event)}\n" for event in (step(1), refused)))
     again: list[Path] = []
     monkeypatch.setattr(attached, "start_following", lambda run_dir: (again.append(run_dir), process)[1])
+    sent: list[Path] = []
+    monkeypatch.setattr(inbox, "send", lambda path, _command: sent.append(path))
+    lock = RunLock(run_dir)
     run = AttachedRun(run_dir, from_byte=read_state_so_far(run_dir)[1])
+    run.send(Stop())
+    lock.release()
     run.thread.join(20)
     assert not run.is_alive
     assert again == [run_dir], "once: the second one could not connect"
+    assert sent == [run_dir / inbox.INBOX_FILE, process.inbox_file], "the stop, which may have been lost"
     events = [run.events.get_nowait() for _ in range(3)]
     assert isinstance(events[0], WarningRaised)
     assert "box" in events[0].message

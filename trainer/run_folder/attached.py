@@ -18,7 +18,7 @@ from modules.system.file_errors import plain_reason
 from modules.system.file_lock import Holder
 from trainer.child.process import detached_python, last_lines, new_log
 from trainer.child.run import arguments_of, crash
-from trainer.commands import Command
+from trainer.commands import Command, Stop
 from trainer.event_lines import from_line
 from trainer.events import Event, RunFailed, RunFinished, RunStarted, WarningRaised
 from trainer.launch import RunRequest, module_arguments
@@ -81,6 +81,7 @@ class AttachedRun:
         self._events_file = detached.events_file if run_dir is None and detached else Path(run_dir or "", EVENTS_FILE)
         self._inbox_file = detached.inbox_file if detached else Path(run_dir or "", inbox.INBOX_FILE)
         self._is_left = threading.Event()
+        self._is_to_stop = False
         self.thread = threading.Thread(target=self._follow, name="darkroom-attached-run", daemon=True)
         self.thread.start()
 
@@ -91,6 +92,7 @@ class AttachedRun:
 
     def send(self, command: Command) -> None:
         """Send a command to the run; never blocks. One that cannot be written is a warning among the events."""
+        self._is_to_stop |= isinstance(command, Stop)
         try:
             inbox.send(self._inbox_file, command)
         except OSError as error:
@@ -136,6 +138,8 @@ class AttachedRun:
             return False
         self._events_file, self._inbox_file = self.detached.events_file, self.detached.inbox_file
         self._trains = False
+        if self._is_to_stop:  # the process that was killed may not have passed it on
+            self.send(Stop())
         text = f"The program that followed the run on {elsewhere.remote} has ended."
         self.events.put(WarningRaised(text, "The run continues there, and is followed again."))
         return True
