@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -18,13 +19,14 @@ from modules.config.schema import Config
 from modules.settings.edit import set_path
 from modules.system.file_lock import Holder
 from modules.system.problem import Problem
-from tests.ui.fake_engine import FakeEngine
+from tests.ui.fake_engine import FakeEngine, started
 from tests.ui.recorder import Recorder
 from trainer.event_lines import to_line
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.launch import RunHandle, RunRequest
 from trainer.preflight import Preview, Report
 from trainer.run_folder.backup import BackupInfo, write_backup
+from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.run_dir import new_run_dir
 from ui.features.run.model import Starter, run_failure
 from ui.features.run.questions import describe_changes
@@ -32,6 +34,7 @@ from ui.forms.findings import Findings
 from ui.forms.model import FormModel
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
+from ui.loop.run_state import RunState
 
 PREVIEW = Preview(12, 4, 1, (("64x64", 12),), (("x/a.png", "an empty file"),), 12, 120)
 WARNING = Problem("training.learning_rate", "That is a lot.", "warning")
@@ -73,8 +76,6 @@ class Bench:
             assert time.monotonic() < deadline
 
     def backup(self, step: int) -> BackupInfo:
-        from datetime import datetime
-
         run_dir = new_run_dir(self.workspace, now=datetime(2026, 1, 1, 12, 0, step))
         return write_backup(
             run_dir,
@@ -143,6 +144,17 @@ def test_a_run_that_another_window_trains_is_not_offered_to_resume(
     bench.wait_until(lambda: bench.starter.resumable == backup)
     elsewhere = replace(Holder.of(os.getpid()), pid=os.getppid())
     monkeypatch.setattr("trainer.run_folder.run_lock.holder_of", lambda _run_dir: elsewhere)
+    bench.starter.look_for_backup()
+    bench.wait_until(lambda: bench.starter.resumable is None)
+
+
+def test_next_to_a_run_of_another_machine_no_other_one_is_offered_to_resume(bench: Bench) -> None:
+    """Its end said that it can be resumed, and the button beside it resumed an earlier run of this computer."""
+    backup, run_dir = bench.backup(3), new_run_dir(bench.workspace, now=datetime(2026, 1, 2))
+    bench.session.show_past(RunState(started=started(str(run_dir))))
+    bench.starter.look_for_backup()
+    bench.wait_until(lambda: bench.starter.resumable == backup)
+    note_elsewhere(run_dir, Elsewhere("box", "job", "/r/job", str(bench.workspace / "lora.safetensors")))
     bench.starter.look_for_backup()
     bench.wait_until(lambda: bench.starter.resumable is None)
 

@@ -205,7 +205,9 @@ class Starter:
         workspace = from_root(self._form.config.general.workspace_dir)
         if self._backup_job is not None:
             self._backup_job.cancel()
-        self._backup_job = self._pump.lasting.run(lambda: _resumable_in(workspace), self._keep_backup)
+        started = self._session.state.started
+        shown = Path(started.run_dir) if started is not None else None
+        self._backup_job = self._pump.lasting.run(lambda: _resumable_in(workspace, shown), self._keep_backup)
 
     def _load_config_of(self, backup: BackupInfo, done: Callable[[LoadedConfig | None], None]) -> None:
         file = backup.path / "config.json"
@@ -365,14 +367,21 @@ class Starter:
         self.changed()
 
 
-def _resumable_in(workspace: Path) -> BackupInfo | None:
-    """Return the newest backup of a workspace, unless its run has finished or another process trains it."""
+def _resumable_in(workspace: Path, shown: Path | None) -> BackupInfo | None:
+    """Return the newest backup of a workspace, unless its run has finished or another process trains it.
+
+    None while the window shows a run of another machine, where that is resumed: next to its end, an earlier run of this
+    machine would be taken for it.
+    """
     from trainer.run_folder.backup import newest_resumable
+    from trainer.run_folder.elsewhere import elsewhere_of
     from trainer.run_folder.event_log import has_finished
     from trainer.run_folder.run_lock import holder_of
 
     backup = newest_resumable(workspace)
     if backup is None or has_finished(backup.run_dir):
+        return None
+    if shown is not None and shown != backup.run_dir and elsewhere_of(shown) is not None:
         return None
     holder = holder_of(backup.run_dir)
     return backup if holder is None or holder.is_this_process else None
