@@ -14,7 +14,7 @@ from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.families.parts.single_file.slots import limit_layers
 from modules.families.parts.unet_clip_file.clip import TEXT_PREFIX
 from modules.families.parts.unet_clip_file.unet import unet_layers
-from modules.families.published import Configs, TargetsOf
+from modules.families.published import Configs, PublishedModel, TargetsOf
 from modules.families.registry import FAMILIES, files_of, published_model
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets, name_of
@@ -80,7 +80,10 @@ def with_clip_g_alone(targets: AdapterTargets) -> AdapterTargets:
 
 def kohya_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
     """Return a function from part and diffusers path to the layer's name in kohya files of this model."""
-    targets = published_model(model).adapter_targets(configs)
+    return _kohya_naming(published_model(model).adapter_targets(configs))
+
+
+def _kohya_naming(targets: AdapterTargets) -> Callable[[str, str], str]:
     names = {(t.part, t.path): t.kohya_name for t in (*targets.all, *targets.matrices)}
     return lambda part, path: names[part, file_path(part, path)]
 
@@ -93,8 +96,11 @@ def comfy_naming(model: str, configs: Configs) -> Callable[[str, str], str]:
     the matrix.
     """
     record = published_model(model)
-    targets, denoiser = record.adapter_targets(configs), FAMILIES[record.family].denoiser.name
+    return _comfy_naming(record, record.adapter_targets(configs))
 
+
+def _comfy_naming(record: PublishedModel, targets: AdapterTargets) -> Callable[[str, str], str]:
+    denoiser = FAMILIES[record.family].denoiser.name
     pieces = {(piece.part, piece.path) for matrix in targets.matrices for piece in matrix.pieces}
 
     def name_of(target: AdapterTarget) -> str:
@@ -133,14 +139,15 @@ def naming_of(
     configs = {name: _config(module) for name, module in parts.items()}
     denoiser = FAMILIES[record.family].denoiser
     variant = files_of(record.family).variants.get(denoiser.model.channels_in(configs[denoiser.name]), by_inputs)
+    targets = record.adapter_targets(configs)  # SDXL's take 10 ms
     return LoraNaming(
-        kohya_naming(model, configs),
+        _kohya_naming(targets),
         peft_name,
-        comfy_naming(model, configs),
+        _comfy_naming(record, targets),
         version or record.kohya_name,
         record.architecture_of(variant),
         model,
-        record.adapter_targets(configs),
+        targets,
         prediction,
         own_configs=configs_to_bring(model, configs),
         variant=variant,
