@@ -118,6 +118,22 @@ def test_a_process_that_cannot_be_started_is_a_failure_of_the_start(
     assert bench.starter.can_start
 
 
+def test_a_preview_that_failed_is_tried_again(bench: Bench, logged_errors: list[str]) -> None:
+    """A disk that was away for a moment: the page read "Reading settings and images…" until the next edit."""
+    check = bench.session._check
+
+    def fail(*_arguments: object, **_options: object) -> Report:
+        raise OSError("The disk is away")
+
+    bench.session._check = fail
+    bench.starter.refresh_preview()
+    bench.wait_until(lambda: logged_errors)
+    logged_errors.clear()
+    bench.session._check = check
+    bench.starter.refresh_preview()
+    bench.wait_until(lambda: bench.starter.report is not None)
+
+
 def test_errors_are_listed_and_nothing_starts(bench: Bench) -> None:
     bench.problems = [WARNING, ERROR]
     bench.starter.start()

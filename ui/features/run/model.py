@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # the window needs these when a run begins
 
 QUEUE_RUNS, RUN_IN_PROGRESS = "The queue is running.", "A run is in progress."  # why no run can start
 CHECKING = "The settings and images are being checked."
+_log = logging.getLogger(__name__)
 _MAX_DETAILS_CHARS = 50_000
 _OF_MACHINE = ("general.", "multi_gpu.", "training.attention", "model.compile")
 
@@ -192,8 +194,15 @@ class Starter:
             self._preview_job.cancel()
         keep = partial(self._keep_report, config)
         self._preview_job = self._pump.lasting.run_reporting(
-            lambda report: self._session.check_now(config, report), keep, progress=lambda *_progress: None
+            lambda report: self._session.check_now(config, report),
+            keep,
+            self._fail_preview,
+            progress=lambda *_progress: None,
         )
+
+    def _fail_preview(self, error: Exception) -> None:
+        self._checked_config = None  # tried again at the next preview: a disk may have been away
+        _log.error("The settings could not be checked for the preview", exc_info=error)
 
     def check_again(self) -> None:
         """Count the images and captions anew at the next preview: their files have changed."""
