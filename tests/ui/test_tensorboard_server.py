@@ -44,7 +44,7 @@ def test_the_server_answers_is_used_again_and_ends(small_server: None, tmp_path:
 
 
 def test_a_server_with_much_to_say_is_not_stopped_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nobody read its warnings: once they filled the pipe, after hours, it did not answer any more."""
+    """Once its warnings filled the pipe, after hours, it did not answer any more."""
     chatty = f"import sys; sys.stderr.write('warning ' * 50_000); {_ANSWERS}"
     command = [sys.executable, "-c", chatty]
     monkeypatch.setattr("ui.features.tensorboard.command_of", lambda _folder, _host, port: [*command, str(port)])

@@ -121,7 +121,7 @@ class TensorBoardServer:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None  # a file: nobody would empty a pipe, and a full one stops the server
+        self._errors: IO[bytes] | None = None  # a file: a pipe would fill, and stop the server
         self._serves: tuple[Path, str] | None = None
         self._port = 0
         self._is_closed = False
