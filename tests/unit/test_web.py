@@ -598,6 +598,62 @@ def test_a_start_is_shown_until_the_run_trains_and_happens_once(
     assert starts.of(run_dir) == Start(), "it has trained"
 
 
+def test_a_start_that_only_prints_its_reason_is_shown_as_refused(
+    run_dir: Path, queue_path: Path, tmp_path: Path
+) -> None:
+    """As of a machine that is not in the list any more: the page showed the run as before, without a word."""
+    starts, refused = Starts(QueueFile(queue_path)), DetachedProcess(GONE, tmp_path / "child.log")
+    refused.log.write_text("warning\nThere is no machine box.\nAdd it first.\n")
+    starts.add(run_dir, refused)
+    assert starts.of(run_dir) == Start(refusal="There is no machine box. Add it first.")
+    refused.log.write_text("Traceback (most recent call last):\n  ...\nKeyError: 1\n")
+    assert starts.of(run_dir).refusal.startswith("The run ended unexpectedly")
+    refused.events_file.write_text(f"{to_line(RunFinished('stopped', 0, 'Stopped.'))}\n")
+    assert starts.of(run_dir) == Start(), "followed to its end"
+
+
+def test_a_connection_with_another_machine_does_not_hold_up_this_computer(
+    browser: TestClient, run_dir: Path, tmp_path: Path, started_queues: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it was tried, another run trained on this computer, as the page had it."""
+    note_elsewhere(run_dir, Elsewhere("box", "job", "~/darkroom/jobs/job", str(tmp_path / "zog.safetensors")))
+    process = DetachedProcess(ALIVE, tmp_path / "child.log")
+    monkeypatch.setattr(actions, "start_following", lambda run_dir: process)
+    address, follow = f"/api/runs/{id_of(run_dir)}/command", {"command": "follow"}
+    assert browser.post(address, json=follow, headers=COMMAND).json()["message"] == "Connecting with box."
+    preset = save_preset(Config(), "Mine")
+    said = browser.post("/api/start", json={"preset": id_of(preset.path)}, headers=COMMAND).json()["message"]
+    assert (said, started_queues) == ("Mine starts.", ["queue"])
+
+
+def test_two_requests_at_the_same_time_begin_one_process(
+    browser: TestClient, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one looked for a start before the first one had noted its own."""
+    write_backup(run_dir, step=2, epoch=1, now=datetime(2026, 11, 29), write=partial(export_config, Config()))
+    address, answers, begun = f"/api/runs/{id_of(run_dir)}/command", list[int](), list[RunRequest]()
+    is_second = threading.Event()
+
+    def resume() -> None:
+        answers.append(browser.post(address, json={"command": "resume_run"}, headers=COMMAND).status_code)
+
+    second = threading.Thread(target=resume)
+
+    def start(request: RunRequest) -> DetachedProcess:
+        begun.append(request)
+        if len(begun) == 1:
+            second.start()
+            is_second.wait(0.5)  # comes at once if nothing holds the second request
+        else:
+            is_second.set()
+        return DetachedProcess(ALIVE, tmp_path / "child.log")
+
+    monkeypatch.setattr(actions, "start_detached", start)
+    resume()
+    second.join()
+    assert (len(begun), sorted(answers)) == (1, [200, 409])
+
+
 def test_the_queue_is_started_once(browser: TestClient, queue_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     monkeypatch.setattr(actions, "start_detached_queue", lambda: (begun.append("queue"), (ALIVE, Path()))[1])

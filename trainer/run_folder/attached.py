@@ -60,6 +60,17 @@ class DetachedProcess:
         events = map(from_line, inbox.new_lines(self.events_file, 0)[0])
         return next((Path(event.run_dir) for event in events if isinstance(event, RunStarted)), None)
 
+    def failure(self) -> RunFailed:
+        """Return why it has ended before it trained, if it reported no event: the sentence that it printed."""
+        printed = last_lines(self.log, _MANY_LINES)
+        if printed and _TRACEBACK not in printed:
+            return RunFailed(" ".join(printed.splitlines()[-2:]), details_path=str(self.log))
+        return self.crash()
+
+    def crash(self) -> RunFailed:
+        """Return that it has ended without a reason, with its log if it is there."""
+        return crash(self.log if self.log.is_file() else None)
+
     def remove_files(self) -> None:
         """Remove its files, once it has ended."""
         for file in (self.log, self.config_file, self.events_file, self.inbox_file):
@@ -157,12 +168,9 @@ class AttachedRun:
             self.detached.remove_files()
 
     def _failure(self) -> RunFailed:
-        log = self.detached.log if self.detached is not None and self.detached.log.is_file() else None
-        printed = last_lines(log, _MANY_LINES) if log is not None else ""
-        is_refused = self._run_dir is None or not self._trains
-        if is_refused and printed and _TRACEBACK not in printed:  # with its sentence
-            return RunFailed(" ".join(printed.splitlines()[-2:]), details_path=str(log))
-        return crash(log)
+        if self.detached is None:
+            return crash(None)
+        return self.detached.failure() if self._run_dir is None or not self._trains else self.detached.crash()
 
     def _is_running(self) -> bool:
         if self._run_dir is not None and holder_of(self._run_dir) is not None:

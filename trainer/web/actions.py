@@ -158,4 +158,4 @@ def start(file: QueueFile, runs: Runs, starts: Starts, preset_id: str) -> str:
 def _trains_here(runs: Runs, starts: Starts) -> bool:
     """Return whether a run trains on this computer, or is about to."""
     is_training = any(record.status is RunStatus.RUNNING and not record.remote for record in runs.newest())
-    return is_training or starts.is_any_under_way
+    return is_training or starts.is_any_under_way_here

@@ -131,12 +131,14 @@ class Site:
         return response
 
     def _start(self, _request: Request, body: Mapping[str, Any]) -> Mapping[str, str]:
-        return _as_message(actions.start(self._queue, self._runs, self._starts, str(body.get("preset"))))
+        with self._starts.beginning:
+            return _as_message(actions.start(self._queue, self._runs, self._starts, str(body.get("preset"))))
 
     def _change_queue(self, _request: Request, body: Mapping[str, Any]) -> Mapping[str, str]:
         match body:
             case {"action": "run"}:
-                return _as_message(actions.run_queue(self._queue, self._starts))
+                with self._starts.beginning:
+                    return _as_message(actions.run_queue(self._queue, self._starts))
             case {"action": str(action), "number": int(number)}:
                 return _as_message(actions.change_queue(self._queue, action, number))
             case _:
@@ -146,9 +148,11 @@ class Site:
         run_dir = self._run_of(request)
         match body.get("command"):
             case "follow":
-                return _as_message(actions.follow(run_dir, self._starts))
+                with self._starts.beginning:
+                    return _as_message(actions.follow(run_dir, self._starts))
             case "resume_run":
-                return _as_message(actions.resume(run_dir, self._runs, self._starts))
+                with self._starts.beginning:
+                    return _as_message(actions.resume(run_dir, self._runs, self._starts))
             case name:
                 return _as_message(actions.command(run_dir, str(name)))
 
