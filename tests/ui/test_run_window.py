@@ -485,8 +485,10 @@ def test_stop_and_close_closes_after_the_end(ready: Window) -> None:
     ready.settle()
     assert run.desk.is_stop_requested
     assert not ready.app._is_closed
+    ready.asked.answers["choose"] = "wait"
     ready.app.closing.ask()  # impatience
-    assert len(ready.asked.asked("choose")) == 1
+    assert [call[2] for call in ready.asked.asked("choose")] == [["keep", "stop", "leave"], ["wait", "end"]]
+    assert not ready.app._is_closed
     run.end(RunFinished("stopped", 3, "Stopped."))
     ready.wait_until(lambda: ready.app._is_closed)
 

@@ -6,16 +6,13 @@ import logging
 import os
 import tkinter as tk
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.config.presets import BUILT_IN_DIR
-from modules.config.schema import Config
 from modules.system.factories import load_factory
 from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, session_file, user_presets_dir
-from modules.system.remedies import REMEDIES
 from trainer.run_queue.file import QueueFile
 from ui.app.actions import add_actions, add_tool_actions, make_feature_links
 from ui.app.catalogue import PAGES
@@ -23,6 +20,7 @@ from ui.app.closing import Closing
 from ui.app.offers import Offers
 from ui.app.other_programs import OtherPrograms
 from ui.app.remedies import add_remedy_actions
+from ui.app.run_ends import RunEnds
 from ui.app.session_files import take_session
 from ui.app.session_saving import SessionOffers, SessionSaver
 from ui.app.shell import Shell, prepare_pages
@@ -30,7 +28,7 @@ from ui.app.views import Views
 from ui.features.queue.model import QueueControl
 from ui.features.remote.model import Machines
 from ui.features.remote.renting import Renting
-from ui.features.run.model import Starter, run_failure
+from ui.features.run.model import Starter
 from ui.features.tensorboard import TensorBoardControl, may_expose
 from ui.features.web.model import WebPage
 from ui.forms.card_fit import CardFit
@@ -41,7 +39,7 @@ from ui.forms.findings import Findings
 from ui.forms.preferences import Preferences, UiSettings
 from ui.forms.setting_pages import Navigation
 from ui.loop.diagnostics import Diagnostics
-from ui.loop.interaction import ACTIONS_OF_REMEDIES, Failure, Interaction
+from ui.loop.interaction import Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import Launch, RunSession, launch_as_set
 from ui.loop.signal import forget_listeners_since, new_key
@@ -64,7 +62,6 @@ from ui.widgets.window import (
 )
 
 if TYPE_CHECKING:  # the window needs these when a run begins
-    from trainer.events import RunFailed
     from trainer.launch import LaunchedRun, RunRequest
 
 _log = logging.getLogger(__name__)
@@ -359,8 +356,8 @@ class App:
         context.form.watch("general.tensorboard_always_on", self.tensorboard.follow_setting)
         context.field_problems.changed.subscribe(self._show_current_problems)
         context.form.changed.subscribe(lambda: context.findings.drop_settled(context.form.config))
-        context.session.changed.subscribe(self._follow_run_end)
-        self._was_active = False
+        # The queue continues after a failure, and its page shows it.
+        RunEnds(context, self.starter, is_shown_elsewhere=lambda: self.closing.is_closing or self.queue.owns_run)
         self.offers = Offers(
             context.notices,
             self.starter,
@@ -371,7 +368,6 @@ class App:
             show_queue=partial(context.navigation.open, "queue"),
             save_edited=lambda: self.queue.save_edited(context.form.config),
         )
-
         self.other_programs = OtherPrograms(
             context.session,
             context.notices,
@@ -426,28 +422,3 @@ class App:
 
     def _show_current_problems(self) -> None:
         self.context.findings.show_current(self.context.field_problems.problems, self.form.config)
-
-    def _follow_run_end(self) -> None:
-        is_active = self.context.session.is_active
-        if self._was_active and not is_active:
-            self.starter.look_for_backup()
-            is_unwatched = self.closing.is_closing or self.queue.owns_run  # the queue continues, and its page shows it
-            if self.context.session.state.failed is not None and not is_unwatched:
-                self._look_at_failure()
-        self._was_active = is_active
-
-    def _look_at_failure(self) -> None:
-        """Read the details of the failed run in the background, then show them."""
-        state = self.context.session.state
-        if (failed := state.failed) is not None:
-            run_dir = state.started.run_dir if state.started is not None else ""
-            show = partial(self._show_run_failure, failed, self.context.session.config)
-            self.context.pump.lasting.run(lambda: run_failure(failed, run_dir), show)
-
-    def _show_run_failure(self, failed: RunFailed, config: Config | None, failure: Failure) -> None:
-        remedy = failed.remedy
-        is_base_model = config is not None and failed.missing_model in ("", config.model.base_model)
-        action = ACTIONS_OF_REMEDIES.get(remedy, "") if is_base_model or remedy == "tokens" else ""
-        offer = REMEDIES[remedy].label if action else ""
-        if self.context.interaction.show_failure(replace(failure, offer=offer)):
-            self.context.actions.run(action)
