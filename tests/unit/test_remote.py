@@ -519,6 +519,20 @@ def test_the_agent_needs_nothing_of_ours() -> None:
     assert imported <= sys.stdlib_module_names
 
 
+def test_a_run_that_is_resumed_gets_no_command_of_the_process_that_was_killed(tmp_path: Path) -> None:
+    """A run that was killed while it was paused was paused again at once."""
+    nearby = Nearby(tmp_path / "machine")
+    job = nearby.call("hello")[0]["folder"] + "/jobs/job"
+    Path(job).mkdir()
+    start = {"job": "job", "arguments": ["true"], "cwd": job, "environment": {}}
+    nearby.call("start", **start, again=False)
+    nearby.call("send", b'{"command": "Pause"}\n', job="job")
+    while nearby.call("running")[0]:
+        pass
+    nearby.call("start", **start, again=True)
+    assert not (Path(job) / agent.INBOX).exists()
+
+
 def test_answers_go_to_the_machine_and_withdrawn_requests_leave(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     for run_dir in (there, here):

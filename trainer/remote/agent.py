@@ -162,6 +162,7 @@ class Agent:
             lock = stack.enter_context((folder / RUNNING).open("ab"))
             if not _is_free(lock, alone=True):
                 raise ValueError("the run is still training there")
+            (folder / INBOX).unlink(missing_ok=True)  # of a process that was killed: it was paused, for example
             process = subprocess.Popen(
                 arguments,
                 cwd=cwd,
