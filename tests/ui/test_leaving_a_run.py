@@ -489,6 +489,39 @@ def test_a_run_on_another_machine_is_followed_again_if_its_follower_is_killed(
     assert events[1:] == [step(1), refused]
 
 
+def test_a_run_that_another_program_follows_again_first_is_followed_by_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two windows one was refused: it showed a failure, and its commands reached no run."""
+    monkeypatch.setattr(attached, "_POLL_SECONDS", 0.01)
+    run_dir = write_run(tmp_path, NAME, [(0.0, started(str(tmp_path)))])
+    note_elsewhere(run_dir, Elsewhere("box", "job", "/r/job", str(tmp_path / "lora.safetensors")))
+    process = DetachedProcess(Holder(0, 0.0, platform.node()), tmp_path / "child.log")
+    locks = [RunLock(run_dir)]
+
+    def follow_again(run_dir: Path) -> DetachedProcess:
+        if len(locks) == 1:
+            locks.append(RunLock(run_dir))
+            process.events_file.write_text(f"{to_line(RunFailed('The run is in use.'))}\n")
+            with (run_dir / "events.jsonl").open("a") as file:
+                file.write(f"{to_line(step(2))}\n")
+        return process
+
+    monkeypatch.setattr(attached, "start_following", follow_again)
+    sent: list[Path] = []
+    monkeypatch.setattr(inbox, "send", lambda path, _command: sent.append(path))
+    run = AttachedRun(run_dir, from_byte=read_state_so_far(run_dir)[1])
+    locks[0].release()
+    events = [run.events.get(timeout=20) for _ in range(2)]
+    assert isinstance(events[0], WarningRaised)
+    assert events[1] == step(2)
+    run.send(Pause())
+    assert sent == [run_dir / inbox.INBOX_FILE]
+    run.leave()
+    run.thread.join(20)
+    locks[1].release()
+
+
 def test_a_run_that_finished_before_it_was_followed_has_not_failed(tmp_path: Path) -> None:
     done = RunFinished("finished", 400, "All done.")
     run_dir = write_run(tmp_path, NAME, [(0.0, started(str(tmp_path))), (1.0, done)])

@@ -24,7 +24,7 @@ from trainer.events import Event, RunFailed, RunFinished, RunStarted, WarningRai
 from trainer.launch import RunRequest, module_arguments
 from trainer.run_folder import inbox
 from trainer.run_folder.elsewhere import elsewhere_of
-from trainer.run_folder.event_log import EVENTS_FILE, last_event
+from trainer.run_folder.event_log import EVENTS_FILE, last_event, num_whole_bytes
 from trainer.run_folder.run_lock import holder_of
 
 _MODULE = ("-m", "trainer")
@@ -93,6 +93,7 @@ class AttachedRun:
         self._inbox_file = detached.inbox_file if detached else Path(run_dir or "", inbox.INBOX_FILE)
         self._is_left = threading.Event()
         self._is_to_stop = False
+        self._log_byte: int | None = None  # up to which the log was read, while a process follows the run again
         self.thread = threading.Thread(target=self._follow, name="darkroom-attached-run", daemon=True)
         self.thread.start()
 
@@ -118,6 +119,8 @@ class AttachedRun:
         num_bytes, last = self._from_byte, None
         while not self._is_left.is_set():
             is_running = self._is_running()  # asked before reading: no event can follow the last one
+            if self._log_byte is not None and self._is_followed_by_others():
+                num_bytes = self._return_to_log(self._log_byte)
             lines, num_bytes = inbox.new_lines(self._events_file, num_bytes)
             for line in lines:
                 event = from_line(line)
@@ -127,22 +130,23 @@ class AttachedRun:
                 if isinstance(event, RunStarted) and self._run_dir is None:
                     self._run_dir = Path(event.run_dir)
             if not is_running:
-                if not self._follows_again(last):
+                if not self._follows_again(last, num_bytes):
                     self._end(last)
                     return
                 num_bytes = 0
             self._is_left.wait(_POLL_SECONDS)
 
-    def _follows_again(self, last: Event | None) -> bool:
+    def _follows_again(self, last: Event | None, num_bytes: int) -> bool:
         """Return whether a run on another machine is followed by a new process: it continues if the one here is killed.
 
-        A new one that could not connect is not replaced.
+        A new one that could not connect is not replaced. `num_bytes` are those that were read of the events.
         """
         run_dir = self._run_dir
         if run_dir is None or not self._trains or (elsewhere := elsewhere_of(run_dir)) is None:
             return False
         if any(isinstance(event, RunFinished | RunFailed) for event in (last, last_event(run_dir))):
             return False
+        self._log_byte = num_bytes if self._events_file == run_dir / EVENTS_FILE else num_whole_bytes(run_dir)
         try:
             self.detached = start_following(run_dir)
         except OSError:
@@ -154,6 +158,17 @@ class AttachedRun:
         text = f"The program that followed the run on {elsewhere.remote} has ended."
         self.events.put(WarningRaised(text, "The run continues there, and is followed again."))
         return True
+
+    def _is_followed_by_others(self) -> bool:
+        """Return whether another program was faster to follow the run again, so that the process of this is refused."""
+        holder = holder_of(self._run_dir) if self._run_dir is not None else None
+        return holder is not None and self.detached is not None and holder.pid != self.detached.process.pid
+
+    def _return_to_log(self, num_bytes: int) -> int:
+        """Read the log of the run from a byte on, which is returned, and send commands to its own inbox."""
+        self._events_file, self._inbox_file = (Path(self._run_dir or "", n) for n in (EVENTS_FILE, inbox.INBOX_FILE))
+        self.detached = self._log_byte = None
+        return num_bytes
 
     def _end(self, last: Event | None) -> None:
         """Report the end if the last event has not; the log of a process that ended without a reason is kept."""
