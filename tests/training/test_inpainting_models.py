@@ -306,7 +306,9 @@ def test_the_memory_estimate_counts_the_channels(models: dict[str, Path]) -> Non
     architecture = architecture_of(str(models["sd"]), "sd")
     assert architecture is not None
     found = passes_of(FAMILIES["sd"], architecture.configs).weights("unet", PartPlan()).shapes
-    assert sorted(found.values()) == sorted(tuple(p.shape) for p in load_tiny(models["sd"]).unet.parameters())
+    assert sorted(found.values()) == sorted(
+        tuple(p.shape) for p in load_tiny(models["sd"]).parts["unet"].module.parameters()
+    )
 
 
 @pytest.mark.full

@@ -18,7 +18,7 @@ from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from tests.ui.test_secrets_dialog import click
 from trainer.events import RunFailed
-from ui.app import window as app_window
+from ui.app import run_ends
 from ui.features.base_model.model import choice_of
 from ui.features.base_model.window import BaseModelWindow
 from ui.features.other_family.window import OtherFamily
@@ -239,8 +239,8 @@ def test_a_failure_is_shown_with_the_config_of_its_run(
     ready: Window, comfy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next run may have begun before the details on a slow drive are read."""
-    can_read, read, context = threading.Event(), app_window.run_failure, ready.app.context
-    monkeypatch.setattr(app_window, "run_failure", lambda *failed: read(*failed) if can_read.wait(60) else None)
+    can_read, read, context = threading.Event(), run_ends.run_failure, ready.app.context
+    monkeypatch.setattr(run_ends, "run_failure", lambda *failed: read(*failed) if can_read.wait(60) else None)
     ready.asked.answers |= {"confirm_start": True}
     for model in ("demo/model", "./demo/model"):
         context.form.edit("model.base_model", model)
