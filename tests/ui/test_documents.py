@@ -339,7 +339,7 @@ def test_a_config_is_read_in_the_background_and_the_newest_one_is_loaded(desk: D
         (tmp_path / f"{name}.json").write_text(json.dumps({"darkroom_version": 7, "training": tree}))
         desk.documents.open_file(tmp_path / f"{name}.json")
         assert (desk.form.config, desk.form.awaited) == (Config(), f"{name}.json")
-    assert desk.messages == ["Loading one.json…", "Loading two.json…"]
+    assert desk.messages == ["Loading one.json…", "", "Loading two.json…"]
     assert desk.reading.finish() == 1
     assert (desk.form.config.training.epochs, desk.form.awaited) == (8, "")
     desk.documents.open_file(tmp_path / "one.json")

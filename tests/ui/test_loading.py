@@ -180,6 +180,7 @@ def test_a_file_that_is_not_a_config_is_reported_and_changes_nothing(window: Win
         window.settle()
         assert window.app.form.document == before
         assert window.app.shell.findings_bar.title.cget("text") == f"{name} could not be loaded"
+        assert "Loading" not in window.app.shell.bottom_bar.detail.cget("text"), "it has ended"
 
 
 def test_a_file_of_another_kind_is_not_saved_over(window: Window, tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_config_that_is_about_to_be_replaced_is_not_started(bench: Bench) -> N
     """The file is read in the background, which may take long on a slow drive."""
     bench.form.awaited = "two.json"
     assert not bench.starter.can_start
-    assert bench.starter.why_not == "two.json is still being loaded."
+    assert bench.starter.why_not == "Wait until two.json is loaded."
     bench.starter.start()
     assert bench.session.stage == "idle"
     bench.form.awaited = ""

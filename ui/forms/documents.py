@@ -142,7 +142,7 @@ class Documents:
 
         def fail(error: Exception) -> None:
             self._drop_reading()
-            self._show_failure(f"{name} could not be loaded", error)
+            self._show_failure(f"Could not load {name}", error)
 
         self._drop_reading()
         self._form.awaited = name
@@ -153,6 +153,7 @@ class Documents:
         if self._reading is not None:
             self._reading.cancel()
             self._reading, self._form.awaited = None, ""
+            self._notify("")  # no longer "Loading …", also where nothing is loaded
 
     def open_config(self, loaded: LoadedConfig, name: str) -> None:
         """Load a config that was made from the current one, as a new document with a report. It can be undone."""

@@ -102,7 +102,7 @@ class Starter:
         if self._session.is_reserved:
             return QUEUE_RUNS
         if self._session.stage == "idle":
-            return f"{self._form.awaited} is still being loaded."
+            return f"Wait until {self._form.awaited} is loaded."
         return CHECKING if self._session.stage == "checking" else RUN_IN_PROGRESS
 
     @property
