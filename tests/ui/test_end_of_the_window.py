@@ -39,6 +39,7 @@ app.show()
 handle.thread.start()
 app.context.session.begin(RunRequest(Config()))
 print(app.diagnostics.log_file, flush=True)
+app.queue.close = lambda: 1 / 0  # an error of what ends with the window does not keep it
 answers = iter(("stop", "end"))
 app.context.interaction.choose = lambda *question: next(answers)
 app.root.after(0, app.closing.ask)
@@ -78,6 +79,7 @@ app.show()
 handle.thread.start()
 if {trains}:
     app.context.session.begin(RunRequest(Config()))
+app.queue.close = lambda: 1 / 0  # nor does it cost the run its backup
 print(app.diagnostics.log_file, flush=True)
 x = ctypes.CDLL("libX11.so.6")
 x.XOpenDisplay.restype = ctypes.c_void_p

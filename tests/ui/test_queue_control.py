@@ -161,6 +161,20 @@ def test_a_skip_that_comes_too_late_does_not_stop_the_next_run(bench: Bench) -> 
     bench.at_rest()
 
 
+def test_a_window_ends_although_the_queue_cannot_be_written(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """It stayed, without its pump, and could only be killed; a run lost what it had trained since its backup."""
+    bench.run()
+
+    def write() -> None:
+        raise OSError("the disk is full")
+
+    bench.control._pending_writes.append(write)
+    bench.control.close()
+    assert "could not be written" in caplog.text
+    assert not bench.control.is_running
+    QueueRun(bench.file).close()  # which another program can run now
+
+
 def test_stop_stops_the_queue_and_skip_only_the_run(bench: Bench) -> None:
     run = bench.run()
     bench.wait_until(lambda: bench.control.can_skip(bench.control.queue.running))

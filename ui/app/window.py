@@ -170,17 +170,21 @@ class App:
         """End without the window, whose display is gone: a run of this process stops with its backup."""
         self._is_closed = True  # a signal must not use Tk any more
         _log.warning("The display of the window is gone. It ends; a run that it trains stops with a backup first.")
-        self._end_processes()
-        self.context.session.leave()
-        self._session.release()
+        try:
+            self._end_processes()
+        finally:
+            self.context.session.leave()
+            self._session.release()
 
     def _end_now(self) -> None:
         """End the process without waiting for the run that is being stopped, which may hang."""
         _log.warning("The window was ended before its run had stopped.")
-        self._close_windows()
-        self.save_session()
-        self._end_processes()
-        os._exit(1)
+        try:
+            self._close_windows()
+            self.save_session()
+            self._end_processes()
+        finally:
+            os._exit(1)
 
     def _close_windows(self) -> None:
         """Close the editors and other windows, before the pages, to which they report their last changes."""

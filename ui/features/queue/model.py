@@ -6,6 +6,7 @@ Items for other machines are trained by processes of their own, which the window
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # the window needs these when the queue runs
     from trainer.launch import RunRequest
     from trainer.run_queue.running import QueueRun
 
+_log = logging.getLogger(__name__)
 COMPLETE = "The queue is complete."
 _LOOK_SECONDS = 1.0
 
@@ -243,7 +245,10 @@ class QueueControl:
     def close(self) -> None:
         """Write what is not written yet, and let another program run the queue."""
         for write in self._pending_writes:
-            write()
+            try:
+                write()
+            except (DarkroomError, OSError) as error:  # the window ends nevertheless, and a run stops with its backup
+                _log.warning("The queue could not be written", exc_info=error)
         self._pending_writes = []
         if self._run is not None:
             self._run.close()
