@@ -133,6 +133,13 @@ def test_the_shown_run_is_followed_when_another_program_resumes_it(desk: Desk) -
     desk.look()
     assert desk.followed == [shown]
     assert desk.texts() == []
+    desk.look()
+    assert desk.followed == [shown], "it could not be followed, which was shown: not every few seconds"
+    desk.train()
+    desk.look()
+    desk.train(shown)
+    desk.look()
+    assert desk.followed == [shown, shown], "it was resumed again"
 
 
 def test_the_shown_run_is_read_again_after_another_program_has_trained_it(desk: Desk) -> None:

@@ -62,15 +62,15 @@ class OtherPrograms:
         self._clock = clock
         self._next_look = 0.0
         self._is_looking = False
-        self._shown: tuple[RunState | None, int] = (
-            None,
-            0,
-        )  # the state, and the bytes of the log when it was first seen
+        self._shown: tuple[RunState | None, int] = (None, 0)  # the state, and the bytes of its log when first seen
+        self._followed: Path | None = None  # a run that cannot be followed is not tried again every few seconds
         self._noticed: Path | None = None
 
     def look(self, _deadline: float) -> bool:
         """Look for runs of other processes, every few seconds while this window trains none."""
         now, is_busy = self._clock(), self._session.stage != "idle" or self._session.is_reserved
+        if is_busy:
+            self._followed = None
         if is_busy or self._is_looking or now < self._next_look:
             return False
         self._next_look, self._is_looking = now + _LOOK_SECONDS, True
@@ -91,9 +91,12 @@ class OtherPrograms:
             before, num_bytes = self._shown
             self._shown = (state, num_bytes if before is state else seen.num_bytes)
             if run_dir in seen.runs:
-                self._notices.remove(ELSEWHERE)
-                self._follow(run_dir)
+                if run_dir != self._followed:
+                    self._followed = run_dir
+                    self._notices.remove(ELSEWHERE)
+                    self._follow(run_dir)
                 return
+            self._followed = None
             if seen.num_bytes != self._shown[1]:
                 self._background.run(partial(_read, run_dir), partial(self._show_again, state))
         self._notice(seen.runs)
