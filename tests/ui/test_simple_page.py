@@ -277,6 +277,15 @@ def test_a_tree_of_folders_is_not_listed_to_its_end_and_a_count_can_be_stopped(
             count_images(concept, check=checks.pop)
 
 
+def test_one_image_in_too_many_subfolders_is_named_as_one() -> None:
+    concepts = (Concept(path="/images/cats"),)
+    progress = Progress(replace_value(Config(), "concepts", concepts), OTHER, num_in_subfolders=1)
+    describe = BY_TITLE["Images"].describe
+    assert describe(progress) == "cats: the only image is in a subfolder."
+    may_be_more = replace(progress, may_have_more_in_subfolders=True)
+    assert describe(may_be_more) == "cats: at least one image is in a subfolder."
+
+
 def test_images_that_are_added_to_the_demo_are_trained_alone(window: Window, tmp_path: Path) -> None:
     """A newcomer's dog was trained with the zogs, sampled as zogs and saved as zog.safetensors."""
     form = window.app.context.form

@@ -174,7 +174,8 @@ def _describe_images(progress: Progress) -> str:
     below, is_part = progress.num_in_subfolders, progress.may_have_more_in_subfolders
     if not progress.num_images:  # not counted yet, or in archives
         where = f"{'at least' if is_part else 'all'} {below:,} images are in subfolders"
-        where = "the only image is in a subfolder" if below == 1 and not is_part else where
+        if below == 1:
+            where = "at least one image is in a subfolder" if is_part else "the only image is in a subfolder"
         return f"{names}: {where}." if below else f"{names}."
     numbers = f"{count(progress.num_images, 'image')}, {count(progress.num_captions, 'caption')}"
     if reads_references(progress.config):
