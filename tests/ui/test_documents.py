@@ -345,6 +345,9 @@ def test_a_config_is_read_in_the_background_and_the_newest_one_is_loaded(desk: D
     desk.documents.open_file(tmp_path / "one.json")
     desk.documents.open_preset(built_in(tmp_path))
     assert (desk.reading.finish(), desk.form.source.name) == (0, "#one")
+    desk.documents.open_file(tmp_path / "one.json")
+    desk.form.load(Config(), Source("zog"))  # of a run, or of an item of the queue
+    assert (desk.reading.finish(), desk.form.source.name, desk.form.awaited) == (0, "zog", "")
 
 
 def small_batch(config: Config) -> Fit:

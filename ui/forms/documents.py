@@ -69,6 +69,7 @@ class Documents:
         self._loaded_document: Document | None = None  # as it was loaded over unsaved changes
         self._confirmed_lists: set[Path] = set()
         form.changed.subscribe(self._withdraw_undo_offer)
+        form.loaded.subscribe(self._drop_reading)  # also the config of a run or of the queue: the newest one stays
 
     def presets(self) -> list[Preset]:
         """Return the current presets."""
@@ -327,7 +328,6 @@ class Documents:
 
         If there were other unsaved changes, this is reported with an offer to undo it.
         """
-        self._drop_reading()
         before, replaced = self._form.config, self._unsaved_words(kept)
         self._form.load(_with_values_of(before, loaded.config, kept), source, baseline=loaded.config)
         self._findings.show(f"Loaded {source.name}", loaded.problems, self._form.config)
@@ -335,7 +335,6 @@ class Documents:
 
     def open_session(self, document: Document, drafts: Mapping[str, Draft]) -> None:
         """Replace the current config by the unsaved work of another window."""
-        self._drop_reading()
         replaced = self._unsaved_words()
         self._form.restore(document, drafts)
         self._offer_undo(f"Opened {document.source.name}.", replaced)
