@@ -32,7 +32,7 @@ from trainer.job import Job
 from trainer.job_events import JobEvent, JobFinished, JobProgress
 from trainer.probe.model_measures import excess_of_random, uninformed_loss
 from trainer.probe.self_test import SelfTestRequest, self_test
-from trainer.probe.self_test_settings import on_one_image
+from trainer.probe.self_test_settings import groups, on_one_image
 from trainer.probe.self_test_verdict import (
     ImageTrial,
     Measures,
@@ -528,3 +528,18 @@ def test_an_image_that_cannot_be_read_is_refused_before_a_run(
     assert main(["self-test", "#demo", "--image", str(broken), "--out", str(out), "--steps", "5"]) == 2
     assert f"{broken}: not a readable image." in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"parts": {"text_encoder": {"train": True, "learning_rate": 3.0}}}, "the learning rate is too high. It is 3,"),
+        ({"parts": {"text_encoder": {"train": False, "learning_rate": 3.0}}}, "the learning rate scaler. Without it"),
+        ({"parts": {"unet": {"learning_rate": 0.0}}}, "the learning rate is too low. It is 0,"),
+    ],
+)
+def test_the_wrong_learning_rate_is_the_one_that_is_named(changes: dict[str, Any], sentence: str) -> None:
+    """It was always that of the denoiser."""
+    usual = {"training": {"trains": "adapter", "learning_rate": 5e-4, "learning_rate_scaler": "batch"}}
+    _, _, named = next(groups(laid_over(Config(), {**usual, **changes})))
+    assert named.startswith(sentence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from modules.config.sections.loss import Loss
 from modules.config.sections.model import Part
 from modules.config.sections.noise import Noise
 from modules.config.sections.training import Ema, Training
+from modules.config.usage import trained_parts
 from modules.data.concept import Concept
 from modules.data.image_settings import CONDITIONING_FOLDERS
 from modules.optim.registry import DEFAULT_OPTIMIZER, OPTIMIZERS
@@ -28,14 +30,15 @@ _KNOWN_RATE_OF_FINE_TUNES = 2e-5
 
 def groups(config: Config) -> Iterator[tuple[str, Callable[[Config], Config], str]]:
     """Yield groups of settings: the name, what replaces them by known ones, and the sentence if they are wrong."""
-    part, clipped = config.part(config.family.denoiser.name), config.training.clip_grad_norm
-    rate = config.training.learning_rate if part.learning_rate is None else part.learning_rate
+    rate, known, clipped = _oddest_rate(config), _known_rate(config), config.training.clip_grad_norm
     optimizer = OPTIMIZERS[config.training.optimizer.name].label
     yield (
         "the learning rate",
         _with_known_rate,
-        f"the learning rate is too {'high' if rate > _known_rate(config) else 'low'}. It is {rate:g}, and with "
-        f"{_known_rate(config):g} the model learns",
+        f"the learning rate is too {'high' if rate > known else 'low'}. It is {rate:g}, and with {known:g} the model "
+        "learns"
+        if rate != known
+        else "the learning rate scaler. Without it the model learns",
     )
     yield (
         "the gradient clipping",
@@ -47,7 +50,7 @@ def groups(config: Config) -> Iterator[tuple[str, Callable[[Config], Config], st
         "the optimizer",
         _with_known_optimizer,
         f"the optimizer or its settings. It is {optimizer}, and with the defaults of {DEFAULT_OPTIMIZER.label} and a "
-        f"learning rate of {_known_rate(config):g} the model learns",
+        f"learning rate of {known:g} the model learns",
     )
     yield (
         "the noise and the loss",
@@ -70,6 +73,14 @@ def with_known_settings(config: Config) -> Config:
 
 def _known_rate(config: Config) -> float:
     return KNOWN_RATE if config.training.trains == "adapter" else _KNOWN_RATE_OF_FINE_TUNES
+
+
+def _oddest_rate(config: Config) -> float:
+    """Return the learning rate of a trained part that is farthest from the known one."""
+    general, known = config.training.learning_rate, _known_rate(config)
+    of_parts = [config.part(part.name).learning_rate for part in trained_parts(config)] or [None]
+    rates = [general if rate is None else rate for rate in of_parts]
+    return max(rates, key=lambda rate: abs(math.log(max(rate, 1e-30) / known)))
 
 
 def _with_known_rate(config: Config) -> Config:
