@@ -200,8 +200,11 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     assert "Step 33 of 40" in page.details.facts.cget("text")
     assert page.details.chart.zoom.steps is None, "the whole of another run"
     assert page.details.backup.step == 20
+    looks, keep = list[object](), opened.app.starter._keep_backup
+    monkeypatch.setattr(opened.app.starter, "_keep_backup", lambda found: (looks.append(found), keep(found)))
     page.buttons["reopen"].invoke()
     opened.wait_until(lambda: opened.app.form.config.training.epochs == 55, "the settings of the run")
+    opened.wait_until(lambda: looks, "the backup, which was not offered next to a run of another machine")
     assert opened.app.context.navigation.page == "run"
     run_page: Any = opened.app.shell.pages["run"]
     opened.wait_until(lambda: run_page.curves.chart.lines, "the curve on the Run page")

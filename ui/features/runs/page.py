@@ -127,6 +127,7 @@ class RunsPage:
                 self._context.form.load(config, Source(record.name))
             if not self._context.session.is_active:
                 self._context.session.show_past(state, config)
+                self._context.starter.look_for_backup()  # none is offered next to a run of another machine
                 self._context.navigation.open("run")
             loaded = "Loaded the settings of {}. Ctrl+Z brings back your own."
             message = loaded if config is not None else "The settings of {} cannot be read."
