@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.config.presets import Preset, list_presets
@@ -15,6 +14,7 @@ from trainer.run_folder.records import RunRecord, time_of
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import RunQueue
 from trainer.run_status import RunStatus
+from trainer.timing import Timing
 from trainer.web.runs import Runs, id_of, image_id
 from trainer.web.shown import Shown
 from trainer.web.starts import Starts
@@ -73,48 +73,19 @@ def _progress_of(run_dir: Path) -> Shown:
 
 def _phase_and_time_left(run_dir: Path) -> tuple[str, float | None]:
     """Read the newest phase, and the seconds left of the run, from the end of its log."""
-    phase, pace, newest = "", Pace(), None
+    phase, timing, newest = "", Timing(), None
     for line in _last_lines(run_dir):
         event, at_seconds = from_line(line), time_of(line) or 0.0
         if isinstance(event, RunStarted | RunFinished | RunFailed):  # before it is an earlier attempt
-            phase, pace, newest = "", Pace(), None
+            phase, timing, newest = "", Timing(), None
         elif isinstance(event, PhaseChanged):
-            phase, pace = event.phase, pace.after_phase(event.phase, at_seconds)
+            phase, timing = event.phase, timing.after_phase(event.phase, at_seconds)
         elif isinstance(event, StepFinished):
-            phase, pace, newest = "training", pace.after_step(event.step, at_seconds), event
-    left = newest.seconds_left if newest is not None else None
-    if newest is None or left is None or pace.step_seconds is None:
-        return phase or "starting", left
-    return phase, max(left, pace.step_seconds * max(0, newest.total_steps - newest.step))
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """The pace of some steps, with the validations, samples and backups between them, and without pauses.
-
-    A step's own event leaves out what lies between steps.
-    """
-
-    first: tuple[int, float] | None = None
-    step_seconds: float | None = None
-    paused_at: float | None = None
-    paused_seconds: float = 0.0
-
-    def after_phase(self, phase: str, at_seconds: float) -> Pace:
-        """Return the pace after a change of the phase."""
-        if phase == "paused":
-            return self if self.paused_at is not None else replace(self, paused_at=at_seconds)
-        if self.paused_at is None:
-            return self
-        seconds = at_seconds - self.paused_at if self.first is not None else 0.0
-        return replace(self, paused_at=None, paused_seconds=self.paused_seconds + seconds)
-
-    def after_step(self, step: int, at_seconds: float) -> Pace:
-        """Return the pace after a step."""
-        if self.first is None or step <= self.first[0]:
-            return replace(self, first=(step, at_seconds), paused_seconds=0.0)
-        seconds = max(0.0, at_seconds - self.first[1] - self.paused_seconds)
-        return replace(self, step_seconds=seconds / (step - self.first[0]))
+            phase, timing, newest = "training", timing.after_step(event.step, at_seconds), event
+    if newest is None:
+        return phase or "starting", None
+    by_clock = timing.seconds_left(newest.total_steps)
+    return phase, newest.seconds_left if by_clock is None else max(by_clock, newest.seconds_left or 0.0)
 
 
 def _last_lines(run_dir: Path) -> list[str]:
