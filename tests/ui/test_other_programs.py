@@ -1,4 +1,4 @@
-"""What the window notices of other programs' runs while it trains none. No Tk."""
+"""While the window trains no run, it notices those of other programs."""
 
 from __future__ import annotations
 

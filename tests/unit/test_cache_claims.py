@@ -116,7 +116,7 @@ def test_two_builds_in_turns_encode_what_the_other_does_not(build: Build, tmp_pa
 def test_entries_are_claimed_while_another_run_is_there(
     has_locks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the first run builds when the second one arrives may be built by both, and nothing else."""
+    """Both may build only the entries that the first run is building when the second one arrives."""
     if not has_locks:
         monkeypatch.setattr(file_lock, "_try_lock", lambda _file: None)
     jobs, store = [EncodingJob(key, Drawn()) for key in KEYS[:4]], CacheStore(tmp_path)

@@ -43,6 +43,7 @@ _TIMES = 1.3  # times the typical loss: less is not worth looking at, however eq
 _MIN_LOSS = 1e-12  # one of exactly 0 has no logarithm
 _MIN_DEVIATION = 0.02  # of logarithms; smaller where a few images happen to have nearly the same loss
 _MAX_PAIRED = 1_000  # losses, of which each pair is compared
+_THUMBNAIL_PX = 112
 _MAX_THUMBNAILS = 400  # on the page, about 4 kB each
 _MAX_NAMED = 5
 _NUM_HARDEST = 3
@@ -303,7 +304,7 @@ def _image(data: dict[str, Any]) -> ImageLoss:
 
 def thumbnail_of(image: Any) -> bytes:
     """Return a PIL image as a small JPEG; `image` is changed."""
-    image.thumbnail((112, 112))
+    image.thumbnail((_THUMBNAIL_PX, _THUMBNAIL_PX))
     buffer = io.BytesIO()
     image.convert("RGB").save(buffer, "JPEG", quality=75)
     return buffer.getvalue()
@@ -324,7 +325,8 @@ _STYLE = (
     "td,th{padding:.35em .7em;text-align:left;vertical-align:top;border-top:1px solid #8884}"
     "td.n{text-align:right;font-variant-numeric:tabular-nums}"
     ".high,.details,.composition,.unlearned,.memorized,.caption,.noise{background:#d9480f33}.low{background:#1971c233}"
-    "img{display:block;max-width:112px;max-height:112px}small{opacity:.75;overflow-wrap:anywhere}"
+    f"img{{display:block;max-width:{_THUMBNAIL_PX}px;max-height:{_THUMBNAIL_PX}px}}"
+    "small{opacity:.75;overflow-wrap:anywhere}"
 )
 
 

@@ -30,7 +30,7 @@ _NARROW_BAR_WIDTH = 96
 _NARROW_WIDTH = 1180  # of the window
 _RARE_FIGURES = ("Smoothed", "Images/s")  # the Run page has them, too
 _TINY_WIDTH = 860  # with the time left alone
-_MIN_FIGURES = ("Time left",)
+_TINY_FIGURES = ("Time left",)
 _START_LABELS = {"idle": "Start", "checking": "Checking…", "stopping": "Stopping…"}  # unless it stops
 
 
@@ -94,7 +94,7 @@ class BottomBar(Panel):
         is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
         is_tiny = self.winfo_width() < self._context.theme.px(_TINY_WIDTH)
         for name, value in self.figures.items():
-            has_room = not (is_narrow and name in _RARE_FIGURES) and not (is_tiny and name not in _MIN_FIGURES)
+            has_room = not (is_narrow and name in _RARE_FIGURES) and not (is_tiny and name not in _TINY_FIGURES)
             _set_visible(value.master, is_shown=has_figures and has_room)
         for label, bar in ((self.epoch_label, self.epoch_bar), (self.step_label, self.step_bar)):
             _set_visible(label.master, is_shown=has_figures and not is_tiny)
