@@ -49,7 +49,7 @@ VAE_TILES = Tiling(most_pixels=1536 * 1024, side_px=1024, overlap_px=192)
 WHOLE = replace(VAE_TILES, most_pixels=1 << 62)
 """No tiles, whatever the size."""
 _SAMPLE_TILES = tuple(replace(VAE_TILES, most_pixels=side_px**2, side_px=side_px) for side_px in (1024, 768, 512))
-MIN_TILES = _SAMPLE_TILES[-1]
+SMALLEST_TILES = _SAMPLE_TILES[-1]
 """The tiles of samples that need least memory."""
 
 
@@ -58,4 +58,4 @@ def tiles_that_fit(fits: Callable[[Tiling], bool]) -> Tiling:
 
     `fits(tiling)` returns whether the memory is enough for them.
     """
-    return next((tiling for tiling in (WHOLE, *_SAMPLE_TILES) if fits(tiling)), MIN_TILES)
+    return next((tiling for tiling in (WHOLE, *_SAMPLE_TILES) if fits(tiling)), SMALLEST_TILES)

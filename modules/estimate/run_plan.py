@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from modules.data.buckets import Size
-from modules.data.tiles import MIN_TILES, VAE_TILES, Tiling
+from modules.data.tiles import SMALLEST_TILES, VAE_TILES, Tiling
 from modules.estimate.passes import Plans
 from modules.optim.spec import OptimizerSettings
 
@@ -96,7 +96,7 @@ class RunPlan:
     """Whether the denoiser of a sampling model stays on the device, because nothing is offloaded."""
     tiles: Tiling = VAE_TILES
     """The tiles in which the VAE encodes and decodes."""
-    sample_tiles: Tiling = MIN_TILES
+    sample_tiles: Tiling = SMALLEST_TILES
     """The smallest tiles in which samples are decoded."""
     references: tuple[tuple[int, int], ...] = ()
     """The sizes of reference images with another size than their image."""

@@ -16,7 +16,7 @@ from modules.config.sections.quantization import quantized_layers
 from modules.config.sections.training import filtered_layers
 from modules.data.buckets import Size
 from modules.data.samples import shares_of_step
-from modules.data.tiles import MIN_TILES, VAE_TILES, WHOLE, Tiling
+from modules.data.tiles import SMALLEST_TILES, VAE_TILES, WHOLE, Tiling
 from modules.estimate.architecture import Architecture
 from modules.estimate.run_plan import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, SampledImages
 from modules.families.spec import LatentSpec, PartSpec
@@ -136,7 +136,7 @@ def sample_tiles(config: Config) -> Tiling:
     """
     if config.model.circular_padding:
         return WHOLE
-    return VAE_TILES if config.general.deterministic else MIN_TILES
+    return VAE_TILES if config.general.deterministic else SMALLEST_TILES
 
 
 def _summed_bytes(config: Config) -> int:

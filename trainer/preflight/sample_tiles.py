@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.data.tiles import MIN_TILES, VAE_TILES, Tiling, tiles_that_fit
+from modules.data.tiles import SMALLEST_TILES, VAE_TILES, Tiling, tiles_that_fit
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes
 from modules.estimate.recordings import recordings_of
@@ -31,7 +31,7 @@ class SampleTiles:
 
     def of(self, width_px: int, height_px: int) -> Tiling:
         """Return the tiles of an image, by the memory that is free now: call it when the VAE is on the device."""
-        if sample_tiles(self.config) != MIN_TILES or not MIN_TILES.applies(width_px, height_px):
+        if sample_tiles(self.config) != SMALLEST_TILES or not SMALLEST_TILES.applies(width_px, height_px):
             return VAE_TILES
         free_bytes, bytes_in = self.free_now(), _decoding_bytes(self.config, Size(width_px, height_px))
         if free_bytes is None or bytes_in is None:
