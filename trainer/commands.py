@@ -86,13 +86,17 @@ class CommandDesk:
         self._changed = threading.Condition()
         self._is_stopped = False
         self._is_paused = False
+        self._is_pause_unreported = False
         self._frees_memory = False
         self._wanted: set[type[StepCommand]] = set()
         self.freed_memory: Callable[[], AbstractContextManager[None]] = nullcontext
         """A context in which the run's memory on the card is free. The run sets it once it can; until then a pause
         keeps the memory."""
         self.on_pause: Callable[[bool], None] = lambda is_paused: None
-        """Called with True by the thread that is to wait, also when another pause follows, and with False after it."""
+        """Called with True by the thread that is to wait, also when another pause follows, and with False after it.
+
+        So is a pause that was taken back before the thread came to it: who asked for it may not be who took it back.
+        """
 
     def put(self, command: Command) -> None:
         """Add a command; never blocks."""
@@ -101,7 +105,7 @@ class CommandDesk:
                 case Stop():
                     self._is_stopped = True
                 case Pause(free_memory=frees_memory):
-                    self._is_paused = True
+                    self._is_paused = self._is_pause_unreported = True
                     self._frees_memory = frees_memory
                 case Resume():
                     self._is_paused = False
@@ -123,6 +127,11 @@ class CommandDesk:
         """Wait while paused; raise StopRequested once the run is to stop."""
         if self.is_paused:
             self._wait()
+            self._is_pause_unreported = False
+            self.on_pause(False)
+        elif self._is_pause_unreported and not self._is_stopped:
+            self._is_pause_unreported = False
+            self.on_pause(True)
             self.on_pause(False)
         if self._is_stopped:
             raise StopRequested

@@ -77,6 +77,7 @@ handle = RunHandle(threading.Thread(target=train, daemon=True), SimpleQueue(), d
 app = App(launch_run=lambda request: handle)
 app.show()
 handle.thread.start()
+app.form.edit("training.epochs", 77)  # a moment before the end
 if {trains}:
     app.context.session.begin(RunRequest(Config()))
 app.queue.close = lambda: 1 / 0  # nor does it cost the run its backup
@@ -104,6 +105,8 @@ def test_a_run_stops_with_its_backup_when_the_display_is_lost(tmp_path: Path, *,
     assert rest == (["backup"] if trains else [])
     assert "The display of the window is gone." in Path(log).read_text()
     assert not list(tmp_path.rglob("session*.lock"))
+    [session] = tmp_path.rglob("session.json")
+    assert '"epochs": 77' in session.read_text(), "what was typed last"
 
 
 _ASKING = """

@@ -54,3 +54,21 @@ def test_the_window_follows_copies_loads_and_is_undone(window: Window) -> None:
     assert not view.winfo_exists()
     assert isinstance(second, JsonView)
     second.close()
+
+
+def test_what_is_typed_while_a_text_is_read_stays(window: Window) -> None:
+    """The loaded config replaced it."""
+    app = window.app
+    view = JsonView(app.context)
+    view.text.delete("1.0", "end")
+    view.text.insert("1.0", json.dumps({"darkroom_version": 1, "training": {"epochs": 5}}))
+    view.load()
+    view.text.insert("end", " and more")  # before the pump brings what was read
+    window.settle()
+    assert app.form.config.training.epochs == 5
+    assert view.text.get("1.0", "end-1c").endswith(" and more")
+    assert "without what you have typed since" in view.about.cget("text")
+    app.form.edit("training.epochs", 6)
+    window.settle()
+    assert view.text.get("1.0", "end-1c").endswith(" and more")
+    view.close()

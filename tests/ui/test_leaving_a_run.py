@@ -47,7 +47,7 @@ from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.records import config_of, read_record
 from trainer.run_folder.run_lock import RunLock, holder_of
 from trainer.run_queue.file import QueueFile
-from trainer.run_queue.items import Change
+from trainer.run_queue.items import Change, Item
 from trainer.run_queue.running import QueueRun
 from trainer.run_status import RunStatus
 from ui.app.session_files import load_session, take_session
@@ -310,6 +310,40 @@ def test_the_queue_is_continued_by_a_process_of_its_own(ready: Window, detached:
     left = ready.app.preferences.now.left_queue
     assert left is not None
     assert load_session(session_file()).settings.left_queue == left
+
+
+@pytest.mark.parametrize("answer", ["leave", "stop"])
+def test_a_queue_between_two_runs_is_not_interrupted_without_a_question(
+    ready: Window, detached: Starts, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """The window closed at once, and its next item was interrupted before it had begun."""
+    queue, file, ready.asked.answers["choose"] = ready.app.queue, QueueFile(queue_file()), answer
+    for name in ("one", "two"):
+        file.change(lambda now, name=name: now.add(name, ready.app.form.config))  # type: ignore[misc]
+    queue.run()
+    ready.wait_until(lambda: ready.engine.children, "the first run")
+    assert ready.engine.run is not None
+    taken, answered, take_next = threading.Event(), threading.Event(), QueueRun.take_next
+
+    def take_and_wait(run: QueueRun) -> Item | None:
+        item = take_next(run)
+        taken.set()
+        answered.wait(120)
+        return item
+
+    monkeypatch.setattr(QueueRun, "take_next", take_and_wait)
+    ready.engine.run.end(RunFailed("It failed."))
+    ready.wait_until(taken.is_set, "the next item")
+    ready.app.closing.ask()
+    assert not ready.app._is_closed, "the item is still being taken"
+    answered.set()
+    ready.wait_until(lambda: ready.app._is_closed)
+    [question] = ready.asked.asked("choose")
+    assert "about to train its next item" in question[1]
+    assert [item.state for item in file.read().items] == ["failed", "waiting"]
+    assert file.runner is None
+    assert len(ready.engine.children) == 1
+    assert detached.num_queues == (answer == "leave")
 
 
 def test_what_a_leaving_window_wrote_at_once_is_not_written_again(

@@ -97,13 +97,22 @@ def test_what_is_taken_is_gone(kind: type) -> None:
     assert not desk.take(kind)
 
 
-def test_a_pause_taken_back_at_once_is_none() -> None:
-    desk = CommandDesk()
+def test_a_pause_taken_back_at_once_is_reported_once_and_not_waited_for() -> None:
+    """Without a report a window whose Pause was taken back on the page showed "Pausing" over a run that trained."""
+    desk, reported = CommandDesk(), list[bool]()
+    desk.on_pause = reported.append
     desk.put(Pause())
     assert desk.is_paused
     desk.put(Resume())
-    desk.on_pause = lambda is_paused: pytest.fail("it did not wait")
     desk.check()
+    desk.check()
+    assert reported == [True, False]
+    desk.put(Pause())
+    desk.put(Resume())
+    desk.put(Stop())
+    with pytest.raises(StopRequested):
+        desk.check()
+    assert reported == [True, False], "the stop is what is reported"
 
 
 class Waiter:

@@ -31,6 +31,7 @@ StartQueue = Callable[[], tuple[Holder, Path]]
 
 _STAY = Answer("keep", "Keep the window", is_default=True)
 _STOP_AND_CLOSE = Answer("stop", "Stop and close")
+_NEXT_ITEM = "It is about to train its next item."
 _COMPARING = "The losses of the images are being measured. Stopped now, they give no report. The run stays as it is."
 _SLOW = (
     "The run writes its backup, or waits for a disk or the network. If the window ends now, what was trained since the "
@@ -84,16 +85,18 @@ class Closing:
         """Whether the run that is being stopped continues in another process."""
         self._is_asking = False
         self._must_close = False  # the system has requested it
+        self._is_between = False  # it closes between two runs of the queue
         self._is_over = False  # the run; the session may change again until the window is closed
         self._followed = ""  # the run of the queue of another process that was followed last
         queue.changed.subscribe(self._follow_queue)
+        queue.changed.subscribe(self._close_when_over)
         context.session.changed.subscribe(self._note_process)
         context.session.changed.subscribe(self._close_when_over)
 
     def ask(self) -> None:
-        """Close; ask first while a run is active, and once more if it takes long to stop."""
+        """Close; ask first while a run is active or the queue runs, and once more if that takes long to stop."""
         session = self._context.session
-        if not session.is_active:
+        if not (session.is_active or self._queue.is_running):
             self._close()
             return
         if self._is_asking:
@@ -106,7 +109,8 @@ class Closing:
         if answer == "end" and session.is_active and session.attached is None:
             self._end_now()
             return
-        has_ended = answer == "stop" and not session.is_active  # while the question was open
+        # While the question was open.
+        has_ended = answer == "stop" and not (session.is_active or self._queue.is_running)
         if has_ended or (answer in ("leave", "end") and session.attached is not None):  # or it has its own process
             self._close()
         elif answer in ("stop", "leave"):
@@ -119,9 +123,11 @@ class Closing:
     def _choose(self) -> str | None:
         """Ask how to close; return the name of the answer, None if there is none."""
         session, interaction = self._context.session, self._context.interaction
+        answers = (_STAY, _STOP_AND_CLOSE, Answer("leave", "Close, keep training"))
+        if not session.is_active:
+            return interaction.choose("The queue is running", f"{_NEXT_ITEM} {_LEFT_QUEUE}", answers, "warning")
         if session.request is not None and session.request.kind == "report":  # nothing is trained that could continue
             return interaction.choose("Images are being compared", _COMPARING, (_STAY, _STOP_AND_CLOSE), "warning")
-        answers = (_STAY, _STOP_AND_CLOSE, Answer("leave", "Close, keep training"))
         is_queue = self._queue.owns_run or self._queue.is_run_elsewhere
         message = f"{_STOP} {_LEFT_QUEUE if is_queue else _LEFT}"
         if session.attached is None:
@@ -139,6 +145,7 @@ class Closing:
 
     def _stop_and_close(self, *, hands_over: bool) -> None:
         self.is_closing, self.hands_over = True, hands_over
+        self._is_between = not self._context.session.is_active and self._queue.is_running
         self._queue.leave()
         self._context.session.stop()
         self._close_when_over()
@@ -234,6 +241,8 @@ class Closing:
         session = self._context.session
         if session.is_active or not self.is_closing or self._is_over:
             return
+        if self._is_between and self._queue.is_between_runs:
+            return
         self._is_over = True
         if not (self._is_left_in_order() or self._must_close):
             self.is_closing = self._is_over = False
@@ -244,6 +253,9 @@ class Closing:
     def _is_left_in_order(self) -> bool:
         """Hand the run over if it is to continue; return whether the window can close."""
         end = self._context.session.state.finished
+        if self._is_between:
+            is_complete = self._queue.queue.on("").next is None
+            return not self.hands_over or is_complete or self._hand_queue_over()
         if not self.hands_over:  # the queue shows that its run has failed
             return end is not None or self._queue.owns_run
         if end is None:

@@ -51,9 +51,12 @@ class SessionSaver:
         """
         self._pump.lasting.run(self._writer(), done)
 
-    def save_now(self) -> None:
-        """Save before this returns; what is still being written in the background is older, and does not replace it."""
-        self._writer()()
+    def save_now(self, settings: UiSettings | None = None) -> None:
+        """Save before this returns; what is still being written in the background is older, and does not replace it.
+
+        With `settings`, those are saved and the window is not asked for its own.
+        """
+        self._writer(settings)()
 
     def _state(self) -> tuple[Document, Mapping[str, Draft]]:
         return self._form.document, self._form.drafts
@@ -71,10 +74,10 @@ class SessionSaver:
         if self._is_edited:
             self.save_soon()
 
-    def _writer(self) -> Callable[[], bool]:
+    def _writer(self, settings: UiSettings | None = None) -> Callable[[], bool]:
         """Return the function that writes the session as it is now."""
         self._saved_state = document, drafts = self._state()
-        settings = self._settings()
+        settings = settings or self._settings()
         self._newest_number += 1
         number = self._newest_number
 

@@ -171,6 +171,8 @@ class App:
         self._is_closed = True  # a signal must not use Tk any more
         _log.warning("The display of the window is gone. It ends; a run that it trains stops with a backup first.")
         try:
+            settings = self.preferences.now.model_copy(update={"page": self.context.navigation.page})
+            self.session_saver.save_now(settings)  # what was typed in the last second
             self._end_processes()
         finally:
             self.context.session.leave()

@@ -220,11 +220,14 @@ function drawActions(isRunning, isPaused, state, status) {
   const names = isRunning ? [isPaused ? "resume" : "pause", "sample", "backup", "validate", "save", "stop"].filter((n) => n !== "validate" || run.validations.length) : [];
   if (!isRunning && !state.starting && state.remote && !run.end) names.push("follow");
   if (!isRunning && !state.starting && (state.remote || state.backups) && ["stopped", "failed", "crashed"].includes(status)) names.push("resume_run");
-  keyed($(".actions", page), names, (n) => n, (name) => {
-    const [label, kind] = COMMANDS[name] ?? [`Follow on ${state.remote}`, "primary"];
-    const button = make("button", kind, label);
-    button.addEventListener("click", () => once(button, () => act(name)));
+  // Pause becomes Continue in the same element: the second click of a double click is not one on another button.
+  keyed($(".actions", page), names, (name) => (name === "resume" ? "pause" : name), () => {
+    const button = make("button");
+    button.addEventListener("click", () => once(button, () => act(button.value)));
     return button;
+  }, (button, name) => {
+    const [label, kind] = COMMANDS[name] ?? [`Follow on ${state.remote}`, "primary"];
+    Object.assign(button, { value: name, textContent: label, className: kind ?? "" });
   });
 }
 

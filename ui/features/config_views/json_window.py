@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from functools import partial
 
 from modules.config.codec import as_text
 from ui.forms.context import Context
@@ -82,12 +83,15 @@ class JsonView(Window):
 
     def load(self) -> None:
         """Load the text as a config; if it is not one, show why and keep the text."""
-        self._context.documents.open_text(self.text.get("1.0", "end-1c"), self._show_loaded)
+        text = self.text.get("1.0", "end-1c")
+        self._context.documents.open_text(text, partial(self._show_loaded, text))
 
-    def _show_loaded(self, is_loaded: bool) -> None:
+    def _show_loaded(self, text: str, is_loaded: bool) -> None:
         if not self.winfo_exists():
             return
-        if is_loaded:
+        if is_loaded and self.text.get("1.0", "end-1c") != text:  # reading takes a moment
+            self._show_message("Loaded, without what you have typed since. Load again to use that, too.", "warning")
+        elif is_loaded:
             self.show(as_text(self._context.form.config))
             self._show_message("Loaded. What was converted or not understood is listed in the main window.", "good")
         else:

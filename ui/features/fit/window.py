@@ -15,8 +15,8 @@ from ui.widgets.variables import TextVar
 _SIZE = (900, 470)
 _COLUMNS = (
     Column("#0", "Setting", 350, is_stretched=True),
-    Column("before", "Now", 110),
-    Column("now", "Proposed", 150),
+    Column("before", "Now", 170),
+    Column("now", "Proposed", 170),
     Column("memory", "Memory", 90, "e"),
     Column("time", "Step time", 90, "e"),
 )

@@ -86,6 +86,11 @@ class QueueControl:
         return self._run is not None
 
     @property
+    def is_between_runs(self) -> bool:
+        """Whether this window runs the queue and takes its next item, or records how the last one ended."""
+        return self.is_running and self._is_busy
+
+    @property
     def runner(self) -> Holder | None:
         """The program that trains the items of this computer."""
         return self.runners.get("")
@@ -229,7 +234,10 @@ class QueueControl:
             self._session.stop()
 
     def leave(self) -> None:
-        """Prepare for the end of the window: the current run, which is stopped now, is resumed by the next one."""
+        """Prepare for the end of the window: the current run, which is stopped now, is resumed by the next one.
+
+        No other run begins.
+        """
         self._is_leaving = True
 
     def stay(self) -> None:
@@ -271,7 +279,7 @@ class QueueControl:
         if self._run is None or self._is_busy:
             return
         if self.current is None:
-            if self._session.stage == "idle":
+            if self._session.stage == "idle" and not self._is_leaving:
                 self._is_busy = True
                 self._session.prepare(self._run.take_next, self._begin, self._fail_to_take)
             return
@@ -287,6 +295,10 @@ class QueueControl:
         from trainer.events import RunFailed
         from trainer.run_queue.running import request_of
 
+        if item is not None and self._is_leaving and self._run is not None:
+            put_back = partial(RunQueue.end, number=item.number, state=item.state, message=item.message)
+            self._write(partial(self._file.change, put_back), lambda _queue: self._rest())
+            return
         self._is_busy = False
         if self._run is None:
             return
@@ -301,6 +313,10 @@ class QueueControl:
         except OSError as error:
             self._end(item, RunFailed(f"The training process could not be started: {plain_reason(error)}."))
         self.refresh()
+
+    def _rest(self) -> None:
+        self._is_busy = False
+        self.changed()
 
     def _fail_to_take(self, error: Exception) -> None:
         self._is_busy = False
@@ -322,6 +338,7 @@ class QueueControl:
                 self._release(f"The queue has stopped after {item.name} ({state.label.lower()}).")
             else:
                 self._follow()
+                self.changed()
 
         if self._is_leaving and state is RunStatus.STOPPED:
             self._write(partial(self._file.change, partial(_mark_interrupted, item)), continue_queue)
