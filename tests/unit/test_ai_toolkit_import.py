@@ -116,6 +116,36 @@ def test_datasets_become_concepts() -> None:
     assert config.data.never_upscale
 
 
+def test_a_default_caption_is_that_of_images_without_caption_files(tmp_path: Path) -> None:
+    """It was kept as not supported, and such images had no caption."""
+    for name in ("bare", "captioned"):
+        draw_folder(tmp_path / name, sizes=[(8, 8)])
+    (tmp_path / "bare" / "000.txt").unlink()
+    sets = [{"folder_path": str(tmp_path / name), "default_caption": "a zog"} for name in ("bare", "captioned")]
+    loaded = imported(process(datasets=sets))
+    assert [(c.caption_source, c.fixed_caption) for c in loaded.config.concepts] == [
+        ("fixed_text", "a zog"),
+        ("text_file", ""),
+    ]
+    assert "default_caption" not in messages(loaded)
+
+
+def test_what_the_interface_of_ai_toolkit_writes_always_is_not_reported() -> None:
+    """Its defaults were listed as settings that are not supported."""
+    loaded = imported(
+        process(
+            datasets=[{"folder_path": "photos", "network_weight": 1, "default_caption": ""}],
+            network={"type": "lora", "linear": 16, "lokr_full_rank": True, "lokr_factor": -1},
+            train={
+                "diff_output_preservation": False,
+                "diff_output_preservation_class": "person",
+                "diff_output_preservation_multiplier": 1,
+            },
+        )
+    )
+    assert "not supported" not in messages(loaded)
+
+
 def test_samples_have_their_own_flags_and_settings() -> None:
     sampling = load_any(FIXTURE).config.sampling
     assert sampling.every.model_dump() == {"n": 125, "unit": "step"}

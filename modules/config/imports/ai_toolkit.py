@@ -222,6 +222,8 @@ def _network(network: Args, family: FamilySpec, result: Tree, notes: Notes) -> N
         if flag_of(network.pop("lokr_full_rank", False)):
             put(result, "adapter.full_matrix", True)
             rank, alpha = 16, None
+    for key in ("lokr_factor", "lokr_full_rank"):  # the interface of ai-toolkit writes them for every network
+        network.pop(key, None)
     put(result, "adapter.rank", int(rank))
     put(result, "adapter.alpha", float(alpha or general or rank))
     if dropout := number_of(network.pop("dropout", None)):

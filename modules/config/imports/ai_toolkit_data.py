@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.imports.control_images import ai_toolkit_folders, ai_toolkit_samples, set_variant
-from modules.config.imports.kohya_dataset import images_of_epoch
+from modules.config.imports.kohya_dataset import caption_of_all, images_of_epoch
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, quote
@@ -85,6 +85,9 @@ def _concept(given: Args, shared_trigger: str, train: Args, result: Tree, notes:
         concept["caption_extension"] = extension
     else:
         notes.append(Problem("concepts", f"Captions in {quote(extension)} files are not supported.", "warning"))
+    concept |= caption_of_all(Path(folder), str(pop_first(given, "default_caption") or "").strip())
+    if number_of(given.get("network_weight")) == 1.0:
+        del given["network_weight"]
     if image := _image(given, result) | ai_toolkit_folders(given, notes):
         concept["image"] = image
     return concept

@@ -39,6 +39,10 @@ def training(train: Args, family: FamilySpec, num_images: float, result: Tree, n
     """Convert the settings of the training itself; `num_images` is the number of images in an epoch, 0 if unknown."""
     for key in _WITHOUT_EFFECT:
         train.pop(key, None)
+    for method in ("diff_output_preservation", "blank_prompt_preservation"):
+        if not flag_of(train.get(method)):
+            for key in (f"{method}_class", f"{method}_multiplier"):
+                train.pop(key, None)
     _length(train, num_images, result, notes)
     _parts(train, family, result, notes)
     _optimizer(train, result, notes)
