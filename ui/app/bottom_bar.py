@@ -221,7 +221,7 @@ class BottomBar(Panel):
         remote = machines.known.get(machines.chosen)
         if remote is None or not remote.price_per_hour:
             return "Where the next run trains"
-        return f"Where the next run trains. {remote.name} costs {remote.price_per_hour:g} in an hour."
+        return f"Where the next run trains. {remote.name} costs {remote.price_per_hour:g} an hour."
 
     def make_machines_menu(self) -> tk.Menu:
         """Return the menu of the places where the next run can train."""
