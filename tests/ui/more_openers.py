@@ -22,7 +22,7 @@ from ui.features.presets.model import preset_rows
 from ui.features.presets.window import PresetComparison
 from ui.features.remote.rent_window import RentWindow
 from ui.features.runs.fork_window import ForkWindow
-from ui.features.space.window import SpaceWindow
+from ui.features.space import SpaceWindow
 
 BY_ACTION = (
     "about", "all_captions", "bundle", "fit", "keys", "machines", "manage_presets", "other_family", "probe",

@@ -21,7 +21,7 @@ from trainer.events import RunFailed
 from ui.app import run_ends
 from ui.features.base_model.model import choice_of
 from ui.features.base_model.window import BaseModelWindow
-from ui.features.other_family.window import OtherFamily
+from ui.features.other_family import OtherFamily
 from ui.forms.model import Source
 from ui.widgets.panel import Text
 

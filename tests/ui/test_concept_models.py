@@ -17,7 +17,10 @@ from modules.data.statistics import FileCounts, Statistics
 from modules.objectives.spec import LearnsFrom
 from modules.system.paths import as_config_path
 from ui.features.concepts.cards import CardFilter, card_of, summary_of
-from ui.features.concepts.figures import (
+from ui.features.concepts.model import clone, make_concepts
+from ui.features.concepts.preview import PreviewModel, describe_changes, describe_use
+from ui.features.concepts.scanning import STOPPED, ScanFacts, Scans
+from ui.features.concepts.statistics_tab import (
     bucket_bars,
     describe_tags,
     describe_token_lengths,
@@ -26,9 +29,6 @@ from ui.features.concepts.figures import (
     size_points,
     token_bars,
 )
-from ui.features.concepts.model import clone, make_concepts
-from ui.features.concepts.preview import PreviewModel, describe_changes, describe_use
-from ui.features.concepts.scanning import STOPPED, ScanFacts, Scans
 from ui.features.concepts.task import Task
 from ui.forms import items
 from ui.forms.model import FormModel

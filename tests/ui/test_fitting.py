@@ -16,8 +16,7 @@ from tests.ui.conftest import Window
 from tests.ui.test_secrets_dialog import click
 from tests.ui.test_widgets import when_open
 from trainer.preflight.run_budget import budget_of, on_a_gpu
-from ui.features.fit.model import FitMeasurement, Fitting, compute
-from ui.features.fit.window import FitWindow
+from ui.features.fit import FitMeasurement, Fitting, FitWindow, compute
 from ui.forms.model import FormModel
 from ui.loop.background import Job
 from ui.widgets.theme import Theme

@@ -10,7 +10,7 @@ from modules.system.problem import Problem
 from tests.builders.images import draw_folder
 from tests.ui.conftest import Window
 from tests.ui.test_widgets import when_open
-from ui.features.length.window import LengthWindow
+from ui.features.length import LengthWindow
 from ui.widgets.theme import Theme
 from ui.widgets.tk_interaction import TkInteraction
 

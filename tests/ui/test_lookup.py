@@ -12,7 +12,7 @@ from modules.config.sections.general import General
 from modules.settings.field import Setting
 from tests.ui.conftest import Window
 from ui.app.catalogue import page_named
-from ui.features.about.window import Keys
+from ui.features.about import Keys
 from ui.features.search.finder import Finder
 from ui.features.search.model import Index, SearchResult
 from ui.widgets.actions import Action

@@ -25,7 +25,7 @@ from trainer.run_queue.file import QueueFile
 from ui.app.offers import EDITED, FORK, QUEUE, Offers
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import CHECKING, QUEUE_RUNS, RUN_IN_PROGRESS
-from ui.features.runs.forking import fork_choices, fork_config, proposed_name, with_name
+from ui.features.runs.fork_window import fork_choices, fork_config, proposed_name, with_name
 from ui.forms.preferences import Preferences, UiSettings
 from ui.widgets.notices import CRASHED_RUN, Notices
 

@@ -29,7 +29,7 @@ from ui.features.captions.opening import open_automatic_captions, open_caption_e
 from ui.features.config_views.differences import Differences
 from ui.features.config_views.json_window import JsonView
 from ui.features.generate.page import IdleSampleViewer
-from ui.features.length.window import LengthWindow
+from ui.features.length import LengthWindow
 from ui.features.presets.window import PresetList
 from ui.features.run.sample_grid import SampleTable
 from ui.features.run.sample_viewer import SampleViewer

@@ -15,8 +15,7 @@ from tests.ui.conftest import Window
 from tests.ui.driving import pick
 from tests.ui.test_fitting import AtOnce
 from tests.ui.test_secrets_dialog import click
-from ui.features.other_family.model import Moving
-from ui.features.other_family.window import OtherFamily
+from ui.features.other_family import Moving, OtherFamily
 from ui.forms.model import FormModel, Source
 
 SDXL = {
@@ -29,7 +28,7 @@ SDXL = {
 @pytest.fixture(autouse=True)
 def _card_of_16_gb(monkeypatch: pytest.MonkeyPatch) -> None:
     card = GpuMemory(16 << 30, 16 << 30)
-    monkeypatch.setattr("ui.features.other_family.model.gpu_memory", lambda _device: card)
+    monkeypatch.setattr("ui.features.other_family.gpu_memory", lambda _device: card)
 
 
 def moving(config: Config, background: AtOnce) -> Moving:
@@ -58,7 +57,7 @@ def test_each_family_offers_its_presets_and_begins_with_the_best_for_the_card() 
 
 def test_it_begins_with_the_newest_family_that_has_a_preset_for_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
     card = GpuMemory(6 << 30, 6 << 30)
-    monkeypatch.setattr("ui.features.other_family.model.gpu_memory", lambda _device: card)
+    monkeypatch.setattr("ui.features.other_family.gpu_memory", lambda _device: card)
     background = AtOnce()
     move = moving(Config.model_validate(SDXL), background)
     background.finish()

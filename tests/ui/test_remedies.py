@@ -18,10 +18,9 @@ from tests.unit.preflight.setups import write_model, write_sdxl
 from trainer.preflight.requirements import problems_of_speed
 from trainer.run_folder.backup import list_backups, write_backup
 from trainer.run_folder.run_lock import RunLock
-from ui.features.other_family.window import OtherFamily
+from ui.features.other_family import OtherFamily
 from ui.features.queue.model import QueueControl
-from ui.features.space.model import delete, find_space
-from ui.features.space.window import SpaceWindow
+from ui.features.space import SpaceWindow, delete, find_space
 from ui.loop.interaction import ACTIONS_OF_REMEDIES
 
 

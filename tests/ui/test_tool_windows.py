@@ -9,8 +9,7 @@ from pathlib import Path
 from tests.ui.conftest import Window
 from trainer.commands import ProfileNow
 from trainer.events import RunFinished
-from ui.features.about.model import about_lines, key_rows
-from ui.features.about.window import About, BundleWindow, Keys
+from ui.features.about import About, BundleWindow, Keys, about_lines, key_rows
 from ui.loop.run_state import RunState
 
 

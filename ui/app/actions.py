@@ -128,7 +128,7 @@ def add_actions(
         Action(
             "other_family",
             "Train this dataset on…",
-            opener_of("other_family.window:open_other_family"),
+            opener_of("other_family:open_other_family"),
             help=_OTHER_FAMILY_HELP,
         ),
         Action(
@@ -137,8 +137,8 @@ def add_actions(
             lambda: context.links.choose_base_model(context),
             help=_BASE_MODEL_HELP,
         ),
-        Action("fit", "Fit to my card…", opener_of("fit.window:FitWindow"), help=_FIT_HELP),
-        Action("length", "How long to train…", opener_of("length.window:LengthWindow"), help=_LENGTH_HELP),
+        Action("fit", "Fit to my card…", opener_of("fit:FitWindow"), help=_FIT_HELP),
+        Action("length", "How long to train…", opener_of("length:LengthWindow"), help=_LENGTH_HELP),
         Action(
             "which_method",
             "Which method?",
@@ -267,11 +267,9 @@ def add_tool_actions(
             is_enabled=lambda: session.stage == "running",
             help=_REPORT_HELP,
         ),
-        Action(
-            "bundle", "Debug bundle…", lambda: opener_of("about.window:BundleWindow", log_file())(), help=_BUNDLE_HELP
-        ),
+        Action("bundle", "Debug bundle…", lambda: opener_of("about:BundleWindow", log_file())(), help=_BUNDLE_HELP),
         Action("manage_presets", "Manage presets…", opener_of("presets.window:Presets"), help=_PRESETS_HELP),
-        Action("keys", "Keys…", opener_of("about.window:Keys"), "F1", help="List every key"),
+        Action("keys", "Keys…", opener_of("about:Keys"), "F1", help="List every key"),
         *(
             Action(
                 f"appearance_{mode}",
@@ -281,7 +279,7 @@ def add_tool_actions(
             )
             for mode in ("dark", "light")
         ),
-        Action("about", "About Darkroom…", opener_of("about.window:About"), help="Version, licence and folders"),
+        Action("about", "About Darkroom…", opener_of("about:About"), help="Version, licence and folders"),
     )
 
 
@@ -322,7 +320,7 @@ def make_feature_links(
         install_packages=lambda packages, done: load_factory("ui.features.packages:open_install")(
             context(), packages, done
         ),
-        train_on=lambda family, settings: load_factory("ui.features.other_family.window:open_other_family")(
+        train_on=lambda family, settings: load_factory("ui.features.other_family:open_other_family")(
             context(), family, settings
         ),
         try_result=try_result,

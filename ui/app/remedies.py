@@ -55,7 +55,7 @@ def add_remedy_actions(context: Context) -> None:
         Action(
             "space",
             "Free space…",
-            lambda: load_factory("ui.features.space.window:SpaceWindow")(context),
+            lambda: load_factory("ui.features.space:SpaceWindow")(context),
             help="Delete old backups, caches, deleted runs and downloaded models, after a question",
         ),
     )
