@@ -33,6 +33,7 @@ from ui.widgets.entry import Entry
 from ui.widgets.fitted_text import FittedText, shorten
 from ui.widgets.grid import Grid
 from ui.widgets.image_grid import ImageGrid, Tile
+from ui.widgets.link_columns import Link, LinkColumns
 from ui.widgets.log import LogView, lines_after
 from ui.widgets.panel import Panel, Text, call_later
 from ui.widgets.plot import Plot
@@ -347,6 +348,20 @@ def test_a_cut_text_has_no_space_before_its_end() -> None:
     assert shorten("two  words\nmore", 20) == "two words more"
     assert shorten("two words", 5) == "two…"
     assert shorten("letters", 5) == "lett…"
+
+
+def test_a_long_link_does_not_reach_into_the_next_column(screen: tk.Tk, theme: Theme) -> None:
+    """The long name of a result was drawn over the link next to it, as was the folder below it."""
+    links = [
+        Link(f"{n}", "a_rather_long_name_of_a_model_" * 3, "models/" + "a-folder-without-spaces/" * 4) for n in "12"
+    ]
+    columns = LinkColumns(screen, theme, print, min_column_px=200)
+    assert columns.show([("Results", links)], 460, 400)
+    second = next(place for place in columns.placed if place.x)
+    for item in columns.find_all():
+        left, _, right, _ = columns.bbox(item)
+        assert right <= (second.x if left + 1 < second.x else 460)  # a box has a margin of 1
+    columns.destroy()
 
 
 def test_a_long_path_shows_its_end(screen: tk.Tk, theme: Theme) -> None:

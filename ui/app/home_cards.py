@@ -116,7 +116,8 @@ class RunTile(Panel):
         show = partial(context.links.show_run, record.run_dir)
         for part in (self, *self.winfo_children(), self._image):
             part.bind("<Button-1>", lambda _e: show())
-        self.bind("<Return>", lambda _e: show())
+        for key in ("<Return>", "<space>"):
+            self.bind(key, lambda _e: show())
         for sequences, token in ((("<Enter>", "<FocusIn>"), "accent"), (("<Leave>", "<FocusOut>"), "text")):
             for sequence in sequences:
                 self.bind(sequence, partial(self._colour_name, token), add="+")

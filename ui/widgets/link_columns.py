@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.theme import PAD, Theme
 
 _HEADING, _LINE, _DETAIL, _GAP = 24, 20, 15, 5
@@ -75,6 +76,7 @@ class LinkColumns(tk.Canvas):
         self._min_column_px = theme.px(min_column_px)
         self._column_px = 1
         self._widths: dict[str, int] = {}  # of words, in pixels
+        self._texts = FittedTexts(self, theme)
         self._marked = -1
         self.bind("<Motion>", lambda event: self._mark(self._at(event)))
         self.bind("<Leave>", lambda _e: self._mark(-1))
@@ -133,15 +135,17 @@ class LinkColumns(tk.Canvas):
         self.delete("all")
         self._marked = -1
         px, colour, font = self.theme.px, self.theme.colour, self.theme.font
+        room = self._column_px - px(PAD)
         for number, place in enumerate(self.placed):
             x, y = place.x, place.y
             if place.link is None:
                 self.create_text(x, y, text=place.heading, anchor="nw", fill=colour("faint"), font=font("small"))
                 continue
             tag = f"link{number}"
-            self.create_text(x, y, text=place.link.text, anchor="nw", fill=colour("label"), font=font("body"), tags=tag)
-            for row, line in enumerate(place.detail.splitlines()):
-                top = y + px(_LINE - 2) + row * px(_DETAIL)
+            text = self._texts.fit(place.link.text, "body", room)
+            self.create_text(x, y, text=text, anchor="nw", fill=colour("label"), font=font("body"), tags=tag)
+            for row, words in enumerate(place.detail.splitlines()):
+                top, line = y + px(_LINE - 2) + row * px(_DETAIL), self._texts.fit(words, "small", room)
                 self.create_text(x, top, text=line, anchor="nw", fill=colour("muted"), font=font("small"))
 
     def _at(self, event: tk.Event[Any]) -> int:

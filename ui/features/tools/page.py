@@ -58,8 +58,8 @@ class ToolForm(Panel):
         footer.pack(fill="x", padx=(px(12), 0), pady=(px(12), px(4)))
         self.button = Button(footer, context.theme, tool.button, self.start, style="primary", on="card", width=110)
         self.button.pack(side="left")
-        self.problem = Text(footer, context.theme, on="card", colour="error")
-        self.problem.pack(side="left", padx=px(12))
+        self.problem = WrappedText(footer, context.theme, on="card", colour="error")
+        self.problem.pack(side="left", fill="x", expand=True, padx=px(12))
 
     def add_files(self, paths: Sequence[Path]) -> None:
         """Put dropped files where they fit: LoRAs into the LoRA fields, models into the model fields."""
