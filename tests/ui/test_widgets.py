@@ -49,7 +49,7 @@ from ui.widgets.theme import Theme
 from ui.widgets.thumbnails import load_covering, load_fitted
 from ui.widgets.tk_interaction import TkInteraction
 from ui.widgets.tooltip import Tooltips
-from ui.widgets.window import FRAME_PX, fitting_geometry, place
+from ui.widgets.window import FRAME_PX, bind_keypad, fitting_geometry, place
 
 
 @pytest.fixture
@@ -92,6 +92,30 @@ def test_a_question_is_answered_by_its_buttons(screen: tk.Tk, theme: Theme) -> N
     when_open(screen, lambda d: (d.focus_force(), d.update(), d.event_generate("<Escape>")))
     assert ask.choose("Really?", "", answers) is None
     assert [w for w in screen.winfo_children() if isinstance(w, tk.Toplevel)] == []
+
+
+def test_enter_of_the_number_pad_is_return(screen: tk.Tk, theme: Theme) -> None:
+    """In dialogs, lists and texts it did nothing."""
+    bind_keypad(screen)
+    ask, answers = TkInteraction(screen, theme), (Answer("no", "No"), Answer("yes", "Yes", is_default=True))
+    when_open(screen, lambda d: (d.focus_force(), d.update(), d.event_generate("<KP_Enter>")))
+    assert ask.choose("Really?", "", answers) == "yes"
+    pressed: list[str] = []
+    button = Button(screen, theme, "Go", lambda: pressed.append("go"))
+    text = tk.Text(screen)
+    text.bind("<Control-Return>", lambda _e: pressed.append("generate") or "break")  # type: ignore[func-returns-value]
+    for widget in (button, text):
+        widget.pack()
+    screen.update()
+    for focused, sequence in ((button._canvas, "<KP_Enter>"), (text, "<KP_Enter>"), (text, "<Control-KP_Enter>")):
+        focused.focus_force()
+        screen.update()
+        focused.event_generate(sequence)
+    assert pressed == ["go", "generate"]
+    assert text.get("1.0", "end-1c") == "\n"
+    for widget in (button, text):
+        widget.destroy()
+    screen.unbind_all("<KP_Enter>")
 
 
 def test_a_line_of_text(screen: tk.Tk, theme: Theme) -> None:

@@ -54,6 +54,7 @@ from ui.widgets.tk_interaction import FileServices, TkInteraction
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.window import (
     bind_clicks,
+    bind_keypad,
     cancel_pending,
     create_root,
     forget_window,
@@ -352,6 +353,7 @@ class App:
                 self.root.bind_all(sequence, partial(self._run_shortcut, action.name))
         bind_wheel(self.root)
         bind_clicks(self.root)
+        bind_keypad(self.root)
         self.root.protocol("WM_DELETE_WINDOW", self.closing.ask)
         self.session_saver.follow_edits()
         context.form.changed.subscribe(self._refresh_soon)

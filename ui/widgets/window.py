@@ -135,6 +135,16 @@ def bind_clicks(root: tk.Tk) -> None:
     root.bind_all("<Button-1>", clicked, add=True)
 
 
+def bind_keypad(root: tk.Tk) -> None:
+    """Let Enter of the number pad do what Return does, where it has no binding of its own."""
+
+    def pressed(event: tk.Event[Any]) -> None:
+        if isinstance(event.widget, tk.Misc):  # a menu has none
+            event.widget.event_generate("<Return>", state=event.state)
+
+    root.bind_all("<KP_Enter>", pressed, add=True)
+
+
 def _xft_dpi() -> float:
     """Return the desktop's resolution setting on X11, which the screen's size does not reveal; else 0."""
     xrdb = shutil.which("xrdb") if sys.platform.startswith("linux") else None
