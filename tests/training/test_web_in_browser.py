@@ -114,13 +114,17 @@ def test_a_run_from_its_start_to_its_stop(server: PageServer, workspace: Path, t
         desktop.click("#viewer .close")
         assert_fits_at_all_widths(desktop)
 
+        desktop.run("document.querySelector('[data-key=pause]').id = 'pressed'")
         desktop.click("[data-key=pause]")
-        desktop.wait_for("document.querySelector('[data-key=resume]')")
+        desktop.wait_for("document.querySelector('#pressed')?.innerText == 'Continue'")  # which refuses a second click
         phone.wait_for("document.querySelector('.pill').innerText == 'Paused'")
-        phone.click("[data-key=resume]")
+        phone.click("[data-key=pause]")
+        phone.wait_for("document.querySelector('[data-key=pause]').innerText == 'Pause'")
+        phone.wait_for("document.querySelector('[data-key=pause]').ariaDisabled == 'false'")
         phone.click("[data-key=pause]")
         phone.click("[data-key=stop]")
         phone.click("#confirm button[value=no]")
+        phone.wait_for("document.querySelector('[data-key=stop]').ariaDisabled == 'false'")  # a moment after the answer
         phone.click("[data-key=stop]")
         phone.click("#confirm button[value=yes]")
         phone.wait_for("document.querySelector('.pill').innerText == 'Stopped'")
