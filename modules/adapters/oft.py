@@ -20,6 +20,7 @@ from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, O
 from modules.formats.adapter_types import AdapterType, Shapes
 from modules.formats.program_table import UNKNOWN, Answers, none, plain_lora_only
 from modules.settings.field import Setting, When, advanced_setting
+from modules.settings.shared_types import Decay, Fraction
 from modules.system.problem import Problem, count
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ class Oft(AdapterSection):
         ),
     ] = "outputs"
     constraint: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "COFT constraint",
             "Keeps the rotations small: the norm of the generator of a layer's rotations is at most this number times "
@@ -81,8 +81,7 @@ class Oft(AdapterSection):
         ),
     ] = False
     dropout: Annotated[
-        float,
-        *Interval(ge=0, lt=1),
+        Decay,
         advanced_setting("Dropout", "The probability that a block is not rotated in a step.", group="Regularization"),
     ] = 0.0
 

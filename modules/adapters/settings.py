@@ -5,10 +5,9 @@ The settings that adapters with a rank share are in `training_settings`. Each ad
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Interval
-
 from modules.settings.field import Section, When, advanced_setting
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
+from modules.settings.shared_types import Decay
 
 AN_ADAPTER = When("training.trains", ("adapter",))
 
@@ -50,15 +49,13 @@ class AdapterSection(Section):
         ),
     ] = False
     dropout: Annotated[
-        float,
-        *Interval(ge=0, lt=1),
+        Decay,
         advanced_setting(
             "Dropout", "The probability of dropping each of the adapter's inputs.", group="Regularization"
         ),
     ] = 0.0
     module_dropout: Annotated[
-        float,
-        *Interval(ge=0, lt=1),
+        Decay,
         advanced_setting(
             "Module dropout",
             "The probability of leaving out the whole adapter of a layer in a step.",

@@ -6,6 +6,7 @@ from annotated_types import Interval
 
 from modules.adapters.settings import AdapterSection
 from modules.settings.field import Setting, When, advanced_setting
+from modules.settings.shared_types import Decay
 
 
 class RankedSettings(AdapterSection):
@@ -62,8 +63,7 @@ class RankedSettings(AdapterSection):
         ),
     ] = ""
     rank_dropout: Annotated[
-        float,
-        *Interval(ge=0, lt=1),
+        Decay,
         advanced_setting(
             "Rank dropout",
             "The probability of dropping each rank of a layer's adapter, drawn separately for each image. Adapters "

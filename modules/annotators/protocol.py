@@ -11,6 +11,7 @@ from PIL import Image
 
 from modules.annotators.registry import CAPTIONERS, MASKERS, CaptionSetting, MaskSetting
 from modules.settings.field import Section, Setting, When
+from modules.settings.shared_types import Fraction
 
 SoftMask = NDArray[np.float32]
 """(height, width) of the image, from 0 to 1."""
@@ -43,13 +44,10 @@ class CaptionSettings(Section):
         Setting("Detail", "How much is described.", choice_labels=_DETAILS, applies_when=_captioner_uses("detail")),
     ] = "detailed"
     threshold: Annotated[
-        float,
-        *Interval(ge=0, le=1),
-        Setting("Threshold", "Least probability of a tag.", applies_when=_captioner_uses("threshold")),
+        Fraction, Setting("Threshold", "Least probability of a tag.", applies_when=_captioner_uses("threshold"))
     ] = 0.35
     character_threshold: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         Setting(
             "Character threshold",
             "Least probability of the name of a character.",
@@ -100,9 +98,7 @@ class MaskSettings(Section):
         ),
     ] = 20
     threshold: Annotated[
-        float,
-        *Interval(ge=0, le=1),
-        Setting("Threshold", "Least probability of a white pixel.", applies_when=_masker_uses("threshold")),
+        Fraction, Setting("Threshold", "Least probability of a white pixel.", applies_when=_masker_uses("threshold"))
     ] = 0.3
 
 

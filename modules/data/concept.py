@@ -10,6 +10,7 @@ from modules.data.captions.sources import CaptionOrigin
 from modules.data.image_settings import IMAGE_AUGMENTATION, ImageChanges
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import UpTo1000
 from modules.system.paths import from_root
 
 Kind = Literal["training", "validation", "prior_prediction", "regularization", "prompts", "pairs", "validation_pairs"]
@@ -183,8 +184,7 @@ class Concept(Section):
         ),
     ] = 1
     loss_weight: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         advanced_setting("Loss weight", "How much these images count compared to other concepts.", group=_BALANCING),
     ] = 1.0
     image_variations: Annotated[

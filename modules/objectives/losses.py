@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from annotated_types import Ge, Gt, Interval, Le
+from annotated_types import Gt, Le
 from pydantic import create_model
 
 from modules.diffusion.process_spec import ProcessSpec
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import UpTo1000
 from modules.system.errors import DarkroomError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class LossSettings(Section):
 
     applies_when: ClassVar[When | None] = USES_DENOISER
 
-    strength: Annotated[float, Ge(0), Le(1000), _strength("Loss", "The weight of the loss in the mix.")] = 0.0
+    strength: Annotated[UpTo1000, _strength("Loss", "The weight of the loss in the mix.")] = 0.0
 
     def refusal(self, process: ProcessSpec) -> tuple[str, str]:
         """Return the field whose value is not defined for models of a process, and the sentence; both may be empty."""
@@ -81,9 +82,7 @@ def squared_error(differences: torch.Tensor) -> torch.Tensor:
 class MseSettings(LossSettings):
     """The mean squared error."""
 
-    strength: Annotated[
-        float, Ge(0), Le(1000), _strength("MSE", "The weight of the mean squared error, the usual loss.")
-    ] = 1.0
+    strength: Annotated[UpTo1000, _strength("MSE", "The weight of the mean squared error, the usual loss.")] = 1.0
 
 
 MSE = LossSpec("mse", "MSE", MseSettings, lambda *_: squared_error, "mse_strength", "l2")
@@ -97,7 +96,7 @@ def absolute_error(differences: torch.Tensor) -> torch.Tensor:
 class MaeSettings(LossSettings):
     """The mean absolute error."""
 
-    strength: Annotated[float, Ge(0), Le(1000), _strength("MAE", "The weight of the mean absolute error.")] = 0.0
+    strength: Annotated[UpTo1000, _strength("MAE", "The weight of the mean absolute error.")] = 0.0
 
 
 MAE = LossSpec("mae", "MAE", MaeSettings, lambda *_: absolute_error, "mae_strength", "l1")
@@ -113,8 +112,7 @@ class LogCoshSettings(LossSettings):
     """The logarithm of the hyperbolic cosine of the error."""
 
     strength: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         _strength("Log-cosh", "The weight of the log-cosh loss: quadratic for small errors, linear for large ones."),
     ] = 0.0
 
@@ -217,9 +215,7 @@ class HuberSettings(DeltaSettings):
     """The Huber loss."""
 
     strength: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
-        _strength("Huber", "The weight of the Huber loss: quadratic below delta, linear above."),
+        UpTo1000, _strength("Huber", "The weight of the Huber loss: quadratic below delta, linear above.")
     ] = 0.0
 
 
@@ -239,8 +235,7 @@ class SmoothL1Settings(DeltaSettings):
     """The smooth L1 loss."""
 
     strength: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         _strength(
             "Smooth L1",
             "The weight of the smooth L1 loss: the Huber loss divided by delta, so that large errors count the same "

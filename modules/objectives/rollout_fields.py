@@ -13,7 +13,7 @@ from modules.objectives.spec import MethodSpec
 from modules.rewards.registry import hold_out_labels, reward_help
 from modules.sampling.registry import sampler_help, sampler_labels
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
-from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, sides_of
+from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, PositiveFraction, UpTo100, sides_of
 from modules.system.problem import Problem, quote
 
 DenoisingSteps = Annotated[
@@ -22,8 +22,7 @@ DenoisingSteps = Annotated[
     Setting("Denoising steps", "Number of steps to sample an image. Fewer are faster to sample and to train on."),
 ]
 Guidance = Annotated[
-    float,
-    *Interval(ge=0, le=100),
+    UpTo100,
     Setting(
         "Guidance",
         "Guidance scale: how closely the sampled images follow their prompts. The same in training; 1 or less is no "
@@ -53,8 +52,7 @@ SampleSize = Annotated[
     ),
 ]
 Eta = Annotated[
-    float,
-    *Interval(gt=0, le=1),
+    PositiveFraction,
     advanced_setting(
         "Eta", "How much fresh noise each denoising step adds: 1 is DDPM. The model learns from it, so it cannot be 0."
     ),
@@ -83,8 +81,7 @@ FlowSteps = Annotated[
     ),
 ]
 FlowEta = Annotated[
-    float,
-    *Interval(gt=0, le=1),
+    PositiveFraction,
     advanced_setting(
         "Eta of flow steps",
         "How much fresh noise each denoising step of a flow model adds. Published: 0.7. It has no effect on DDPM "
@@ -110,8 +107,7 @@ TrustRegion = Annotated[
     ),
 ]
 DivergenceLimit = Annotated[
-    float,
-    *Interval(gt=0, le=1),
+    PositiveFraction,
     advanced_setting(
         "Divergence limit",
         "Beyond this divergence from the model that sampled, a denoising step is not moved further away. Published: "
@@ -136,8 +132,7 @@ TIMESTEP_SHARE = Setting(
     "The share of the denoising steps of each image that is trained, chosen at random. The last step never is.",
 )
 KlWeight = Annotated[
-    float,
-    *Interval(ge=0, le=100),
+    UpTo100,
     Setting(
         "KL weight",
         "Keeps the model close to the one before training. 0 switches it off and saves a forward pass; a fine-tune "

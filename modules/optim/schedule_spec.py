@@ -4,14 +4,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 
-from annotated_types import Ge, Interval, Le
+from annotated_types import Interval
 
 from modules.settings.field import Section, Setting, advanced_setting
+from modules.settings.shared_types import Fraction
 from modules.system.problem import Problem
 
 # Fields that several schedules share.
 MinFactor = Annotated[
-    float, Ge(0), Le(1), advanced_setting("Min factor", "The fraction of the learning rate that is left at the end.")
+    Fraction, advanced_setting("Min factor", "The fraction of the learning rate that is left at the end.")
 ]
 Cycles = Annotated[
     float,
@@ -32,8 +33,7 @@ class ScheduleSettings(Section):
         ),
     ] = 0
     warmup_share: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "Warmup ratio", "The warm-up as a fraction of the whole run. Used when the number of warm-up steps is 0."
         ),

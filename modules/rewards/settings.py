@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge, Interval, Le
+from annotated_types import Interval
 
 from modules.formats.published_files import FileRequest, file_request
 from modules.rewards.registry import REWARDS, reward_help, reward_labels, rewards_using
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
+from modules.settings.shared_types import UpTo1000
 
 
 class Scorer(Section):
@@ -27,9 +28,7 @@ class Scorer(Section):
             "own function.",
         ),
     ] = "aesthetic"
-    weight: Annotated[
-        float, Ge(0), Le(1000), Setting("Weight", "The weight of its score relative to the other reward models.")
-    ] = 1.0
+    weight: Annotated[UpTo1000, Setting("Weight", "The weight of its score relative to the other reward models.")] = 1.0
     file: Annotated[
         str,
         Setting(

@@ -296,9 +296,12 @@ def record_of(section: type[BaseModel], name: str, prefix: str = "") -> FieldRec
 
 
 def _record(path: str, name: str, annotation: Any, optional: bool, info: FieldInfo, setting: Setting) -> FieldRecord:
+    inner: list[Any] = []
+    if get_origin(annotation) is Annotated:  # a type with a range that may be empty, such as `Fraction | None`
+        annotation, *inner = get_args(annotation)
     names = next((m for m in info.metadata if isinstance(m, OneOf | Variants)), None)
     kind, choices, item, variants = _classify(annotation, names, setting)
-    limits = [*info.metadata, *_metadata_of_items(annotation)]
+    limits = [*info.metadata, *inner, *_metadata_of_items(annotation)]
     lower = next((m for m in limits if isinstance(m, Ge | Gt)), None)
     upper = next((m for m in limits if isinstance(m, Le | Lt)), None)
     multiple = next((m.multiple_of for m in limits if isinstance(m, MultipleOf)), None)

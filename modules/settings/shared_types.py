@@ -1,5 +1,7 @@
 """Types that settings of several packages share, and the preview that the window draws below a group.
 
+The types of numbers have their range in them: `Annotated[Fraction, Setting("Strength", "...")]` is from 0 to 1.
+
 A resolution is the side of a square, or one size for all images as a text such as "1024x768".
 """
 
@@ -10,9 +12,18 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator
 
 from modules.system.problem import quote
+
+Fraction = Annotated[float, Ge(0), Le(1)]
+PositiveFraction = Annotated[float, Gt(0), Le(1)]
+Decay = Annotated[float, Ge(0), Lt(1)]
+"""The decay of a running average per step: 0 keeps nothing of earlier steps, and 1 would never add a new one."""
+UpTo100 = Annotated[float, Ge(0), Le(100)]
+UpTo1000 = Annotated[float, Ge(0), Le(1000)]
+CountTo1000 = Annotated[int, Ge(1), Le(1000)]
 
 LOWEST_PX, HIGHEST_PX = 32, 8192
 

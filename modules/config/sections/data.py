@@ -7,7 +7,7 @@ from annotated_types import Interval, MinLen
 from modules.families.registry import families_with
 from modules.settings.conditions import READS_REFERENCES, USES_DENOISER
 from modules.settings.field import Section, Setting, When, advanced_setting
-from modules.settings.shared_types import Resolution
+from modules.settings.shared_types import Fraction, Resolution
 
 
 class Data(Section):
@@ -120,8 +120,7 @@ class Data(Section):
         ),
     ] = "keep"
     caption_dropout: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         Setting(
             "Caption dropout",
             "The probability that an image is trained with an empty caption; a little (0.05 to 0.1) helps guidance.",
@@ -130,8 +129,7 @@ class Data(Section):
         ),
     ] = 0.0
     caption_dropout_2: Annotated[
-        float | None,
-        *Interval(ge=0, le=1),
+        Fraction | None,
         advanced_setting(
             "Caption dropout 2",
             "The probability of an empty caption for the second text encoder alone, drawn on its own; Caption dropout "
@@ -142,8 +140,7 @@ class Data(Section):
         ),
     ] = None
     caption_dropout_3: Annotated[
-        float | None,
-        *Interval(ge=0, le=1),
+        Fraction | None,
         advanced_setting(
             "Caption dropout 3",
             "The probability of an empty caption for the third text encoder alone, drawn on its own. Images that a "

@@ -2,11 +2,10 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Interval
-
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import CountTo1000, UpTo100
 
 
 class EmbeddingSettings(Section):
@@ -35,8 +34,7 @@ class EmbeddingSettings(Section):
         ),
     ] = "tokens"
     token_count: Annotated[
-        int | None,
-        *Interval(ge=1, le=1000),
+        CountTo1000 | None,
         Setting(
             "Token count",
             "How many vectors the embedding has. More hold more detail and leave less room in the prompt.",
@@ -49,8 +47,7 @@ class EmbeddingSettings(Section):
     ] = ""
     train: Annotated[bool, Setting("Train", "Whether the embedding is trained, or only used.")] = True
     learning_rate: Annotated[
-        float | None,
-        *Interval(ge=0, le=100),
+        UpTo100 | None,
         advanced_setting(
             "Learning rate",
             "This embedding's own learning rate.",
@@ -96,8 +93,7 @@ class Embeddings(Section):
         tuple[EmbeddingSettings, ...], Setting("Embeddings", "The embeddings to train, or to use during training.")
     ] = ()
     learning_rate: Annotated[
-        float | None,
-        *Interval(ge=0, le=100),
+        UpTo100 | None,
         advanced_setting(
             "Embedding learning rate",
             "The learning rate of all embeddings.",

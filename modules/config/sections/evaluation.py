@@ -9,6 +9,7 @@ from modules.sampling.registry import few_step_labels, sampler_help, sampler_lab
 from modules.settings.conditions import READS_REFERENCES, USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
+from modules.settings.shared_types import CountTo1000, UpTo100
 
 
 class Validation(Section):
@@ -80,13 +81,9 @@ class SamplePrompt(Section):
     random_seed: Annotated[
         bool, advanced_setting("Random seed", "Uses another seed each time; progress is then hard to tell from chance.")
     ] = False
-    steps: Annotated[
-        int, Ge(1), Le(1000), Setting("Steps", "Denoising steps. More take longer and often look finer.")
-    ] = 25
+    steps: Annotated[CountTo1000, Setting("Steps", "Denoising steps. More take longer and often look finer.")] = 25
     guidance: Annotated[
-        float,
-        *Interval(ge=0, le=100),
-        Setting("Guidance", "Guidance scale: how closely the image follows the prompt; 1 switches it off."),
+        UpTo100, Setting("Guidance", "Guidance scale: how closely the image follows the prompt; 1 switches it off.")
     ] = 7.5
     sampler: Annotated[
         str,

@@ -10,6 +10,7 @@ from modules.objectives.losses import MixSettings
 from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
+from modules.settings.shared_types import PositiveFraction
 
 
 def weighting_labels() -> Mapping[str, str]:
@@ -51,8 +52,7 @@ class Loss(Section):
         ),
     ] = False
     learned_weighting_rate: Annotated[
-        float,
-        *Interval(gt=0, le=1),
+        PositiveFraction,
         advanced_setting(
             "Learned weighting rate",
             "The learning rate of the learned weights.",

@@ -2,9 +2,8 @@
 
 from typing import Annotated, ClassVar
 
-from annotated_types import Interval
-
 from modules.settings.field import Section, When, advanced_setting
+from modules.settings.shared_types import Fraction, UpTo1000
 
 _MASKED = When("enabled", (True,))
 
@@ -23,8 +22,7 @@ class Masks(Section):
         ),
     ] = False
     unmasked_weight: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "Unmasked weight",
             "The loss weight of the area outside the mask: the lowest weight that any place of an image has.",
@@ -32,8 +30,7 @@ class Masks(Section):
         ),
     ] = 0.1
     unmasked_probability: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "Unmasked probability",
             "With masked training, the probability that a use of an image ignores its mask, drawn anew each time. An "
@@ -49,8 +46,7 @@ class Masks(Section):
         ),
     ] = False
     prior_preservation_weight: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         advanced_setting(
             "Masked prior preservation",
             "How strongly the model is kept at its original prediction outside the mask. Each step predicts twice. A "

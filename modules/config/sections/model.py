@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Interval
-
 from modules.families.registry import FAMILIES
 from modules.families.sd.spec import SdSettings
 from modules.families.settings import FamilySettings
@@ -14,7 +12,7 @@ from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 from modules.settings.lazy_variants import lazy_variants
-from modules.settings.shared_types import CheckpointMode
+from modules.settings.shared_types import CheckpointMode, Fraction, UpTo100
 
 
 def weight_dtype_labels() -> Mapping[str, str]:
@@ -162,8 +160,7 @@ class Part(Section):
         ),
     ] = True
     learning_rate: Annotated[
-        float | None,
-        *Interval(ge=0, le=100),
+        UpTo100 | None,
         Setting(
             "Learning rate",
             "This part's own learning rate.",
@@ -213,8 +210,7 @@ class Part(Section):
         ),
     ] = False
     offload_fraction: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "Layer offload fraction",
             "The fraction of the part's layers kept on the offload device and fetched one by one while the part "

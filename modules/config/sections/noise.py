@@ -13,6 +13,7 @@ from modules.diffusion.timesteps.distributions import (
 from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, When, advanced_setting, one_of
+from modules.settings.shared_types import Fraction, UpTo100
 
 _WEIGHTED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_weight))
 _BIASED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_bias))
@@ -25,8 +26,7 @@ class Noise(Section):
     applies_when: ClassVar[When | None] = USES_DENOISER
 
     offset_weight: Annotated[
-        float,
-        *Interval(ge=0, le=100),
+        UpTo100,
         advanced_setting(
             "Offset noise",
             "Adds one random value per channel to the noise, so that very dark and very bright images can be "
@@ -60,8 +60,7 @@ class Noise(Section):
         ),
     ] = 0.0
     perturbation_weight: Annotated[
-        float,
-        *Interval(ge=0, le=100),
+        UpTo100,
         advanced_setting(
             "Perturbation noise",
             "Adds a second sample of noise with this weight to the noisy latents and to the target, which only raises "
@@ -69,8 +68,7 @@ class Noise(Section):
         ),
     ] = 0.0
     input_perturbation: Annotated[
-        float,
-        *Interval(ge=0, le=100),
+        UpTo100,
         advanced_setting(
             "Input perturbation",
             "Adds a second sample of noise with this weight to the noisy latents, but not to the target, so that the "
@@ -95,8 +93,7 @@ class Noise(Section):
         ),
     ] = 0
     pyramid_discount: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "Pyramid noise discount",
             "How strong each level is compared with the level before. 0.1 to 0.3 is usual.",
@@ -104,15 +101,13 @@ class Noise(Section):
         ),
     ] = 0.3
     min_strength: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "Min noising strength", "Timesteps below this fraction of the range are not trained.", group="Timesteps"
         ),
     ] = 0.0
     max_strength: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "Max noising strength", "Timesteps above this fraction of the range are not trained.", group="Timesteps"
         ),

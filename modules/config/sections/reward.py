@@ -8,6 +8,7 @@ from modules.objectives.registry import policy_methods, reward_methods
 from modules.rewards.settings import Scorer
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import CountTo1000
 
 _A_REWARD_METHOD = When("training.method", reward_methods)
 _A_POLICY_METHOD = When("training.method", policy_methods)
@@ -32,8 +33,7 @@ class Reward(Section):
         ),
     ] = Every(n=20, unit="step")
     num_images: Annotated[
-        int,
-        *Interval(ge=1, le=1000),
+        CountTo1000,
         advanced_setting(
             "Images per measurement",
             "How many images are sampled for a measurement. More give a more stable score and take longer.",

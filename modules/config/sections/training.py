@@ -19,6 +19,7 @@ from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, Variant, When, advanced_setting, one_of
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
 from modules.settings.lazy_variants import lazy_variants
+from modules.settings.shared_types import CountTo1000, UpTo100
 
 SIXTEEN_BITS = ("bfloat16", "float16")
 """The precisions and dtypes of 16 bits."""
@@ -53,8 +54,7 @@ class Ema(Section):
         ),
     ] = 0.999
     update_every_steps: Annotated[
-        int,
-        *Interval(ge=1, le=1000),
+        CountTo1000,
         advanced_setting(
             "EMA update every",
             "How often the average is updated.",
@@ -157,8 +157,7 @@ class Training(Section):
         ),
     ] = 1
     learning_rate: Annotated[
-        float,
-        *Interval(ge=0, le=100),
+        UpTo100,
         Setting("Learning rate", "The step size of the optimizer.", group="Learning rate", changeable_on_resume=True),
     ] = 1e-4
     learning_rate_scaler: Annotated[

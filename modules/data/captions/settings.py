@@ -7,6 +7,7 @@ from annotated_types import Interval
 
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, When, advanced_setting
+from modules.settings.shared_types import Fraction
 
 CaptionChoice = Literal["random", "in_turn", "first"]
 
@@ -104,8 +105,7 @@ class CaptionChanges(Section):
         ),
     ] = "full"
     tag_dropout_probability: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "Tag dropout probability",
             "The probability that tags are dropped.",
@@ -154,8 +154,7 @@ class CaptionChanges(Section):
         ),
     ] = "capslock, title, first, random"
     capitalization_probability: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "Capitalization probability",
             "The probability that a tag is changed.",

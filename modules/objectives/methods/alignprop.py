@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Interval, Le
+from annotated_types import Interval
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import CountTo1000, Fraction, UpTo100
 from modules.system.problem import Problem
 
 _DIRECT = When("gradient_truncation", ("direct",))
@@ -18,15 +19,14 @@ class AlignProp(Section):
 
     name: Literal["alignprop"] = "alignprop"
     probability: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         Setting(
             "Reward step probability",
             "The probability that a step trains on the reward. All other steps use the denoising loss, which keeps the "
             "model close to your images.",
         ),
     ] = 1.0
-    steps: Annotated[int, Ge(1), Le(1000), Setting("Denoising steps", "Number of steps to sample an image.")] = 20
+    steps: Annotated[CountTo1000, Setting("Denoising steps", "Number of steps to sample an image.")] = 20
     gradient_truncation: Annotated[
         Literal["fixed", "uniform", "direct"],
         Setting(
@@ -63,8 +63,7 @@ class AlignProp(Section):
         ),
     ] = 300
     max_timestep: Annotated[
-        int,
-        *Interval(ge=1, le=1000),
+        CountTo1000,
         advanced_setting(
             "Highest timestep",
             "The step that is trained is at this timestep or below. Published: not above 990.",
@@ -72,8 +71,7 @@ class AlignProp(Section):
         ),
     ] = 990
     backprop_steps: Annotated[
-        int,
-        *Interval(ge=1, le=1000),
+        CountTo1000,
         Setting(
             "Backprop steps (K)",
             "How many of the last denoising steps the gradient passes through. The maximum if the number is random.",
@@ -81,8 +79,7 @@ class AlignProp(Section):
         ),
     ] = 5
     backprop_steps_min: Annotated[
-        int,
-        *Interval(ge=1, le=1000),
+        CountTo1000,
         Setting(
             "Min backprop steps",
             "The minimum of the random number of steps.",
@@ -90,9 +87,7 @@ class AlignProp(Section):
         ),
     ] = 1
     guidance: Annotated[
-        float,
-        *Interval(ge=0, le=100),
-        Setting("Guidance", "Guidance scale: how closely the sampled images follow their captions."),
+        UpTo100, Setting("Guidance", "Guidance scale: how closely the sampled images follow their captions.")
     ] = 7.0
     loss: Annotated[
         Literal["mean", "target", "hinge"],

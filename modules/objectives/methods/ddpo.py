@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from annotated_types import Gt, Interval, Le
+from annotated_types import Interval
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import PositiveFraction
 from modules.system.problem import Problem
 
 
@@ -60,7 +61,7 @@ class Ddpo(Section):
     clip_range: fields.ClipRange = 1e-4
     divergence_limit: fields.DivergenceLimit = 1e-5
     inner_epochs: fields.InnerEpochs = 1
-    timestep_share: Annotated[float, Gt(0), Le(1), fields.TIMESTEP_SHARE] = 1.0
+    timestep_share: Annotated[PositiveFraction, fields.TIMESTEP_SHARE] = 1.0
     equalize_steps: fields.EqualizeSteps = False
     kl_weight: fields.KlWeight = 0.0
     eta: fields.Eta = 1.0

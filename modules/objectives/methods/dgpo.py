@@ -12,6 +12,7 @@ from modules.objectives import forward_fields
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodStart
 from modules.settings.field import Section, Setting, advanced_setting
+from modules.settings.shared_types import UpTo100
 
 
 class Dgpo(Section):
@@ -21,8 +22,7 @@ class Dgpo(Section):
     group_size: fields.GroupSize = 8
     steps: fields.DenoisingSteps = 10
     guidance: Annotated[
-        float,
-        *Interval(ge=0, le=100),
+        UpTo100,
         Setting(
             "Guidance",
             "Guidance scale of the sampled images; the loss has none. Published: 4.5. 1 or less turns it off, which is "

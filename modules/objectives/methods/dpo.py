@@ -8,6 +8,7 @@ from annotated_types import Interval
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import UpTo1000
 
 _WITH_REFERENCE = When("loss", ("sigmoid", "ipo"))
 
@@ -63,8 +64,7 @@ class Dpo(Section):
         ),
     ] = 0.0
     sft_weight: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         advanced_setting(
             "SFT weight",
             "The weight of the denoising loss on the chosen images, which is added. It keeps the quality of the chosen "

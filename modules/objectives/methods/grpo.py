@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from annotated_types import Gt, Interval, Le
+from annotated_types import Interval
 
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodStart, RolloutFacts
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import CountTo1000, PositiveFraction
 from modules.system.problem import Problem
 
 
@@ -49,11 +50,10 @@ class Grpo(Section):
         ),
     ] = "share"
     timestep_share: Annotated[
-        float, Gt(0), Le(1), replace(fields.TIMESTEP_SHARE, applies_when=When("timesteps", ("share",)))
+        PositiveFraction, replace(fields.TIMESTEP_SHARE, applies_when=When("timesteps", ("share",)))
     ] = 0.6
     window_size: Annotated[
-        int,
-        *Interval(ge=1, le=1000),
+        CountTo1000,
         Setting(
             "Window size",
             "How many consecutive denoising steps are trained.",

@@ -11,6 +11,7 @@ from modules.objectives import forward_fields
 from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodStart
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import UpTo100
 
 _OF_NFT = When("objective", ("negative_aware",))
 _OF_AWM = When("objective", ("advantage_weighted",))
@@ -36,8 +37,7 @@ class Nft(Section):
     group_size: fields.GroupSize = 8
     steps: fields.DenoisingSteps = 10
     guidance: Annotated[
-        float,
-        *Interval(ge=0, le=100),
+        UpTo100,
         Setting(
             "Guidance",
             "Guidance scale of the sampled images. Published without guidance, which the model then learns to do "
@@ -70,8 +70,7 @@ class Nft(Section):
         ),
     ] = 1e-5
     sampling_kl_weight: Annotated[
-        float,
-        *Interval(ge=0, le=100),
+        UpTo100,
         advanced_setting(
             "KL weight, sampling model",
             "Keeps the model close to the one that samples, an average of its former weights. Published: 0.1.",

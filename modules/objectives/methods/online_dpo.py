@@ -14,6 +14,7 @@ from modules.objectives import rollout_fields as fields
 from modules.objectives.spec import MethodGuide, MethodSpec, MethodStart, RolloutFacts
 from modules.sampling.registry import SAMPLERS
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import CountTo1000, PositiveFraction, UpTo100, UpTo1000
 from modules.system.problem import Problem
 
 _OF_IMAGES = When("pairs", ("images",))
@@ -65,8 +66,7 @@ class OnlineDpo(Section):
     ] = "images"
     steps: fields.DenoisingSteps = 20
     guidance: Annotated[
-        float,
-        *Interval(ge=0, le=100),
+        UpTo100,
         Setting(
             "Guidance",
             "Guidance scale: how closely the sampled images follow their prompts. The loss on pairs of images has no "
@@ -121,8 +121,7 @@ class OnlineDpo(Section):
         ),
     ] = 0.0
     sft_weight: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         advanced_setting(
             "SFT weight",
             "The weight of the denoising loss on the chosen images, which is added. It keeps their quality from "
@@ -131,8 +130,7 @@ class OnlineDpo(Section):
         ),
     ] = 0.0
     timestep_share: Annotated[
-        float,
-        *Interval(gt=0, le=1),
+        PositiveFraction,
         Setting(
             "Timestep share",
             "The share of the denoising steps below the highest timestep that are compared and trained, chosen at "
@@ -141,8 +139,7 @@ class OnlineDpo(Section):
         ),
     ] = 0.5
     max_timestep: Annotated[
-        int,
-        *Interval(ge=1, le=1000),
+        CountTo1000,
         advanced_setting(
             "Highest timestep",
             "Only denoising steps up to this timestep are compared: before, the images are too blurred to be scored. "

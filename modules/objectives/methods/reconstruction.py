@@ -5,10 +5,9 @@ training target and cannot be chosen as a method.
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from annotated_types import Interval
-
 from modules.objectives.spec import MethodGuide, MethodSpec
 from modules.settings.field import Section, Setting, When, advanced_setting
+from modules.settings.shared_types import UpTo1000
 from modules.system.problem import Problem
 
 _VAE = When("training.trains", ("vae",))
@@ -31,13 +30,10 @@ class Reconstruction(Section):
         ),
     ] = True
     mse_strength: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
-        Setting("MSE strength", "The weight of the squared error of the pixels.", applies_when=_VAE),
+        UpTo1000, Setting("MSE strength", "The weight of the squared error of the pixels.", applies_when=_VAE)
     ] = 1.0
     mae_strength: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         Setting(
             "MAE strength",
             "The weight of the absolute error of the pixels. Sharper than the squared error alone.",
@@ -45,8 +41,7 @@ class Reconstruction(Section):
         ),
     ] = 0.0
     perceptual_strength: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         Setting(
             "Perceptual strength",
             "The weight of the perceptual distance LPIPS, which compares the features that a VGG16 sees in the images: "
@@ -76,8 +71,7 @@ class Reconstruction(Section):
         ),
     ] = ""
     kl_strength: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         advanced_setting(
             "KL strength",
             "The weight of the KL divergence of the latents from a standard normal distribution, as a mean over their "

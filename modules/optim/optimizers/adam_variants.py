@@ -5,7 +5,7 @@ They are not next to AdamW because the window would build the classes of all of 
 
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Interval, Le
+from annotated_types import Ge, Interval, Le
 
 from modules.optim.spec import LARGER_RATES, OptimizerSettings, Shape, averages
 from modules.optim.terms import fields, removed
@@ -20,20 +20,18 @@ from modules.optim.terms.shared_records import (
     pytorch_optimizer_spec,
 )
 from modules.settings.field import When, advanced_setting
+from modules.settings.shared_types import Decay, Fraction, PositiveFraction, UpTo1000
 
 
 class _AdEMAMixFields(OptimizerSettings):
     beta1: fields.Beta1 = 0.9
     beta2: fields.Beta2 = 0.999
     beta3: Annotated[
-        float,
-        *Interval(ge=0, lt=1),
-        advanced_setting("Beta 3", "Decay of the slow average of gradients: 0.9999 averages about 10,000 steps."),
+        Decay, advanced_setting("Beta 3", "Decay of the slow average of gradients: 0.9999 averages about 10,000 steps.")
     ] = 0.9999
     eps: fields.Epsilon = 1e-8
     alpha: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         advanced_setting("Alpha", "The weight of the slow average of gradients relative to the fast one; 5 is usual."),
     ] = 5.0
     weight_decay: fields.WeightDecay = 0.01
@@ -95,7 +93,7 @@ class Aida(OptimizerSettings):
         advanced_setting("Projections (k)", "How often the average and the gradient are projected onto each other."),
     ] = 2
     xi: Annotated[
-        float, Gt(0), Le(1), advanced_setting("Xi", "Keeps the division in the projections finite; rarely changed.")
+        PositiveFraction, advanced_setting("Xi", "Keeps the division in the projections finite; rarely changed.")
     ] = 1e-20
     weight_decay: fields.WeightDecay = 0.0
     decoupled_decay: fields.DecoupledDecay = False
@@ -114,8 +112,7 @@ class Aida(OptimizerSettings):
     degenerated_to_sgd: fields.PlainWhileUnsure = True
     ams_bound: fields.AmsGrad = False
     r: Annotated[
-        float,
-        *Interval(ge=0, le=1),
+        Fraction,
         advanced_setting(
             "AdaNorm decay (r)", "Decay of the average of gradient norms.", applies_when=When("adanorm", (True,))
         ),
@@ -139,8 +136,7 @@ class Yogi(OptimizerSettings):
     fixed_decay: fields.FixedDecay = False
     adam_debias: fields.AdamDebias = False
     initial_accumulator: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         advanced_setting(
             "Initial accumulator",
             "The start value of both running averages: a larger value makes the first steps smaller.",

@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Interval, Lt
-
 from modules.optim.spec import (
     FINDS_ITS_RATE,
     EffectiveRate,
@@ -20,6 +18,7 @@ from modules.optim.terms import fields, removed
 from modules.optim.terms.removed import RemovedSetting
 from modules.optim.terms.shared_records import AdamFields
 from modules.settings.field import advanced_setting
+from modules.settings.shared_types import Decay, Fraction
 from modules.system.factories import Package
 
 
@@ -38,14 +37,8 @@ class DAdaptAdan(OptimizerSettings):
 
     name: Literal["dadapt_adan"] = "dadapt_adan"
     beta1: fields.Beta1 = 0.98
-    beta2: Annotated[
-        float,
-        *Interval(ge=0, lt=1),
-        advanced_setting("Beta 2", "Decay of the running average of the gradients' change."),
-    ] = 0.92
-    beta3: Annotated[
-        float, Ge(0), Lt(1), advanced_setting("Beta 3", "Decay of the running average of squared gradients.")
-    ] = 0.99
+    beta2: Annotated[Decay, advanced_setting("Beta 2", "Decay of the running average of the gradients' change.")] = 0.92
+    beta3: Annotated[Decay, advanced_setting("Beta 3", "Decay of the running average of squared gradients.")] = 0.99
     eps: fields.Epsilon = 1e-8
     weight_decay: fields.WeightDecay = 0.02
     no_prox: Annotated[
@@ -65,9 +58,7 @@ class DAdaptAdaGrad(OptimizerSettings):
     momentum: fields.Momentum = 0.0
     weight_decay: fields.WeightDecay = 0.0
     eps: Annotated[
-        float,
-        *Interval(ge=0, le=1),
-        advanced_setting("Epsilon", "Keeps the division by small gradients finite; 0 turns it off."),
+        Fraction, advanced_setting("Epsilon", "Keeps the division by small gradients finite; 0 turns it off.")
     ] = 0.0
     d0: fields.FirstDistance = 1e-6
     growth_rate: fields.GrowthRate = None

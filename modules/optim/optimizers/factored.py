@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Interval, Lt
+from annotated_types import Interval
 
 from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms import fields
 from modules.optim.terms.arguments import by_name
 from modules.optim.terms.shared_records import BITSANDBYTES
 from modules.settings.field import When, advanced_setting
+from modules.settings.shared_types import Decay
 from modules.system.problem import Problem
 
 _SIZES = (64, 128, 256, 512, 1024, 2048, 4096)  # of bitsandbytes' kernels
@@ -33,8 +34,7 @@ class Adafactor(OptimizerSettings):
         advanced_setting("Decay rate", "How fast the decay of the squared-gradient average approaches 1."),
     ] = -0.8
     beta1: Annotated[
-        float | None,
-        *Interval(ge=0, lt=1),
+        Decay | None,
         advanced_setting(
             "Beta 1",
             "Decay of a running average of updates, which takes as much memory as the weights.",
@@ -68,9 +68,9 @@ class Adafactor(OptimizerSettings):
 class _CameSettings(OptimizerSettings):
     beta1: fields.Beta1 = 0.9
     beta2: fields.Beta2 = 0.999
-    beta3: Annotated[
-        float, Ge(0), Lt(1), advanced_setting("Beta 3", "Decay of the running average of the updates' instability.")
-    ] = 0.9999
+    beta3: Annotated[Decay, advanced_setting("Beta 3", "Decay of the running average of the updates' instability.")] = (
+        0.9999
+    )
     eps: fields.Epsilon = 1e-30
     eps2: fields.Epsilon2 = 1e-16
     weight_decay: fields.WeightDecay = 0.01

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Interval, Le
+from annotated_types import Interval
 
 from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms import advanced, fields
 from modules.optim.terms.arguments import by_name
 from modules.optim.terms.muon import hidden_entries
 from modules.settings.field import Section, When, advanced_setting
+from modules.settings.shared_types import Decay, PositiveFraction, UpTo100
 from modules.system.patterns import fault_of_pattern
 from modules.system.problem import Problem, quote
 
@@ -39,11 +40,10 @@ LayersArePatterns = Annotated[
     ),
 ]
 AdamRate = Annotated[
-    float, Ge(0), Le(100), advanced_setting("Adam learning rate", "Learning rate of the Adam.", applies_when=_HAS_ADAM)
+    UpTo100, advanced_setting("Adam learning rate", "Learning rate of the Adam.", applies_when=_HAS_ADAM)
 ]
 TextRate1 = Annotated[
-    float | None,
-    *Interval(ge=0, le=100),
+    UpTo100 | None,
     advanced_setting(
         "Adam learning rate, text encoder",
         "Learning rate of the Adam for the text encoder.",
@@ -52,8 +52,7 @@ TextRate1 = Annotated[
     ),
 ]
 TextRate2 = Annotated[
-    float | None,
-    *Interval(ge=0, le=100),
+    UpTo100 | None,
     advanced_setting(
         "Adam learning rate, text encoder 2",
         "Learning rate of the Adam for the second text encoder.",
@@ -66,20 +65,12 @@ TextRate2 = Annotated[
 class AuxiliaryAdam(Section):
     """The auxiliary Adam of Muon; empty fields use the library's defaults."""
 
-    beta1: Annotated[
-        float | None,
-        *Interval(ge=0, lt=1),
-        _of_adam("Adam: beta 1", "Decay of the Adam's running average of gradients."),
-    ] = None
+    beta1: Annotated[Decay | None, _of_adam("Adam: beta 1", "Decay of the Adam's running average of gradients.")] = None
     beta2: Annotated[
-        float | None,
-        *Interval(ge=0, lt=1),
-        _of_adam("Adam: beta 2", "Decay of the Adam's running average of squared gradients."),
+        Decay | None, _of_adam("Adam: beta 2", "Decay of the Adam's running average of squared gradients.")
     ] = None
     eps: Annotated[
-        float | None,
-        *Interval(gt=0, le=1),
-        _of_adam("Adam: epsilon", "Keeps the Adam's division by small gradients finite."),
+        PositiveFraction | None, _of_adam("Adam: epsilon", "Keeps the Adam's division by small gradients finite.")
     ] = None
     weight_decay: Annotated[
         float | None,
@@ -197,8 +188,7 @@ class MuonAdv(AdvancedMuon):
 
     name: Literal["muon_adv"] = "muon_adv"
     beta2_normuon: Annotated[
-        float,
-        *Interval(ge=0, lt=1),
+        Decay,
         advanced_setting(
             "NorMuon: beta 2",
             "Decay of the running average of the rows' squared norms.",

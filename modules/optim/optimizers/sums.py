@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Interval, Lt
+from annotated_types import Gt, Interval, Lt
 
 from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms import fields, removed
@@ -13,6 +13,7 @@ from modules.optim.terms.fields import IN_32_BITS
 from modules.optim.terms.removed import RemovedSetting
 from modules.optim.terms.shared_records import BITSANDBYTES, bits_state, bitsandbytes_spec, in_8_bits, packages_of_bits
 from modules.settings.field import advanced_setting
+from modules.settings.shared_types import Decay, Fraction, UpTo1000
 from modules.system.problem import Problem
 
 
@@ -22,9 +23,7 @@ class Sgd(OptimizerSettings):
     name: Literal["sgd"] = "sgd"
     momentum: fields.Momentum = 0.0
     dampening: Annotated[
-        float,
-        *Interval(ge=0, le=1),
-        advanced_setting("Dampening", "The fraction of each new gradient that is left out of the momentum."),
+        Fraction, advanced_setting("Dampening", "The fraction of each new gradient that is left out of the momentum.")
     ] = 0.0
     weight_decay: fields.WeightDecay = 0.0
     nesterov: fields.Nesterov = False
@@ -55,7 +54,7 @@ class RmsProp(_RmsPropFields):
     """RMSprop (Hinton 2012): divides gradients by the root of their average square."""
 
     name: Literal["rmsprop"] = "rmsprop"
-    momentum: Annotated[float, Ge(0), Lt(1), replace(fields.MOMENTUM, applies_when=IN_32_BITS)] = 0.0
+    momentum: Annotated[Decay, replace(fields.MOMENTUM, applies_when=IN_32_BITS)] = 0.0
     centered: Annotated[
         bool,
         advanced_setting(
@@ -90,8 +89,7 @@ class Adagrad(OptimizerSettings):
     ] = 0.0
     weight_decay: fields.WeightDecay = 0.0
     initial_accumulator_value: Annotated[
-        float,
-        *Interval(ge=0, le=1000),
+        UpTo1000,
         advanced_setting(
             "Initial accumulator value",
             "The start value of the sum of squared gradients: a larger value makes the first steps smaller.",

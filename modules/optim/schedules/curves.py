@@ -8,6 +8,7 @@ from annotated_types import Interval
 from modules.optim.schedule_spec import MinFactor, Position, ScheduleSettings, ScheduleSpec
 from modules.optim.schedules.usual import half_cosine
 from modules.settings.field import Setting, advanced_setting
+from modules.settings.shared_types import PositiveFraction
 
 _DEFAULT_TIMESCALE = 10_000
 _BEND = 0.9
@@ -93,8 +94,7 @@ class WarmupStableDecay(ScheduleSettings):
     name: Literal["wsd"] = "wsd"
     min_factor: MinFactor = 0.0
     decay_share: Annotated[
-        float,
-        *Interval(gt=0, le=1),
+        PositiveFraction,
         Setting("Decay ratio", "The last fraction of the run after the warm-up, in which the learning rate falls."),
     ] = 0.2
     decay_shape: Annotated[

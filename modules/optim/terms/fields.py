@@ -6,26 +6,20 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from modules.settings.field import Setting, When, advanced_setting
+from modules.settings.shared_types import Decay, PositiveFraction, UpTo100, UpTo1000
 
 Beta1 = Annotated[
-    float,
-    *Interval(ge=0, lt=1),
-    advanced_setting("Beta 1", "Decay of the running average of gradients: 0.9 averages about 10 steps."),
+    Decay, advanced_setting("Beta 1", "Decay of the running average of gradients: 0.9 averages about 10 steps.")
 ]
 Beta2 = Annotated[
-    float,
-    *Interval(ge=0, lt=1),
+    Decay,
     advanced_setting("Beta 2", "Decay of the running average of squared gradients: 0.999 averages about 1,000 steps."),
 ]
 Epsilon = Annotated[
-    float,
-    *Interval(gt=0, le=1),
-    advanced_setting("Epsilon", "Keeps the division by small gradients finite; rarely changed."),
+    PositiveFraction, advanced_setting("Epsilon", "Keeps the division by small gradients finite; rarely changed.")
 ]
 Epsilon2 = Annotated[
-    float,
-    *Interval(gt=0, le=1),
-    advanced_setting("Epsilon 2", "A second small number: the minimum scale of weights or updates."),
+    PositiveFraction, advanced_setting("Epsilon 2", "A second small number: the minimum scale of weights or updates.")
 ]
 WeightDecay = Annotated[
     float,
@@ -35,7 +29,7 @@ WeightDecay = Annotated[
 MOMENTUM = Setting(
     "Momentum", "Decay of the running sum of gradients: 0.9 averages about 10 steps, 0 turns momentum off."
 )
-Momentum = Annotated[float, Ge(0), Lt(1), MOMENTUM]
+Momentum = Annotated[Decay, MOMENTUM]
 Nesterov = Annotated[
     bool,
     advanced_setting("Nesterov momentum", "Looks ahead along the momentum. Needs a momentum above 0 and no dampening."),
@@ -89,8 +83,7 @@ FixedDecay = Annotated[
 
 # Optimizers that estimate their learning rate.
 FirstDistance = Annotated[
-    float,
-    *Interval(gt=0, le=1),
+    PositiveFraction,
     advanced_setting("Initial estimate (d0)", "The first estimate of the learning rate; rarely changed."),
 ]
 DistanceFactor = Annotated[
@@ -124,8 +117,7 @@ LimitDistance = Annotated[
     advanced_setting("D limiter", "Limits how fast the estimated learning rate grows."),
 ]
 SlowBeta = Annotated[
-    float | None,
-    *Interval(ge=0, lt=1),
+    Decay | None,
     advanced_setting("Beta 3", "Decay of the averages behind the estimate.", empty_means="the square root of beta 2"),
 ]
 
@@ -146,8 +138,7 @@ StateBits = Annotated[
     ),
 ]
 LargestUpdate = Annotated[
-    float,
-    *Interval(ge=0, le=1000),
+    UpTo1000,
     advanced_setting(
         "Max update",
         "The largest update of a weight tensor, as a fraction of its norm; 0 sets no limit. Tensors with 8-bit state "
@@ -169,15 +160,13 @@ PlainWhileUnsure = Annotated[
 ]
 AdamDebias = Annotated[bool, advanced_setting("Adam debias", "Corrects the bias of the squared-gradient average only.")]
 AveragePower = Annotated[
-    float,
-    *Interval(ge=0, le=100),
+    UpTo100,
     advanced_setting(
         "Averaging power (r)", "How much more later steps weigh in the average; 0 weighs all steps equally."
     ),
 ]
 RatePower = Annotated[
-    float,
-    *Interval(ge=0, le=100),
+    UpTo100,
     advanced_setting(
         "Weight LR power", "The power of the learning rate that weighs each step of the warm-up in the average."
     ),
