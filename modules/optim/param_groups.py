@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from modules.optim.spec import EffectiveRate
+from modules.optim.rates import EffectiveRate
 from modules.optim.updates.master_weights import MasterWeight, Rounding
 from modules.settings.every import Every
 

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from modules.optim import rates
 from modules.optim.build import build_optimizer
 from modules.optim.optimizers.adam import Adam, AdamW
 from modules.optim.optimizers.adam_variants import Aida
 from modules.optim.optimizers.factored import Adafactor
-from modules.optim.optimizers.layer_norms import Lamb, Lars
 from modules.optim.optimizers.schedule_free import ProdigyPlusScheduleFree
-from modules.optim.optimizers.sums import Adagrad, RmsProp, Sgd, Sgd8bit
+from modules.optim.optimizers.sums import Adagrad, Lamb, Lars, RmsProp, Sgd, Sgd8bit
 from modules.optim.param_groups import (
     TrainGroup,
     exact_parameters,
@@ -31,7 +31,7 @@ from modules.optim.param_groups import (
     restore_optimizer_state,
 )
 from modules.optim.registry import OPTIMIZERS, optimizer_spec
-from modules.optim.spec import DARKROOM, PLAIN_RATES, OptimizerSettings, is_fused
+from modules.optim.spec import DARKROOM, OptimizerSettings, is_fused
 from modules.optim.updates.master_weights import Rounding
 from modules.settings.edit import get_path
 from modules.settings.every import Every, Moment
@@ -133,7 +133,7 @@ class Toy:
         dtype = torch.float32 if rounding is None else torch.bfloat16
         self.spec = optimizer_spec(settings)
         if rate is None:
-            rate = 1.0 if self.spec.finds_its_rate else 0.5 if self.spec.rates is PLAIN_RATES else 0.02
+            rate = 1.0 if self.spec.finds_its_rate else 0.5 if self.spec.rates is rates.PLAIN else 0.02
         weights = {
             part: {f"{part}.{n}": self._weight(s, generator, dtype, scale, device) for n, s in shapes.items()}
             for part, shapes in SHAPES.items()
@@ -267,7 +267,6 @@ def test_the_record_has_the_size_of_the_state_and_its_facts(settings: OptimizerS
     named = {toy.spec.library or toy.spec.factory.partition(".")[0].partition(":")[0], *packages}
     assert (made_by in named) or (is_own and DARKROOM in named), (made_by, named)
     assert not (toy.spec.can_fuse and toy.spec.steps_at_once), "a fused step is handed each weight alone"
-    assert not (toy.spec.group_state and not toy.spec.steps_at_once), "a step of some weights would change it for all"
 
 
 @every

@@ -13,7 +13,6 @@ from modules.config.schema import Config
 from modules.config.usage import method_of
 from modules.optim.registry import optimizer_spec
 from modules.optim.schedule_registry import formula_schedule
-from modules.optim.spec import FINDS_ITS_RATE
 from modules.settings.edit import get_path, replace_value
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
@@ -213,7 +212,7 @@ def _check(request: ProbeRequest, job: Job) -> None:
             advice="Choose Denoising or a method of pairs, or measure with short runs.",
         )
     spec = optimizer_spec(request.config.training.optimizer)
-    if request.wants_rate and spec.rates is FINDS_ITS_RATE:
+    if request.wants_rate and spec.finds_its_rate:
         raise DarkroomError(
             f"{spec.label} finds its learning rate itself, so there is none to look for.",
             advice="Leave the learning rate at 1, or measure the batch alone (--what batch).",

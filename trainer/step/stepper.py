@@ -13,7 +13,7 @@ from torch import nn
 
 from modules.optim.ema import Ema
 from modules.optim.param_groups import TrainGroup, effective_rates, set_learning_rates
-from modules.optim.spec import EffectiveRate
+from modules.optim.rates import EffectiveRate
 from modules.optim.updates.fused_backward import FusedBackward
 from modules.optim.updates.master_weights import MasterWeight
 from modules.optim.updates.sliced_step import (

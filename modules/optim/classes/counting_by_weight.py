@@ -49,12 +49,12 @@ tiger = _counting_by_weight(pytorch_optimizer.Tiger)  # Su 2023
 yogi = _counting_by_weight(pytorch_optimizer.Yogi)  # Zaheer et al. 2018, algorithm 2
 
 
-def ademamix(groups: Groups, *, min_8bit_size: int | None = None, **options: Any) -> torch.optim.Optimizer:
-    """Return AdEMAMix (Pagliardini et al. 2024, algorithm 1, without its warm-ups) over parameter groups.
+def ademamix(groups: Groups, *, optim_bits: int, min_8bit_size: int, **options: Any) -> torch.optim.Optimizer:
+    """Return AdEMAMix (Pagliardini et al. 2024, algorithm 1, without its warm-ups) with state in 32 or in 8 bits.
 
-    Tensors of at least `min_8bit_size` elements have 8-bit state, from bitsandbytes; without it, none do.
+    With 8 bits, which are bitsandbytes', tensors with fewer than `min_8bit_size` elements have 32.
     """
-    if min_8bit_size is not None:
+    if optim_bits == 8:
         from bitsandbytes.optim.ademamix import AdEMAMix8bit
 
         in_8_bits: Callable[..., torch.optim.Optimizer] = AdEMAMix8bit

@@ -3,15 +3,9 @@
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from modules.optim.spec import OptimizerSpec
-from modules.optim.terms import fields, removed
-from modules.optim.terms.arguments import by_name
-from modules.optim.terms.removed import RemovedSetting
-from modules.optim.terms.shared_records import (
-    AdamFields,
-    EightBitAdam,
-    bitsandbytes_spec,
-)
+from modules.optim.spec import OptimizerSpec, by_name
+from modules.optim.terms import fields
+from modules.optim.terms.shared_records import AdamFields, EightBitAdam, eight_bits_of
 from modules.settings.field import When, advanced_setting
 
 
@@ -51,32 +45,19 @@ class Adam8bit(EightBitAdam):
     name: Literal["adam_8bit"] = "adam_8bit"
 
 
-def _spec(settings: type[Any], label: str, factory: str) -> OptimizerSpec[Any]:
-    return OptimizerSpec(
-        settings=settings,
-        label=label,
-        factory=factory,
-        is_elementwise=True,
-        arguments=by_name(more=lambda s: {"foreach": s.foreach and not s.fused}),
-        skips_on_device=lambda s: bool(s.fused),
-        removed={
-            "capturable": RemovedSetting((False,), "steps are not recorded in CUDA graphs."),
-            "differentiable": removed.DIFFERENTIABLE,
-        },
-    )
-
-
-ADAMW = _spec(AdamW, "AdamW", "torch.optim:AdamW")
-
-ADAM = _spec(Adam, "Adam", "torch.optim:Adam")
-
-_NOT_IN_8_BITS = {
-    "optim_bits": removed.ALWAYS_8_BITS,
-    "is_paged": removed.PAGED,
-    **removed.not_in_bitsandbytes(amsgrad=False),
-    **removed.OF_BITSANDBYTES,
+_OF_TORCH: dict[str, Any] = {
+    "is_elementwise": True,
+    "arguments": by_name(more=lambda s: {"foreach": s.foreach and not s.fused}),
+    "skips_on_device": lambda s: s.fused,
+    "lacks": ("capturable", "differentiable"),
 }
 
-ADAMW_8BIT = bitsandbytes_spec(AdamW8bit, "AdamW 8-bit", "AdamW8bit", 2, removed=_NOT_IN_8_BITS)
+ADAMW = OptimizerSpec(AdamW, "AdamW", "torch.optim:AdamW", **_OF_TORCH)
 
-ADAM_8BIT = bitsandbytes_spec(Adam8bit, "Adam 8-bit", "Adam8bit", 2, removed=_NOT_IN_8_BITS)
+ADAM = OptimizerSpec(Adam, "Adam", "torch.optim:Adam", **_OF_TORCH)
+
+_NOT_IN_8_BITS = ("optim_bits", "is_paged", "amsgrad", "percentile_clipping", "block_wise")
+
+ADAMW_8BIT = eight_bits_of(ADAMW, AdamW8bit, "AdamW8bit", 2, lacks=_NOT_IN_8_BITS)
+
+ADAM_8BIT = eight_bits_of(ADAM, Adam8bit, "Adam8bit", 2, lacks=_NOT_IN_8_BITS)

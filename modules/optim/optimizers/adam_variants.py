@@ -7,18 +7,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Interval, Le
 
-from modules.optim.spec import LARGER_RATES, OptimizerSettings, Shape, averages
-from modules.optim.terms import fields, removed
-from modules.optim.terms.arguments import by_name
-from modules.optim.terms.removed import RemovedSetting
-from modules.optim.terms.shared_records import (
-    AdamFields,
-    bits_state,
-    bitsandbytes_spec,
-    in_8_bits,
-    packages_of_bits,
-    pytorch_optimizer_spec,
-)
+from modules.optim import rates
+from modules.optim.spec import OptimizerSettings, Shape, averages, by_name
+from modules.optim.terms import fields
+from modules.optim.terms.shared_records import OF_BITS, AdamFields, bits_state, eight_bits_of, pytorch_optimizer_spec
 from modules.settings.field import When, advanced_setting
 from modules.settings.shared_types import Decay, Fraction, PositiveFraction, UpTo1000
 
@@ -150,20 +142,12 @@ class Yogi(OptimizerSettings):
 ADEMAMIX = pytorch_optimizer_spec(
     AdEMAMix,
     "AdEMAMix",
-    arguments=by_name(
-        without={"optim_bits"},
-        more=lambda s: {"min_8bit_size": s.min_8bit_size if s.optim_bits == "8" else None},
-    ),
     state_bytes=bits_state(3),
-    waits_per_weight=in_8_bits,
-    reads_memory_in_order=in_8_bits,
-    more_packages=packages_of_bits,
-    removed={"is_paged": removed.PAGED},
+    lacks=("is_paged",),
+    **OF_BITS,
 )
 
-ADEMAMIX_8BIT = bitsandbytes_spec(
-    AdEMAMix8bit, "AdEMAMix 8-bit", "AdEMAMix8bit", 3, removed={"is_paged": removed.PAGED}
-)
+ADEMAMIX_8BIT = eight_bits_of(ADEMAMIX, AdEMAMix8bit, "AdEMAMix8bit", 3, lacks=("is_paged",))
 
 ADABELIEF = pytorch_optimizer_spec(AdaBelief, "AdaBelief", arguments=by_name({"amsgrad": "ams_bound"}))
 
@@ -182,10 +166,4 @@ AIDA = pytorch_optimizer_spec(
     waits_per_weight=lambda settings: settings.adanorm,
 )
 
-_ADANORM = "pytorch-optimizer no longer has AdaNorm for Yogi."
-YOGI = pytorch_optimizer_spec(
-    Yogi,
-    "Yogi",
-    rates=LARGER_RATES,
-    removed={"r": RemovedSetting((0.95,), _ADANORM), "adanorm": RemovedSetting((False,), _ADANORM)},
-)
+YOGI = pytorch_optimizer_spec(Yogi, "Yogi", rates=rates.LARGER, lacks=("r", "adanorm"))

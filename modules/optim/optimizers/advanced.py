@@ -1,23 +1,14 @@
 """The advanced optimizers of adv-optm."""
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from modules.optim.spec import (
-    FINDS_ITS_RATE,
-    SIGN_RATES,
-    OptimizerSettings,
-    OptimizerSpec,
-    Shape,
-    always,
-    distance_times_rate,
-)
+from modules.optim import rates
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms import advanced, fields
-from modules.optim.terms.removed import RemovedSetting
 from modules.settings.field import advanced_setting
 
-_FUSED = RemovedSetting((False,), "the estimate of the learning rate needs all gradients at once.")
-_CLIPPING = RemovedSetting((), "adv-optm no longer has it. Use Clip grad norm.")
+_ADEMAMIX = ("use_AdEMAMix", "beta3_ema", "alpha")
 
 
 class _AdvancedAdam(OptimizerSettings):
@@ -99,33 +90,24 @@ class SignSgdAdv(OptimizerSettings):
     orthogonal_gradient: advanced.OrthogonalGradient = False
 
 
-def _spec(settings: type[Any], label: str, factory: str, **facts: Any) -> OptimizerSpec[Any]:
-    return OptimizerSpec(
-        settings=settings,
-        label=label,
-        factory=f"modules.optim.classes.advanced:{factory}",
-        packages=(advanced.ADV_OPTM,),
-        reads_memory_in_order=always,
-        **facts,
-    )
-
-
-ADAMW_ADV = _spec(
+ADAMW_ADV = OptimizerSpec(
     AdamWAdv,
     "AdamW (advanced)",
-    "AdamWAdv",
+    f"{advanced.CLASSES}:AdamWAdv",
+    **advanced.ADV_OPTM,
     state_bytes=advanced.adam_averages_bytes,
     problems=advanced.beta2_problems,
-    removed=advanced.COMPILE | advanced.ADEMAMIX,
+    lacks=("compile", *_ADEMAMIX),
 )
 
-ADOPT_ADV = _spec(
+ADOPT_ADV = OptimizerSpec(
     AdoptAdv,
     "ADOPT (advanced)",
-    "AdoptAdv",
+    f"{advanced.CLASSES}:AdoptAdv",
+    **advanced.ADV_OPTM,
     state_bytes=advanced.adam_averages_bytes,
     problems=advanced.beta2_problems,
-    removed=advanced.COMPILE | advanced.ADEMAMIX | advanced.SIMPLIFIED_ADEMAMIX,
+    lacks=("compile", *_ADEMAMIX, *advanced.SIMPLIFIED_ADEMAMIX),
 )
 
 
@@ -134,26 +116,27 @@ def _prodigy_state_bytes(settings: ProdigyAdv, shape: Shape) -> float:
     return advanced.adam_averages_bytes(settings, shape) + 8.0 * math.ceil(math.prod(shape) / settings.slice_p)
 
 
-PRODIGY_ADV = _spec(
+PRODIGY_ADV = OptimizerSpec(
     ProdigyAdv,
     "Prodigy (advanced)",
-    "ProdigyAdv",
+    f"{advanced.CLASSES}:ProdigyAdv",
+    **advanced.ADV_OPTM,
     state_bytes=_prodigy_state_bytes,
-    rates=FINDS_ITS_RATE,
+    rates=rates.FINDS_ITSELF,
     problems=advanced.beta2_problems,
-    steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),
-    effective_rate=distance_times_rate,
-    removed=advanced.COMPILE | advanced.ADEMAMIX | advanced.SIMPLIFIED_ADEMAMIX | {"fused_back_pass": _FUSED},
+    effective_rate=rates.distance_times_rate,
+    lacks=("compile", *_ADEMAMIX, *advanced.SIMPLIFIED_ADEMAMIX, "fused_back_pass"),
 )
 
-LION_ADV = _spec(
+LION_ADV = OptimizerSpec(
     LionAdv,
     "Lion (advanced)",
-    "LionAdv",
+    f"{advanced.CLASSES}:LionAdv",
+    **advanced.ADV_OPTM,
     state_bytes=lambda settings, shape: advanced.average_bytes(shape, factored=settings.nnmf_factor),
-    rates=SIGN_RATES,
-    removed=advanced.COMPILE | {"clip_threshold": _CLIPPING},
+    rates=rates.SIGN,
+    lacks=("compile", "clip_threshold"),
 )
 
 
@@ -161,11 +144,12 @@ def _signsgd_state_bytes(settings: SignSgdAdv, shape: Shape) -> float:
     return advanced.average_bytes(shape, factored=settings.nnmf_factor) if settings.momentum > 0 else 0.0
 
 
-SIGNSGD_ADV = _spec(
+SIGNSGD_ADV = OptimizerSpec(
     SignSgdAdv,
     "SignSGD (advanced)",
-    "SignSgdAdv",
+    f"{advanced.CLASSES}:SignSgdAdv",
+    **advanced.ADV_OPTM,
     state_bytes=_signsgd_state_bytes,
-    rates=SIGN_RATES,
-    removed=advanced.COMPILE | advanced.SIMPLIFIED_ADEMAMIX,
+    rates=rates.SIGN,
+    lacks=("compile", *advanced.SIMPLIFIED_ADEMAMIX),
 )

@@ -4,18 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from modules.optim.spec import (
-    FINDS_ITS_RATE,
-    EffectiveRate,
-    OptimizerSettings,
-    OptimizerSpec,
-    Shape,
-    always,
-    averages,
-    distance_times_rate,
-)
-from modules.optim.terms import fields, removed
-from modules.optim.terms.removed import RemovedSetting
+from modules.optim import rates
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always, averages
+from modules.optim.terms import fields
 from modules.optim.terms.shared_records import AdamFields
 from modules.settings.field import advanced_setting
 from modules.settings.shared_types import Decay, Fraction
@@ -84,49 +75,48 @@ class DAdaptSgd(OptimizerSettings):
     growth_rate: fields.GrowthRate = None
 
 
+_CLASSES = "modules.optim.classes.d_adaptation"
+_FINDS_ITS_RATE: dict[str, Any] = {"rates": rates.FINDS_ITSELF, "waits_per_weight": always, "has_one_rate": True}
+
+
 def _spec(
     settings: type[Any],
     label: str,
     factory: str,
     num_arrays: int,
-    group_state: tuple[str, ...],
-    *,
-    effective_rate: EffectiveRate = distance_times_rate,
-    has_sharding: bool = True,
+    *group_state: str,
+    effective_rate: rates.EffectiveRate = rates.distance_times_rate,
+    lacks: tuple[str, ...] = ("log_every", "fsdp_in_use"),
 ) -> OptimizerSpec[Any]:
     return OptimizerSpec(
-        settings=settings,
-        label=label,
-        factory=factory,
-        rates=FINDS_ITS_RATE,
+        settings,
+        label,
+        factory,
         state_bytes=averages(num_arrays),
-        waits_per_weight=always,
         packages=(Package("dadaptation"),),
-        steps_at_once=True,
-        group_state=group_state,
-        has_one_rate=True,
+        group_state=("d", "k", *group_state),
         effective_rate=effective_rate,
-        removed={"log_every": RemovedSetting((0,), "every step reports the estimated learning rate.")}
-        | ({"fsdp_in_use": removed.SHARDED} if has_sharding else {}),
+        lacks=lacks,
+        **_FINDS_ITS_RATE,
     )
 
 
-DADAPT_ADAM = _spec(DAdaptAdam, "D-Adapt Adam", "dadaptation:DAdaptAdam", 3, ("d", "k", "numerator_weighted"))
+DADAPT_ADAM = _spec(DAdaptAdam, "D-Adapt Adam", "dadaptation:DAdaptAdam", 3, "numerator_weighted")
 
-DADAPT_ADAN = _spec(
-    DAdaptAdan, "D-Adapt Adan", "dadaptation:DAdaptAdan", 5, ("d", "k", "gsq_weighted"), has_sharding=False
-)
+DADAPT_ADAN = _spec(DAdaptAdan, "D-Adapt Adan", "dadaptation:DAdaptAdan", 5, "gsq_weighted", lacks=("log_every",))
 
 DADAPT_ADA_GRAD = _spec(
     DAdaptAdaGrad,
     "D-Adapt AdaGrad",
-    "modules.optim.classes.d_adaptation:ada_grad",
+    f"{_CLASSES}:ada_grad",
     3,
-    ("d", "k", "gsq_weighted", "sksq_weighted", "skl1"),
-    has_sharding=False,
+    "gsq_weighted",
+    "sksq_weighted",
+    "skl1",
+    lacks=("log_every",),
 )
 
-DADAPT_LION = _spec(DAdaptLion, "D-Adapt Lion", "dadaptation:DAdaptLion", 2, ("d", "k", "numerator_weighted"))
+DADAPT_LION = _spec(DAdaptLion, "D-Adapt Lion", "dadaptation:DAdaptLion", 2, "numerator_weighted")
 
 
 def _rate_of_sgd(group: Mapping[str, Any]) -> float | None:
@@ -136,16 +126,8 @@ def _rate_of_sgd(group: Mapping[str, Any]) -> float | None:
 
 
 DADAPT_SGD = _spec(
-    DAdaptSgd,
-    "D-Adapt SGD",
-    "modules.optim.classes.d_adaptation:DAdaptSGD",
-    3,
-    ("d", "k", "numerator_weighted", "g0_norm"),
-    effective_rate=_rate_of_sgd,
+    DAdaptSgd, "D-Adapt SGD", f"{_CLASSES}:DAdaptSGD", 3, "numerator_weighted", "g0_norm", effective_rate=_rate_of_sgd
 )
-
-
-# Prodigy (Mishchenko and Defazio 2023), which estimates its learning rate.
 
 
 class Prodigy(OptimizerSettings):
@@ -177,16 +159,12 @@ def _state_bytes(settings: Prodigy, shape: Shape) -> float:
 
 
 PRODIGY = OptimizerSpec(
-    settings=Prodigy,
-    label="Prodigy",
-    factory="prodigyopt:Prodigy",
+    Prodigy,
+    "Prodigy",
+    "prodigyopt:Prodigy",
     state_bytes=_state_bytes,
-    waits_per_weight=always,
-    rates=FINDS_ITS_RATE,
-    packages=(Package("prodigyopt"),),
-    steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),
-    has_one_rate=True,
-    removed={"fsdp_in_use": removed.SHARDED},
-    effective_rate=distance_times_rate,
+    effective_rate=rates.distance_times_rate,
+    lacks=("fsdp_in_use",),
+    **_FINDS_ITS_RATE,
 )

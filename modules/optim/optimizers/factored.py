@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape, always
+from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape, always, by_name
 from modules.optim.terms import fields
-from modules.optim.terms.arguments import by_name
 from modules.optim.terms.shared_records import BITSANDBYTES
 from modules.settings.field import When, advanced_setting
 from modules.settings.shared_types import Decay
@@ -106,10 +105,10 @@ def _adafactor_state_bytes(settings: Adafactor, shape: Shape) -> float:
 
 
 ADAFACTOR = OptimizerSpec(
-    settings=Adafactor,
-    label="Adafactor",
+    Adafactor,
+    "Adafactor",
     # torch also has an Adafactor, but it always scales by the weights and has no running average of updates.
-    factory="modules.optim.classes.factored:RelativeAdafactor",
+    "modules.optim.classes.factored:RelativeAdafactor",
     library="transformers",
     arguments=by_name({"beta2_decay": "decay_rate"}, more=lambda s: {"warmup_init": s.relative_step and s.warmup_init}),
     state_bytes=_adafactor_state_bytes,
@@ -130,13 +129,9 @@ def _came_state_bytes(settings: Came | Came8bit, shape: Shape) -> float:
     return average + 4.0 * (size if len(shape) < 2 else 2 * (size // shape[-1] + size // shape[-2]))
 
 
-CAME = OptimizerSpec(
-    settings=Came,
-    label="CAME",
-    factory="modules.optim.classes.factored:Came",
-    library=DARKROOM,
-    state_bytes=_came_state_bytes,
-)
+_OURS: dict[str, Any] = {"library": DARKROOM, "state_bytes": _came_state_bytes}
+
+CAME = OptimizerSpec(Came, "CAME", "modules.optim.classes.factored:Came", **_OURS)
 
 
 def _came_8bit_problems(settings: Came8bit) -> Iterator[Problem]:
@@ -147,12 +142,11 @@ def _came_8bit_problems(settings: Came8bit) -> Iterator[Problem]:
 
 
 CAME_8BIT = OptimizerSpec(
-    settings=Came8bit,
-    label="CAME 8-bit",
-    factory="modules.optim.classes.factored:Came",
-    library=DARKROOM,
-    state_bytes=_came_state_bytes,
+    Came8bit,
+    "CAME 8-bit",
+    CAME.factory,
     packages=(BITSANDBYTES,),
     reads_memory_in_order=always,
     problems=_came_8bit_problems,
+    **_OURS,
 )

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, always
+from modules.optim import rates
+from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape, by_name
 from modules.optim.terms import advanced, fields
-from modules.optim.terms.arguments import by_name
 from modules.optim.terms.muon import hidden_entries
 from modules.settings.field import Section, When, advanced_setting
 from modules.settings.shared_types import Decay, PositiveFraction, UpTo100
@@ -17,6 +17,7 @@ from modules.system.patterns import fault_of_pattern
 from modules.system.problem import Problem, quote
 
 _HAS_ADAM = When("muon_with_aux_adam", (True,))
+_with_adam = partial(advanced_setting, applies_when=_HAS_ADAM)
 _of_adam = partial(advanced_setting, empty_means="the library's default")
 WithAdam = Annotated[
     bool,
@@ -26,39 +27,24 @@ WithAdam = Annotated[
 ]
 HiddenLayers = Annotated[
     str,
-    advanced_setting(
+    _with_adam(
         "Layers for Muon",
         "Parts of the names of the layers that use Muon, separated by commas.",
-        applies_when=_HAS_ADAM,
         empty_means="the layers inside of blocks",
     ),
 ]
 LayersArePatterns = Annotated[
-    bool,
-    advanced_setting(
-        "Use regular expressions", "Reads the layer names as regular expressions.", applies_when=_HAS_ADAM
-    ),
+    bool, _with_adam("Use regular expressions", "Reads the layer names as regular expressions.")
 ]
-AdamRate = Annotated[
-    UpTo100, advanced_setting("Adam learning rate", "Learning rate of the Adam.", applies_when=_HAS_ADAM)
-]
+AdamRate = Annotated[UpTo100, _with_adam("Adam learning rate", "Learning rate of the Adam.")]
+_text_rate = partial(_with_adam, empty_means="the Adam learning rate above")
 TextRate1 = Annotated[
     UpTo100 | None,
-    advanced_setting(
-        "Adam learning rate, text encoder",
-        "Learning rate of the Adam for the text encoder.",
-        applies_when=_HAS_ADAM,
-        empty_means="the Adam learning rate above",
-    ),
+    _text_rate("Adam learning rate, text encoder", "Learning rate of the Adam for the text encoder."),
 ]
 TextRate2 = Annotated[
     UpTo100 | None,
-    advanced_setting(
-        "Adam learning rate, text encoder 2",
-        "Learning rate of the Adam for the second text encoder.",
-        applies_when=_HAS_ADAM,
-        empty_means="the Adam learning rate above",
-    ),
+    _text_rate("Adam learning rate, text encoder 2", "Learning rate of the Adam for the second text encoder."),
 ]
 
 
@@ -171,14 +157,14 @@ def _state_bytes(settings: Muon, shape: Shape) -> float:
 
 
 MUON = OptimizerSpec(
-    settings=Muon,
-    label="Muon",
-    factory="modules.optim.classes.muon:MuonWithAdam",
+    Muon,
+    "Muon",
+    "modules.optim.classes.muon:MuonWithAdam",
     library=DARKROOM,
     options_of="modules.optim.classes.muon:options_of",
     arguments=by_name(more=lambda s: adam_arguments(s.muon_adam_config, betas=(0.9, 0.95), eps=1e-10)),
     state_bytes=_state_bytes,
-    rates=LARGER_RATES,
+    rates=rates.LARGER,
     problems=filter_problems,
 )
 
@@ -232,21 +218,26 @@ def advanced_muon_state_bytes(settings: AdvancedMuon, shape: Shape, *, has_squar
     return total + (4.0 * size if settings.approx_mars else 0.0)
 
 
-def _spec(settings: type[Any], label: str, factory: str, *, has_squares: bool) -> OptimizerSpec[Any]:
-    return OptimizerSpec(
-        settings=settings,
-        label=label,
-        factory=f"modules.optim.classes.advanced:{factory}",
-        options_of="modules.optim.classes.muon:options_of",
-        arguments=by_name(more=lambda s: adam_arguments(s.muon_adam_config)),
-        state_bytes=partial(advanced_muon_state_bytes, has_squares=has_squares),
-        packages=(advanced.ADV_OPTM,),
-        reads_memory_in_order=always,
-        problems=filter_problems,
-        removed=advanced.COMPILE | advanced.SIMPLIFIED_ADEMAMIX,
-    )
+_ADVANCED_MUON: dict[str, Any] = {
+    "options_of": "modules.optim.classes.muon:options_of",
+    "arguments": by_name(more=lambda s: adam_arguments(s.muon_adam_config)),
+    "problems": filter_problems,
+    "lacks": ("compile", *advanced.SIMPLIFIED_ADEMAMIX),
+    **advanced.ADV_OPTM,
+}
 
+MUON_ADV = OptimizerSpec(
+    MuonAdv,
+    "Muon (advanced)",
+    f"{advanced.CLASSES}:MuonAdv",
+    state_bytes=partial(advanced_muon_state_bytes, has_squares=False),
+    **_ADVANCED_MUON,
+)
 
-MUON_ADV = _spec(MuonAdv, "Muon (advanced)", "MuonAdv", has_squares=False)
-
-ADAMUON_ADV = _spec(AdaMuonAdv, "AdaMuon (advanced)", "AdaMuonAdv", has_squares=True)
+ADAMUON_ADV = OptimizerSpec(
+    AdaMuonAdv,
+    "AdaMuon (advanced)",
+    f"{advanced.CLASSES}:AdaMuonAdv",
+    state_bytes=partial(advanced_muon_state_bytes, has_squares=True),
+    **_ADVANCED_MUON,
+)

@@ -6,19 +6,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from modules.optim.spec import (
-    FINDS_ITS_RATE,
-    PLAIN_RATES,
-    OptimizerSettings,
-    OptimizerSpec,
-    Shape,
-    always,
-    averages,
-    scheduled_rate,
-)
+from modules.optim import rates
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always, averages, by_name
 from modules.optim.terms import fields
-from modules.optim.terms.arguments import by_name
-from modules.optim.terms.removed import RemovedSetting
 from modules.settings.field import When, advanced_setting
 from modules.system.factories import Package
 from modules.system.problem import Problem
@@ -54,28 +44,26 @@ class ScheduleFreeSgd(OptimizerSettings):
     foreach: fields.Foreach = False
 
 
-def _spec(settings: type[Any], label: str, factory: str, **facts: Any) -> OptimizerSpec[Any]:
-    return OptimizerSpec(
-        settings=settings,
-        label=label,
-        factory=factory,
-        packages=(Package("schedulefree"),),
-        steps_at_once=True,
-        group_state=("k", "weight_sum", "lr_max"),
-        has_evaluation_mode=always,
-        effective_rate=scheduled_rate,
-        **facts,
-    )
+_SCHEDULE_FREE: dict[str, Any] = {
+    "group_state": ("k", "weight_sum", "lr_max"),
+    "has_evaluation_mode": always,
+    "effective_rate": rates.scheduled_rate,
+}
 
+SCHEDULE_FREE_ADAMW = OptimizerSpec(
+    ScheduleFreeAdamW, "Schedule-free AdamW", "schedulefree:AdamWScheduleFree", **_SCHEDULE_FREE
+)
 
-SCHEDULE_FREE_ADAMW = _spec(ScheduleFreeAdamW, "Schedule-free AdamW", "schedulefree:AdamWScheduleFree")
-
-SCHEDULE_FREE_SGD = _spec(
-    ScheduleFreeSgd, "Schedule-free SGD", "schedulefree:SGDScheduleFree", rates=PLAIN_RATES, state_bytes=averages(1)
+SCHEDULE_FREE_SGD = OptimizerSpec(
+    ScheduleFreeSgd,
+    "Schedule-free SGD",
+    "schedulefree:SGDScheduleFree",
+    rates=rates.PLAIN,
+    state_bytes=averages(1),
+    **_SCHEDULE_FREE,
 )
 
 
-# Prodigy+, schedule-free.
 _SMALLEST_FACTORED = 32  # a matrix with both sides smaller keeps all squares
 _SAMPLED_EVERY = 11  # the estimate uses every 11th weight
 
@@ -176,18 +164,17 @@ def _effective_rate(group: Mapping[str, Any]) -> float:
 
 
 PRODIGY_PLUS_SCHEDULE_FREE = OptimizerSpec(
-    settings=ProdigyPlusScheduleFree,
-    label="Prodigy+ schedule-free",
-    factory="modules.optim.classes.prodigy_plus:ProdigyPlusScheduleFree",
+    ProdigyPlusScheduleFree,
+    "Prodigy+ schedule-free",
+    "modules.optim.classes.prodigy_plus:ProdigyPlusScheduleFree",
     arguments=by_name(
         # Weights of 16 bits are rounded as for any other optimizer (`master_weights.py`).
         more=lambda _: {"stochastic_rounding": False},
     ),
-    rates=FINDS_ITS_RATE,
+    rates=rates.FINDS_ITSELF,
     state_bytes=_state_bytes,
     packages=(Package("prodigyplus", distribution="prodigy-plus-schedule-free"),),
     problems=_problems,
-    steps_at_once=True,
     group_state=(
         *("k", "d", "d_prev", "d_numerator", "d_denom", "prev_d_numerator", "max_d_numerator", "shared_d"),
         *("weight_sum", "running_weight_sum", "effective_lr"),
@@ -195,8 +182,5 @@ PRODIGY_PLUS_SCHEDULE_FREE = OptimizerSpec(
     has_evaluation_mode=lambda settings: settings.use_schedulefree,
     waits_per_weight=lambda settings: settings.use_speed,
     effective_rate=_effective_rate,
-    removed={
-        "factored_fp32": RemovedSetting((True,), "the optimizer gets its gradients in float32, always."),
-        "fused_back_pass": RemovedSetting((False,), "its estimate needs the gradients of all weights."),
-    },
+    lacks=("factored_fp32", "fused_back_pass"),
 )

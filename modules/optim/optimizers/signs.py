@@ -2,12 +2,10 @@
 
 from typing import Literal
 
-from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, averages
-from modules.optim.terms import fields, removed
-from modules.optim.terms.arguments import by_name
-from modules.optim.terms.removed import RemovedSetting
-from modules.optim.terms.shared_records import bitsandbytes_spec, pytorch_optimizer_spec
-from modules.system.factories import Package
+from modules.optim import rates
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, averages, by_name
+from modules.optim.terms import fields
+from modules.optim.terms.shared_records import eight_bits_of, pytorch_optimizer_spec
 
 
 class Lion(OptimizerSettings):
@@ -43,25 +41,17 @@ class Tiger(OptimizerSettings):
 
 
 LION = OptimizerSpec(
-    settings=Lion,
-    label="Lion",
-    factory="lion_pytorch:Lion",
+    Lion,
+    "Lion",
+    "lion_pytorch:Lion",
     is_elementwise=True,
-    rates=SIGN_RATES,
+    rates=rates.SIGN,
     state_bytes=averages(1),
-    packages=(Package("lion_pytorch"),),
-    removed={"use_triton": RemovedSetting((False,), "the update is the same without it.")},
+    lacks=("use_triton",),
 )
 
-LION_8BIT = bitsandbytes_spec(
-    Lion8bit,
-    "Lion 8-bit",
-    "Lion8bit",
-    1,
-    rates=SIGN_RATES,
-    removed=removed.OF_BITSANDBYTES | {"is_paged": removed.PAGED},
-)
+LION_8BIT = eight_bits_of(LION, Lion8bit, "Lion8bit", 1, lacks=("percentile_clipping", "block_wise", "is_paged"))
 
 TIGER = pytorch_optimizer_spec(
-    Tiger, "TIGER", arguments=by_name({"beta1": "beta"}), rates=SIGN_RATES, state_bytes=averages(1)
+    Tiger, "TIGER", arguments=by_name({"beta1": "beta"}), rates=rates.SIGN, state_bytes=averages(1)
 )

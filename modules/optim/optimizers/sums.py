@@ -1,17 +1,16 @@
-"""SGD, RMSprop and AdaGrad: momentum or squares of gradients alone, with state of 32 or 8 bits."""
+"""Optimizers with state of 32 or 8 bits: SGD, RMSprop, AdaGrad, LAMB and LARS."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Interval, Lt
 
-from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, OptimizerSpec, Shape
-from modules.optim.terms import fields, removed
+from modules.optim import rates
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, always, averages, by_name
+from modules.optim.terms import fields, shared_records
 from modules.optim.terms.fields import IN_32_BITS
-from modules.optim.terms.removed import RemovedSetting
-from modules.optim.terms.shared_records import BITSANDBYTES, bits_state, bitsandbytes_spec, in_8_bits, packages_of_bits
+from modules.optim.terms.shared_records import bits_state, bitsandbytes_spec, eight_bits_of, in_8_bits
 from modules.settings.field import advanced_setting
 from modules.settings.shared_types import Decay, Fraction, UpTo1000
 from modules.system.problem import Problem
@@ -112,6 +111,9 @@ class Adagrad8bit(OptimizerSettings):
     fused_back_pass: fields.FusedBackPass = False
 
 
+_OF_BITSANDBYTES = ("percentile_clipping", "block_wise")
+
+
 def _sgd_problems(settings: Sgd) -> Iterator[Problem]:
     """Yield that Nesterov momentum needs a momentum above 0 without dampening."""
     if settings.nesterov and (settings.momentum == 0 or settings.dampening != 0):
@@ -123,83 +125,131 @@ def _sgd_problems(settings: Sgd) -> Iterator[Problem]:
         )
 
 
-SGD = OptimizerSpec(
-    settings=Sgd,
-    label="SGD",
-    rates=PLAIN_RATES,
-    factory="torch.optim:SGD",
-    is_elementwise=True,
-    state_bytes=lambda settings, shape: (4.0 if settings.momentum else 0.0) * math.prod(shape),
-    problems=_sgd_problems,
-    removed={"differentiable": removed.DIFFERENTIABLE},
-)
-
-
-def _has_momentum(settings: Sgd8bit) -> bool:
+def _has_momentum(settings: Sgd | Sgd8bit) -> bool:
     return settings.momentum > 0
+
+
+SGD = OptimizerSpec(
+    Sgd,
+    "SGD",
+    "torch.optim:SGD",
+    rates=rates.PLAIN,
+    is_elementwise=True,
+    state_bytes=averages(_has_momentum),
+    problems=_sgd_problems,
+    lacks=("differentiable",),
+)
 
 
 # Without momentum there is no state, and torch's SGD steps.
 SGD_8BIT = OptimizerSpec(
-    settings=Sgd8bit,
-    label="SGD 8-bit",
-    factory="modules.optim.classes.eight_bit:sgd",
+    Sgd8bit,
+    "SGD 8-bit",
+    "modules.optim.classes.eight_bit:sgd",
     library="torch",
-    rates=PLAIN_RATES,
-    state_bytes=lambda settings, shape: bits_state(1)(settings, shape) if settings.momentum else 0.0,
+    rates=rates.PLAIN,
+    state_bytes=bits_state(_has_momentum),
     waits_per_weight=_has_momentum,
     reads_memory_in_order=_has_momentum,
-    packages=(BITSANDBYTES,),
-    removed=removed.OF_BITSANDBYTES | removed.not_in_bitsandbytes(dampening=0, nesterov=False),
+    packages=(shared_records.BITSANDBYTES,),
+    lacks=(*_OF_BITSANDBYTES, "dampening", "nesterov"),
 )
 
 
-def _rmsprop_state_bytes(settings: RmsProp, shape: Shape) -> float:
-    """In 8 bits there is neither momentum nor centering."""
-    num_arrays = 1 if in_8_bits(settings) else 1 + (settings.momentum > 0) + settings.centered
-    return bits_state(num_arrays)(settings, shape)
+# Torch's with 32 bits, and bitsandbytes' with 8.
+_OF_BOTH: dict[str, Any] = {"library": "torch", "lacks": _OF_BITSANDBYTES, **shared_records.OF_BITS}
 
-
-def _spec(
-    settings: type[Any], label: str, name: str, state_bytes: Callable[[Any, Shape], float], **facts: Any
-) -> OptimizerSpec[Any]:
-    """Return the record of an optimizer that is torch's with 32 bits, and bitsandbytes' with 8."""
-    return OptimizerSpec(
-        settings=settings,
-        label=label,
-        factory=f"modules.optim.classes.eight_bit:{name}",
-        library="torch",
-        state_bytes=state_bytes,
-        waits_per_weight=in_8_bits,
-        reads_memory_in_order=in_8_bits,
-        more_packages=packages_of_bits,
-        removed=removed.OF_BITSANDBYTES,
-        **facts,
-    )
-
-
-RMSPROP = _spec(RmsProp, "RMSprop", "rmsprop", _rmsprop_state_bytes)
-
-RMSPROP_8BIT = bitsandbytes_spec(
-    RmsProp8bit,
-    "RMSprop 8-bit",
-    "RMSprop8bit",
-    1,
-    removed=removed.OF_BITSANDBYTES | removed.not_in_bitsandbytes(momentum=0, centered=False),
+RMSPROP = OptimizerSpec(
+    RmsProp,
+    "RMSprop",
+    "modules.optim.classes.eight_bit:rmsprop",
+    # In 8 bits there is neither momentum nor centering.
+    state_bytes=bits_state(lambda s: 1 if in_8_bits(s) else 1 + (s.momentum > 0) + s.centered),
+    **_OF_BOTH,
 )
 
-ADAGRAD = _spec(Adagrad, "AdaGrad", "adagrad", bits_state(1), rates=LARGER_RATES)
+RMSPROP_8BIT = eight_bits_of(RMSPROP, RmsProp8bit, "RMSprop8bit", 1, lacks=(*_OF_BITSANDBYTES, "momentum", "centered"))
 
-ADAGRAD_8BIT = bitsandbytes_spec(
+ADAGRAD = OptimizerSpec(
+    Adagrad,
+    "AdaGrad",
+    "modules.optim.classes.eight_bit:adagrad",
+    state_bytes=bits_state(1),
+    rates=rates.LARGER,
+    **_OF_BOTH,
+)
+
+ADAGRAD_8BIT = eight_bits_of(
+    ADAGRAD,
     Adagrad8bit,
-    "AdaGrad 8-bit",
     "Adagrad8bit",
     1,
-    rates=LARGER_RATES,
-    removed={
-        "lr_decay": RemovedSetting((0,), "bitsandbytes does not support it. Use a schedule."),
-        "optim_bits": removed.ALWAYS_8_BITS,
-        **removed.not_in_bitsandbytes(initial_accumulator_value=0),
-        **removed.OF_BITSANDBYTES,
-    },
+    lacks=("lr_decay", "optim_bits", "initial_accumulator_value", *_OF_BITSANDBYTES),
 )
+
+
+class Lamb(shared_records.AdamFields):
+    """LAMB (You et al. 2020): Adam for very large batches, with updates limited by the norm of each weight tensor."""
+
+    name: Literal["lamb"] = "lamb"
+    optim_bits: fields.StateBits = "32"
+    min_8bit_size: fields.Smallest8BitOf32 = 4096
+    max_unorm: fields.LargestUpdate = 1.0
+    fused_back_pass: fields.FusedBackPass = False
+
+
+class Lamb8bit(shared_records.EightBitAdam):
+    """LAMB with 8-bit state: the norm of a weight tensor limits its updates only where the state has 32 bits."""
+
+    name: Literal["lamb_8bit"] = "lamb_8bit"
+
+
+class Lars(OptimizerSettings):
+    """LARS (You et al. 2017): SGD for very large batches, with updates limited by the norm of each weight tensor."""
+
+    name: Literal["lars"] = "lars"
+    momentum: fields.PositiveMomentum = 0.9
+    weight_decay: fields.WeightDecay = 0.0
+    optim_bits: fields.StateBits = "32"
+    min_8bit_size: fields.Smallest8BitOf32 = 4096
+    max_unorm: fields.LargestUpdate = 0.02
+    fused_back_pass: fields.FusedBackPass = False
+
+
+class Lars8bit(OptimizerSettings):
+    """LARS with 8-bit momentum: the norm of a weight tensor limits its updates only where the state has 32 bits."""
+
+    name: Literal["lars_8bit"] = "lars_8bit"
+    momentum: fields.PositiveMomentum = 0.9
+    weight_decay: fields.WeightDecay = 0.0
+    min_8bit_size: fields.Smallest8Bit = 4096
+    max_unorm: fields.LargestUpdate = 0.02
+    fused_back_pass: fields.FusedBackPass = False
+
+
+_NOT_IN_LAMB = ("bias_correction", "adam_w_mode", "percentile_clipping", "block_wise", "amsgrad")
+
+
+def _limits(settings: Any) -> bool:
+    """Return whether an update is limited by the norm of its weight: one that is zero then stays zero."""
+    return bool(settings.max_unorm > 0)
+
+
+LAMB = bitsandbytes_spec(
+    Lamb, "LAMB", "LAMB", 2, has_norm=True, rates=rates.LARGER, leaves_zeros=_limits, lacks=_NOT_IN_LAMB
+)
+
+LAMB_8BIT = eight_bits_of(
+    LAMB, Lamb8bit, "LAMB8bit", 2, has_norm=True, leaves_zeros=always, lacks=(*_NOT_IN_LAMB, "max_unorm")
+)
+
+_OF_LARS: dict[str, Any] = {
+    "has_norm": True,
+    "arguments": by_name(more=lambda _: {"lr": 1.0}),  # each group has its own
+    "leaves_zeros": _limits,
+    "lacks": ("percentile_clipping", "dampening", "nesterov"),
+}
+
+LARS = bitsandbytes_spec(Lars, "LARS", "LARS", 1, rates=rates.PLAIN, **_OF_LARS)
+
+LARS_8BIT = eight_bits_of(LARS, Lars8bit, "LARS8bit", 1, **_OF_LARS)

@@ -6,13 +6,17 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from modules.optim.spec import Shape
-from modules.optim.terms.removed import RemovedSetting
+from modules.optim.spec import Shape, always
 from modules.settings.field import advanced_setting
 from modules.system.factories import Package
 from modules.system.problem import Problem
 
-ADV_OPTM = Package("adv_optm", distribution="adv-optm")
+CLASSES = "modules.optim.classes.advanced"
+ADV_OPTM: dict[str, Any] = {
+    "packages": (Package("adv_optm", distribution="adv-optm"),),
+    "reads_memory_in_order": always,
+}
+"""The facts of all optimizers of adv-optm, which are in `CLASSES`."""
 LOWEST_BETA2 = 0.9
 
 CautiousDecay = Annotated[
@@ -32,19 +36,8 @@ OrthogonalGradient = Annotated[
     ),
 ]
 
-_COMPILE = RemovedSetting((False,), "the update would be compiled again whenever the learning rate changes.")
-_WITH_ADEMAMIX = RemovedSetting((False,), "adv-optm no longer has it; AdEMAMix is an optimizer of its own.")
-_SIMPLIFIED = RemovedSetting((False,), "adv-optm no longer has it.")
-COMPILE = {"compile": _COMPILE}
-ADEMAMIX = {
-    "use_AdEMAMix": _WITH_ADEMAMIX,
-    "beta3_ema": RemovedSetting((0.9999,), "adv-optm no longer has AdEMAMix, to which it belongs."),
-    "alpha": RemovedSetting((5, 5.0), "adv-optm no longer has AdEMAMix, to which it belongs."),
-}
-SIMPLIFIED_ADEMAMIX = {
-    "Simplified_AdEMAMix": _SIMPLIFIED,
-    "alpha_grad": RemovedSetting((100, 100.0), "adv-optm no longer has Simplified AdEMAMix, to which it belongs."),
-}
+SIMPLIFIED_ADEMAMIX = ("Simplified_AdEMAMix", "alpha_grad")
+"""Removed settings that several of them have."""
 
 
 def average_bytes(shape: Shape, *, factored: bool, signed: bool = True) -> float:
