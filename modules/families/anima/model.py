@@ -7,20 +7,18 @@ biases, the attention to zeros is zero, masked or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.anima.spec import ANIMA, CONDITIONER, MAX_TOKENS, AnimaSettings
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_tokens import T5Tokenizer, load_t5_tokenizer
-from modules.families.parts.text_model import FlowModel, flow_facts
+from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.devices import tensor_on
 
@@ -107,26 +105,18 @@ class Anima(FlowModel[TokenConditioning]):
         conditioner, run = self.modules[CONDITIONER], self._forward(CONDITIONER)
         return TokenConditioning.of(condition(conditioner, run, states, [t5_ids for _, t5_ids in ids]))
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W): the transformer reads the latents as a video of one frame."""
-        text, dtype = self._text(conditioning), self._input_dtype()
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 16, H, W): the transformer reads the latents as a video of one frame."""
         least = int(self.modules[CONDITIONER].config.min_sequence_length)
-        height, width = map(self.spec.latents.px, noisy_BCHW.shape[-2:])
-        output = self._forward("transformer")(
-            hidden_states=noisy_BCHW.to(dtype).unsqueeze(2),
-            timestep=self.process.time_input(timesteps_B),
-            encoder_hidden_states=pad_states(text.states_BLD.to(dtype), least),
-            attention_mask=text_mask(text.lengths, least, noisy_BCHW.device),
-            padding_mask=noisy_BCHW.new_zeros(1, 1, height, width, dtype=dtype),
-            return_dict=False,
+        height, width = map(self.spec.latents.px, given.noisy_BCHW.shape[-2:])
+        output = self._denoise(
+            hidden_states=given.noisy_BCHW.unsqueeze(2),
+            timestep=given.time_B,
+            encoder_hidden_states=pad_states(given.cast(given.text.states_BLD), least),
+            attention_mask=text_mask(given.text.lengths, least, given.noisy_BCHW.device),
+            padding_mask=given.noisy_BCHW.new_zeros(1, 1, height, width),
         )
-        return self.process.velocity(output[0].squeeze(2))
+        return output.squeeze(2)
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import FlowProcess
 from modules.families.chroma.spec import CHROMA, FROZEN, MAX_TOKENS, ChromaSettings
-from modules.families.parts.conditioning import visible_tokens
+from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
-from modules.families.parts.text_model import T5Model, flow_facts
+from modules.families.parts.text_model import DenoiserInputs, FlowModel, T5Model, flow_facts
 from modules.families.protocol import LoadRequest
 
 
 @dataclass(eq=False)
-class Chroma(T5Model[FlowProcess]):
+class Chroma(T5Model[FlowProcess], FlowModel[TokenConditioning]):
     """A transformer, a T5-XXL, a VAE; implements `FamilyWithEmbeddings`."""
 
     def reaches(self, part: str, name: str) -> bool:
@@ -31,26 +29,18 @@ class Chroma(T5Model[FlowProcess]):
         """
         return part != "vae" and not f"{name}.".startswith(FROZEN)
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W)."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        packed_BLC, ids_L3 = pack(noisy_BCHW.to(dtype)), image_ids(noisy_BCHW)
-        output = self._forward("transformer")(
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 16, H, W)."""
+        text, packed_BLC, ids_L3 = given.text, pack(given.noisy_BCHW), image_ids(given.noisy_BCHW)
+        output = self._denoise(
             hidden_states=packed_BLC,
-            timestep=self.process.time_input(timesteps_B),
-            encoder_hidden_states=text.states_BLD.to(dtype),
+            timestep=given.time_B,
+            encoder_hidden_states=given.cast(text.states_BLD),
             txt_ids=ids_L3.new_zeros(text.states_BLD.shape[1], 3),
             img_ids=ids_L3,
             attention_mask=attention_mask(text.lengths, packed_BLC.shape[1], packed_BLC.device),
-            return_dict=False,
         )
-        return self.process.velocity(unpack(output[0], *noisy_BCHW.shape[-2:]))
+        return unpack(output, *given.noisy_BCHW.shape[-2:])
 
 
 def attention_mask(lengths: Sequence[int], num_image_tokens: int, device: torch.device) -> torch.Tensor | None:

@@ -5,21 +5,18 @@ Its conditioning is the states of Ministral 3's last layer but one; prompts are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.diffusion.latents import channels_to_patches, patches_to_channels
 from modules.families.ernie_image.spec import ERNIE_IMAGE, MAX_TOKENS, ErnieImageSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel, flow_facts
+from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.devices import tensor_on
 
@@ -45,23 +42,15 @@ def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> PlainReader:
 class ErnieImage(ChatModel[TokenConditioning]):
     """A transformer, the language model of a Ministral 3, a VAE; implements `ModelFamily`."""
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 32, H, W). The transformer puts an image behind its text, and masks the padding."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        output = self._forward("transformer")(
-            hidden_states=patches_to_channels(noisy_BCHW.to(dtype)),
-            timestep=self.process.time_input(timesteps_B),
-            text_bth=text.states_BLD.to(dtype),
-            text_lens=tensor_on(list(text.lengths), noisy_BCHW.device),
-            return_dict=False,
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 32, H, W). The transformer puts an image behind its text, and masks the padding."""
+        output = self._denoise(
+            hidden_states=patches_to_channels(given.noisy_BCHW),
+            timestep=given.time_B,
+            text_bth=given.cast(given.text.states_BLD),
+            text_lens=tensor_on(list(given.text.lengths), given.noisy_BCHW.device),
         )
-        return self.process.velocity(channels_to_patches(output[0]))
+        return channels_to_patches(output)
 
 
 NORM_EPSILON = 1e-5

@@ -12,8 +12,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS, references_of
+from modules.data.inputs import references_of
 from modules.families.flux.files import published_name
 from modules.families.flux.spec import FLUX, MAX_TOKENS, PACKED, FluxSettings
 from modules.families.parts.clip_text import pooled_states
@@ -23,7 +22,7 @@ from modules.families.parts.packing import image_ids, pack, unpack, with_referen
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
-from modules.families.parts.text_model import FlowModel, flow_facts
+from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
 from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.protocol import LoadRequest
 
@@ -70,29 +69,21 @@ class Flux(FlowModel[FluxConditioning]):
         pooled_BE = pooled_states(self.modules[_CLIP], self.clip_tokenizer, self._forward(_CLIP), prompts)
         return FluxConditioning(states_BLD, pooled_BE)
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W); `inputs` are Fill's, in the order of its channels, or Kontext's."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        tokens_BLC, ids_L3 = self._tokens(noisy_BCHW.to(dtype), {n: i.to(dtype) for n, i in inputs.items()})
-        height, width = noisy_BCHW.shape[-2:]
-        output = self._forward("transformer")(
+    def _output(self, given: DenoiserInputs[FluxConditioning]) -> torch.Tensor:
+        """Return the output (B, 16, H, W); the images are Fill's, in the order of its channels, or Kontext's."""
+        text, (height, width) = given.text, given.noisy_BCHW.shape[-2:]
+        tokens_BLC, ids_L3 = self._tokens(given.noisy_BCHW, given.images)
+        output = self._denoise(
             hidden_states=tokens_BLC,
-            timestep=self.process.time_input(timesteps_B),
-            pooled_projections=text.pooled_BE.to(dtype),
-            encoder_hidden_states=text.states_BLD.to(dtype),
+            timestep=given.time_B,
+            pooled_projections=given.cast(text.pooled_BE),
+            encoder_hidden_states=given.cast(text.states_BLD),
             txt_ids=ids_L3.new_zeros(text.states_BLD.shape[1], 3),
             img_ids=ids_L3,
-            **guidance_input(self.denoiser.config, text.guidance, self.guidance, timesteps_B),
-            return_dict=False,
+            **guidance_input(self.denoiser.config, text.guidance, self.guidance, given.time_B),
         )
         num_tokens = (height // PACKED) * (width // PACKED)
-        return self.process.velocity(unpack(output[0][:, :num_tokens], height, width))
+        return unpack(output[:, :num_tokens], height, width)
 
     def _tokens(
         self, noisy_BCHW: torch.Tensor, inputs: Mapping[str, torch.Tensor]

@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS, references_of
+from modules.data.inputs import references_of
 from modules.families.flux3.spec import (
     EDITING,
     FLUX3,
@@ -30,7 +29,7 @@ from modules.families.parts.conditioning import TokenConditioning, visible_token
 from modules.families.parts.flux2.forward import text_ids
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel, flow_facts
+from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.errors import DarkroomError
 
@@ -52,29 +51,21 @@ class Flux3(ChatModel[TokenConditioning]):
             return super().reaches(part, name)
         return super().reaches(part, name) and not f"{name}.".startswith(OF_REFERENCES)
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 32, H, W); `inputs` may be reference images, of any sizes."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        references = [latents.to(dtype) for latents in references_of(inputs)]
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 32, H, W); there may be reference images, of any sizes."""
+        text, noisy_BCHW, references = given.text, given.noisy_BCHW, references_of(given.images)
         positions = [_positions(latents, -number) for number, latents in enumerate(references, start=1)]
-        output = self._forward("transformer")(
-            hidden_states=pack(noisy_BCHW.to(dtype)),
-            encoder_hidden_states=text.states_BLD.to(dtype),
-            timestep=self.process.time_input(timesteps_B),
+        output = self._denoise(
+            hidden_states=pack(noisy_BCHW),
+            encoder_hidden_states=given.cast(text.states_BLD),
+            timestep=given.time_B,
             img_ids=_positions(noisy_BCHW, 0),
             txt_ids=text_ids(text.states_BLD),
             encoder_hidden_states_mask=visible_tokens(text.lengths, noisy_BCHW.device),
             image_cond_hidden_states=torch.cat([*map(pack, references)], dim=1) if references else None,
             image_cond_ids=torch.cat(positions) if references else None,
-            return_dict=False,
         )
-        return self.process.velocity(unpack(output[0], *noisy_BCHW.shape[-2:]))
+        return unpack(output, *noisy_BCHW.shape[-2:])
 
 
 def _positions(latents_BCHW: torch.Tensor, number: int) -> torch.Tensor:

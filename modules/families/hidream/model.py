@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.hidream.spec import HIDREAM, HiDreamSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
@@ -24,7 +22,7 @@ from modules.families.parts.encoder_states import EncoderStates
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
-from modules.families.parts.text_model import FlowModel, flow_facts
+from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.devices import tensor_on
 from modules.system.errors import DarkroomError
@@ -105,22 +103,10 @@ class HiDream(FlowModel[HiDreamConditioning]):
         }
         return HiDreamConditioning(states, pooled)
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W)."""
-        dtype = self._input_dtype()
-        output = self._forward(self.spec.denoiser.name)(
-            hidden_states=noisy_BCHW.to(dtype),
-            timesteps=self.process.time_input(timesteps_B),
-            **self._text(conditioning).inputs(dtype),
-            return_dict=False,
-        )
-        return self.process.velocity(output[0])
+    def _output(self, given: DenoiserInputs[HiDreamConditioning]) -> torch.Tensor:
+        """Return the output (B, 16, H, W)."""
+        text = given.text.inputs(given.noisy_BCHW.dtype)
+        return self._denoise(hidden_states=given.noisy_BCHW, timesteps=given.time_B, **text)
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""

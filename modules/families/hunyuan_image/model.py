@@ -13,8 +13,6 @@ from typing import Any, Self
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.hunyuan_image.spec import (
     GLYPH_LAYERS,
     GLYPH_TOKENS,
@@ -29,7 +27,7 @@ from modules.families.parts.conditioning import TokenConditioning, token_mask
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import byte_tokenizer
-from modules.families.parts.text_model import FlowModel, flow_facts
+from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
@@ -120,28 +118,20 @@ class HunyuanImage(FlowModel[HunyuanImageConditioning]):
         none_LD = torch.zeros(0, width, device=text.states_BLD.device, dtype=first.dtype)
         return HunyuanImageConditioning(text, TokenConditioning.of([next(read) if q else none_LD for q in quoted]))
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 64, H, W)."""
-        text, dtype = self._text(conditioning), self._input_dtype()
+    def _output(self, given: DenoiserInputs[HunyuanImageConditioning]) -> torch.Tensor:
+        """Return the output (B, 64, H, W)."""
+        text, device = given.text, given.noisy_BCHW.device
         further: dict[str, torch.Tensor] = {}
         if any(text.glyphs.lengths):
-            further["encoder_hidden_states_2"] = text.glyphs.states_BLD.to(dtype)
-            further["encoder_attention_mask_2"] = token_mask(text.glyphs.lengths, noisy_BCHW.device)
-        output = self._forward(self.spec.denoiser.name)(
-            hidden_states=noisy_BCHW.to(dtype).contiguous(),  # as they are in a cache: the last bits depend on it
-            timestep=self.process.time_input(timesteps_B),
-            encoder_hidden_states=text.text.states_BLD.to(dtype),
-            encoder_attention_mask=token_mask(text.text.lengths, noisy_BCHW.device),
+            further["encoder_hidden_states_2"] = given.cast(text.glyphs.states_BLD)
+            further["encoder_attention_mask_2"] = token_mask(text.glyphs.lengths, device)
+        return self._denoise(
+            hidden_states=given.noisy_BCHW.contiguous(),  # as they are in a cache: the last bits depend on it
+            timestep=given.time_B,
+            encoder_hidden_states=given.cast(text.text.states_BLD),
+            encoder_attention_mask=token_mask(text.text.lengths, device),
             **further,
-            return_dict=False,
         )
-        return self.process.velocity(output[0])
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""

@@ -13,8 +13,6 @@ from typing import Any, Self
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.hunyuan_video.spec import HUNYUAN_VIDEO, MAX_TOKENS, HunyuanVideoSettings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
@@ -22,7 +20,7 @@ from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, guidance_input, replace_rows, token_mask
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import FlowModel, flow_facts
+from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
@@ -115,26 +113,18 @@ class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
         pooled_BE = pooled_states(self.modules[_CLIP], self.clip_tokenizer, self._forward(_CLIP), prompts)
         return HunyuanVideoConditioning.of_both(text, pooled_BE)
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W) of images, or (B, 16, F, H, W) of clips."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        is_clip = noisy_BCHW.dim() == 5
-        output = self._forward("transformer")(
-            hidden_states=noisy_BCHW.to(dtype) if is_clip else noisy_BCHW.to(dtype).unsqueeze(2),
-            timestep=self.process.time_input(timesteps_B),
-            encoder_hidden_states=text.states_BLD.to(dtype),
-            encoder_attention_mask=token_mask(text.lengths, noisy_BCHW.device),
-            pooled_projections=text.pooled_BE.to(dtype),
-            **guidance_input(self.denoiser.config, text.guidance, self.guidance, timesteps_B, factor=1000.0),
-            return_dict=False,
+    def _output(self, given: DenoiserInputs[HunyuanVideoConditioning]) -> torch.Tensor:
+        """Return the output (B, 16, H, W) of images, or (B, 16, F, H, W) of clips."""
+        text, is_clip = given.text, given.noisy_BCHW.dim() == 5
+        output = self._denoise(
+            hidden_states=given.noisy_BCHW if is_clip else given.noisy_BCHW.unsqueeze(2),
+            timestep=given.time_B,
+            encoder_hidden_states=given.cast(text.states_BLD),
+            encoder_attention_mask=token_mask(text.lengths, given.noisy_BCHW.device),
+            pooled_projections=given.cast(text.pooled_BE),
+            **guidance_input(self.denoiser.config, text.guidance, self.guidance, given.time_B, factor=1000.0),
         )
-        return self.process.velocity(output[0] if is_clip else output[0].squeeze(2))
+        return output if is_clip else output.squeeze(2)
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""

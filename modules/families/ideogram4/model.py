@@ -20,7 +20,7 @@ from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel, flow_facts
+from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
 from modules.families.parts.vae import put_places_first
 from modules.families.protocol import LoadRequest
 from modules.system.errors import DarkroomError
@@ -69,31 +69,35 @@ class Ideogram4(ChatModel[TokenConditioning]):
         conditioning: Conditioning,
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
-        """Return the velocity (B, 32, H, W)."""
+        """Return the velocity (B, 32, H, W), each transformer's of its prompts."""
         text = self._text(conditioning)
         count = sum(not length for length in text.lengths)
         if count in (0, len(text)):
-            return self._predict(noisy_BCHW, timesteps_B, text)
+            return super().predict(noisy_BCHW, timesteps_B, text)
         assert not any(text.lengths[:count]), "those without a prompt are the first of a batch"
-        rows, numbers = (slice(None, count), slice(count, None)), range(len(text))
-        return torch.cat([self._predict(noisy_BCHW[row], timesteps_B[row], text.select(numbers[row])) for row in rows])
+        halves, numbers = [], range(len(text))
+        for row in (slice(None, count), slice(count, None)):
+            halves.append(super().predict(noisy_BCHW[row], timesteps_B[row], text.select(numbers[row])))
+        return torch.cat(halves)
 
-    def _predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, text: TokenConditioning) -> torch.Tensor:
-        """Return the velocity for prompts that all have tokens, or all have none."""
-        has_text, (height, width) = max(text.lengths) > 0, noisy_BCHW.shape[-2:]
-        part = self.spec.denoiser.name if has_text else GUIDE
-        dtype, read = self._input_dtype(part), dict[str, torch.Tensor | None]()
-        if has_text:
+    def _denoiser_of(self, text: TokenConditioning) -> str:
+        return self.spec.denoiser.name if max(text.lengths) > 0 else GUIDE
+
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 32, H, W) for prompts that all have tokens, or all have none."""
+        text, noisy_BCHW = given.text, given.noisy_BCHW
+        part, read = self._denoiser_of(text), dict[str, torch.Tensor | None]()
+        if part != GUIDE:
             visible = visible_tokens(text.lengths, noisy_BCHW.device)
-            read = {"encoder_hidden_states": text.states_BLD.to(dtype), "encoder_attention_mask": visible}
+            read = {"encoder_hidden_states": given.cast(text.states_BLD), "encoder_attention_mask": visible}
         output = self._forward(part)(
-            hidden_states=to_tokens(noisy_BCHW.to(dtype)),
-            timestep=self.process.time_input(timesteps_B).to(dtype),  # as in the pipeline
+            hidden_states=to_tokens(noisy_BCHW),
+            timestep=given.cast(given.time_B),  # as in the pipeline
             position_ids=positions(text.states_BLD.shape[1], noisy_BCHW),
             **read,
             return_dict=False,
         )
-        return self.process.velocity(to_latents(output[0], height, width))
+        return to_latents(output[0], *noisy_BCHW.shape[-2:])
 
 
 def to_tokens(latents_BCHW: torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.krea2.spec import KREA2, MAX_TOKENS, TURBO_MU, Krea2Settings
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
@@ -23,7 +21,7 @@ from modules.families.parts.conditioning import TokenConditioning, visible_token
 from modules.families.parts.files import ModelFiles
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel, flow_facts
+from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.formats.diffusers_folder import read_json
 from modules.system.errors import DarkroomError
@@ -60,25 +58,17 @@ class Krea2(ChatModel[TokenConditioning]):
     The states of a prompt are (L, K D): the states of K layers of the text encoder, one after the other.
     """
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W). The positions of text are 0; equally long prompts need no mask."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        packed_BLC, ids_L3 = pack(noisy_BCHW.to(dtype)), image_ids(noisy_BCHW)
-        output = self._forward("transformer")(
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 16, H, W). The positions of text are 0; equally long prompts need no mask."""
+        text, packed_BLC, ids_L3 = given.text, pack(given.noisy_BCHW), image_ids(given.noisy_BCHW)
+        output = self._denoise(
             hidden_states=packed_BLC,
-            encoder_hidden_states=text.states_BLD.to(dtype).unflatten(-1, (len(self.reader.layers), -1)),
-            timestep=self.process.time_input(timesteps_B),
+            encoder_hidden_states=given.cast(text.states_BLD).unflatten(-1, (len(self.reader.layers), -1)),
+            timestep=given.time_B,
             position_ids=torch.cat([ids_L3.new_zeros(text.states_BLD.shape[1], 3), ids_L3]),
             encoder_attention_mask=visible_tokens(text.lengths, packed_BLC.device),
-            return_dict=False,
         )
-        return self.process.velocity(unpack(output[0], *noisy_BCHW.shape[-2:]))
+        return unpack(output, *given.noisy_BCHW.shape[-2:])
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""

@@ -6,22 +6,19 @@ are read alone (`Lumina2Pipeline`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.lumina2.positions import Positions, set_positions
 from modules.families.lumina2.spec import LUMINA2, MAX_TOKENS, Lumina2Settings
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer
-from modules.families.parts.conditioning import token_mask
+from modules.families.parts.conditioning import TokenConditioning, token_mask
 from modules.families.parts.gemma import START, InstructedModel, load_tokenizer
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import flow_facts
+from modules.families.parts.text_model import DenoiserInputs, flow_facts
 from modules.families.protocol import LoadRequest
 
 INSTRUCTION = (
@@ -47,24 +44,15 @@ class Lumina2(InstructedModel):
 
     positions: Positions
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W)."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        with self.positions.of(text.lengths):
-            output = self._forward("transformer")(
-                hidden_states=noisy_BCHW.to(dtype),
-                timestep=self.process.time_input(timesteps_B),
-                encoder_hidden_states=text.states_BLD.to(dtype),
-                encoder_attention_mask=token_mask(text.lengths, noisy_BCHW.device),
-                return_dict=False,
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 16, H, W)."""
+        with self.positions.of(given.text.lengths):
+            return self._denoise(
+                hidden_states=given.noisy_BCHW,
+                timestep=given.time_B,
+                encoder_hidden_states=given.cast(given.text.states_BLD),
+                encoder_attention_mask=token_mask(given.text.lengths, given.noisy_BCHW.device),
             )
-        return self.process.velocity(output[0])
 
 
 def load(request: LoadRequest[Lumina2Settings]) -> Lumina2:

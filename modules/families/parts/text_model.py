@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from modules.data.conditioning import Conditioning, SizeConditioning
+from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import FlowProcess, flow_process_of
 from modules.families.parts.chat_text import ChatReader
 from modules.families.parts.conditioning import TokenConditioning
@@ -44,6 +45,23 @@ class PromptText(Conditioning, Protocol):
 Text = TypeVar("Text", bound=PromptText)
 
 
+@dataclass(frozen=True, eq=False)
+class DenoiserInputs(Generic[Text]):
+    """The inputs of a prediction, those of images in the dtype of the denoiser's inputs, and the time as it reads it.
+
+    `images` are the further inputs of a variant, by name (`FamilySpec.inputs`).
+    """
+
+    noisy_BCHW: torch.Tensor
+    time_B: torch.Tensor
+    text: Text
+    images: Mapping[str, torch.Tensor]
+
+    def cast(self, values: torch.Tensor) -> torch.Tensor:
+        """Return a tensor in the dtype of the denoiser's inputs."""
+        return values.to(self.noisy_BCHW.dtype)
+
+
 @dataclass(eq=False)
 class TextModel(LatentModel[Process], ABC, Generic[Process, Text]):
     """A loaded model without size conditioning. `text_class` is the class of its conditioning, `Text`."""
@@ -72,6 +90,41 @@ class TextModel(LatentModel[Process], ABC, Generic[Process, Text]):
         text: Text = self.text_class.join([self._text(c) for c in conditionings])
         return text
 
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the prediction, of the shape of the noisy latents; `inputs` are the further inputs of a variant."""
+        text = self._text(conditioning)
+        dtype = self._input_dtype(self._denoiser_of(text))
+        images = {name: image.to(dtype) for name, image in inputs.items()}
+        given = DenoiserInputs(noisy_BCHW.to(dtype), self._time(timesteps_B), text, images)
+        return self._prediction(self._output(given))
+
+    @abstractmethod
+    def _output(self, given: DenoiserInputs[Text]) -> torch.Tensor:
+        """Return the denoiser's output as latents."""
+
+    def _denoiser_of(self, text: Text) -> str:
+        """Return the part that predicts for a conditioning."""
+        return self.spec.denoiser.name
+
+    def _denoise(self, **inputs: Any) -> torch.Tensor:
+        """Run the denoiser, and return its output."""
+        output: torch.Tensor = self._forward(self.spec.denoiser.name)(**inputs, return_dict=False)[0]
+        return output
+
+    def _time(self, timesteps_B: torch.Tensor) -> torch.Tensor:
+        """Return timesteps as the denoiser reads them."""
+        return timesteps_B
+
+    def _prediction(self, output_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the denoiser's output with the process's sign."""
+        return output_BCHW
+
     def _text(self, conditioning: Conditioning) -> Text:
         assert isinstance(conditioning, self.text_class), f"conditioning of another family: {type(conditioning)}"
         text: Text = conditioning
@@ -79,7 +132,13 @@ class TextModel(LatentModel[Process], ABC, Generic[Process, Text]):
 
 
 class FlowModel(TextModel[FlowProcess, Text], ABC, Generic[Text]):
-    """A loaded flow model without size conditioning."""
+    """A loaded flow model without size conditioning, which predicts the velocity."""
+
+    def _time(self, timesteps_B: torch.Tensor) -> torch.Tensor:
+        return self.process.time_input(timesteps_B)
+
+    def _prediction(self, output_BCHW: torch.Tensor) -> torch.Tensor:
+        return self.process.velocity(output_BCHW)
 
 
 class FlowFacts(TypedDict):

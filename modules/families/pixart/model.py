@@ -4,21 +4,18 @@ parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.diffusion.process import DDPMProcess
-from modules.families.parts.conditioning import visible_tokens
+from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.noise_process import process_of
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_lower_case_t5_tokenizer
-from modules.families.parts.text_model import T5Model
+from modules.families.parts.text_model import DenoiserInputs, T5Model
 from modules.families.pixart.files import published_name
 from modules.families.pixart.spec import MAX_TOKENS, PIXART, PixArtSettings, has_size_conditions
 from modules.families.protocol import LoadRequest
@@ -32,29 +29,20 @@ class PixArt(T5Model[DDPMProcess]):
         """Return whether a denoising loss reaches a layer: all but the VAE's are reached."""
         return part != "vae"
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the predicted noise (B, 4, H, W).
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 4, H, W).
 
         The published models also predict its variance, in as many channels behind it: no loss reaches these, and no
         sampler reads them (as in diffusers' pipelines and the authors' training script for diffusers).
         """
-        text, dtype = self._text(conditioning), self._input_dtype()
-        output = self._forward("transformer")(
-            hidden_states=noisy_BCHW.to(dtype),
-            timestep=timesteps_B,
-            encoder_hidden_states=text.states_BLD.to(dtype),
-            encoder_attention_mask=visible_tokens(text.lengths, noisy_BCHW.device),
-            added_cond_kwargs=self._sizes(noisy_BCHW),
-            return_dict=False,
+        noise_BCHW = self._denoise(
+            hidden_states=given.noisy_BCHW,
+            timestep=given.time_B,
+            encoder_hidden_states=given.cast(given.text.states_BLD),
+            encoder_attention_mask=visible_tokens(given.text.lengths, given.noisy_BCHW.device),
+            added_cond_kwargs=self._sizes(given.noisy_BCHW),
         )
-        noise_BCHW: torch.Tensor = output[0][:, : noisy_BCHW.shape[1]]
-        return noise_BCHW
+        return noise_BCHW[:, : given.noisy_BCHW.shape[1]]
 
     def _sizes(self, noisy_BCHW: torch.Tensor) -> dict[str, torch.Tensor | None]:
         """Return the size conditions: height and width in pixels, as they are sampled, and their ratio."""

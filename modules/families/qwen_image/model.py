@@ -12,15 +12,14 @@ from typing import Any
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS, references_of
+from modules.data.inputs import references_of
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.packing import pack, unpack
 from modules.families.parts.read_model import read_model
 from modules.families.parts.seeing_text import SEEN, SeeingReader
-from modules.families.parts.text_model import ChatModel, flow_facts
+from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.families.qwen_image.files import ZERO_TIME_MARK
 from modules.families.qwen_image.spec import (
@@ -82,28 +81,20 @@ class QwenImage(ChatModel[TokenConditioning]):
         read = self.reader.encode_seen(self._forward("text_encoder"), [prompt or EMPTY for prompt in prompts], images)
         return TokenConditioning.of(read)
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W); `inputs` are the latents of reference images."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        height, width = noisy_BCHW.shape[-2:]
-        images = [image.to(dtype) for image in (noisy_BCHW, *references_of(inputs))]
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 16, H, W), of the noisy latents and those of reference images."""
+        text, (height, width) = given.text, given.noisy_BCHW.shape[-2:]
+        images = [given.noisy_BCHW, *references_of(given.images)]
         shapes = [(1, image.shape[-2] // PACKED, image.shape[-1] // PACKED) for image in images]
-        output = self._forward("transformer")(
+        output = self._denoise(
             hidden_states=torch.cat([pack(image) for image in images], dim=1),
-            timestep=self.process.time_input(timesteps_B),
-            encoder_hidden_states=text.states_BLD.to(dtype),
-            encoder_hidden_states_mask=visible_tokens(text.lengths, noisy_BCHW.device),
-            img_shapes=[shapes] * len(noisy_BCHW),
-            return_dict=False,
+            timestep=given.time_B,
+            encoder_hidden_states=given.cast(text.states_BLD),
+            encoder_hidden_states_mask=visible_tokens(text.lengths, given.noisy_BCHW.device),
+            img_shapes=[shapes] * len(text),
         )
         num_tokens = (height // PACKED) * (width // PACKED)
-        return self.process.velocity(unpack(output[0][:, :num_tokens], height, width))
+        return unpack(output[:, :num_tokens], height, width)
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""

@@ -7,19 +7,16 @@ off, the rest of the template is kept (`QwenImage21Pipeline`, 0.42).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel, flow_facts
+from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.families.qwen_image21.spec import MAX_TOKENS, QWEN_IMAGE21, QwenImage21Settings
 
@@ -51,23 +48,14 @@ def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> SpaceReader:
 class QwenImage21(ChatModel[TokenConditioning]):
     """A transformer, the language model of a Qwen3-VL, a VAE; implements `ModelFamily`."""
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 64, H, W)."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        output = self._forward("transformer")(
-            hidden_states=noisy_BCHW.to(dtype),
-            encoder_hidden_states=text.states_BLD.to(dtype),
-            timestep=self.process.time_input(timesteps_B),
-            encoder_hidden_states_mask=visible_tokens(text.lengths, noisy_BCHW.device),
-            return_dict=False,
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 64, H, W)."""
+        return self._denoise(
+            hidden_states=given.noisy_BCHW,
+            encoder_hidden_states=given.cast(given.text.states_BLD),
+            timestep=given.time_B,
+            encoder_hidden_states_mask=visible_tokens(given.text.lengths, given.noisy_BCHW.device),
         )
-        return self.process.velocity(output[0])
 
 
 def load(request: LoadRequest[QwenImage21Settings]) -> QwenImage21:

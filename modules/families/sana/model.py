@@ -14,16 +14,15 @@ from typing import Any
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import flow_process_of
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer
-from modules.families.parts.conditioning import visible_tokens
+from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.gemma import START, InstructedModel
 from modules.families.parts.gemma import load_tokenizer as load_gemma_tokenizer
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
+from modules.families.parts.text_model import DenoiserInputs
 from modules.families.protocol import LoadRequest
 from modules.families.sana.spec import CONVENTION, MAX_TOKENS, SANA, SanaSettings
 from modules.system.errors import DarkroomError
@@ -112,23 +111,14 @@ class Sana(InstructedModel):
         """Return a prompt in lower case, without blanks at its ends."""
         return normalize_prompt(prompt)
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 32, H, W). Equally long prompts need no mask."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        output = self._forward("transformer")(
-            hidden_states=noisy_BCHW.to(dtype),
-            encoder_hidden_states=text.states_BLD.to(dtype),
-            timestep=self.process.time_input(timesteps_B) * self.denoiser.config.timestep_scale,
-            encoder_attention_mask=visible_tokens(text.lengths, noisy_BCHW.device),
-            return_dict=False,
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 32, H, W). Equally long prompts need no mask."""
+        return self._denoise(
+            hidden_states=given.noisy_BCHW,
+            encoder_hidden_states=given.cast(given.text.states_BLD),
+            timestep=given.time_B * self.denoiser.config.timestep_scale,
+            encoder_attention_mask=visible_tokens(given.text.lengths, given.noisy_BCHW.device),
         )
-        return self.process.velocity(output[0])
 
 
 def load(request: LoadRequest[SanaSettings]) -> Sana:

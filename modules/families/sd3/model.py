@@ -11,8 +11,6 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.conditioning import stack_states
 from modules.families.parts.encoder_states import EncoderStates
@@ -20,7 +18,7 @@ from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
-from modules.families.parts.text_model import FlowModel, flow_facts
+from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
 from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.protocol import LoadRequest
 from modules.families.sd3.files import published_name
@@ -101,24 +99,16 @@ class StableDiffusion3(FlowModel[Sd3Conditioning]):
             states[_T5] = stack_states(self.t5.encode(self._forward(_T5), prompts))
         return Sd3Conditioning(states, pooled)
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W)."""
-        text, dtype, config = self._text(conditioning), self._input_dtype(), self.denoiser.config
+    def _output(self, given: DenoiserInputs[Sd3Conditioning]) -> torch.Tensor:
+        """Return the output (B, 16, H, W)."""
+        text, config = given.text, self.denoiser.config
         states_BLD, pooled_BE = text.joint(config.joint_attention_dim, config.pooled_projection_dim, self.t5_tokens)
-        output = self._forward(self.spec.denoiser.name)(
-            hidden_states=noisy_BCHW.to(dtype),
-            timestep=self.process.time_input(timesteps_B),
-            encoder_hidden_states=states_BLD.to(dtype),
-            pooled_projections=pooled_BE.to(dtype),
-            return_dict=False,
+        return self._denoise(
+            hidden_states=given.noisy_BCHW,
+            timestep=given.time_B,
+            encoder_hidden_states=given.cast(states_BLD),
+            pooled_projections=given.cast(pooled_BE),
         )
-        return self.process.velocity(output[0])
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""

@@ -6,19 +6,16 @@ single message of the user, with the beginning of an answer and thinking enabled
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.parts.chat_text import ChatReader, ChatTemplate
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import ChatModel, flow_facts
+from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
 from modules.families.protocol import LoadRequest
 from modules.families.z_image.spec import MAX_TOKENS, Z_IMAGE, ZImageSettings
 from modules.system.errors import DarkroomError
@@ -35,19 +32,12 @@ def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
 class ZImage(ChatModel[TokenConditioning]):
     """A transformer, a Qwen3, a VAE; implements `ModelFamily`. The transformer pads the states of prompts itself."""
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 16, H, W): the transformer reads lists of latents with one frame, and of states."""
-        dtype = self._input_dtype()
-        images = list(noisy_BCHW.to(dtype).unsqueeze(2))
-        states = [states_LD.to(dtype) for states_LD in self._text(conditioning).split()]
-        outputs = self._forward("transformer")(images, self.process.time_input(timesteps_B), states, return_dict=False)
-        return self.process.velocity(torch.stack(outputs[0]).squeeze(2))
+    def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
+        """Return the output (B, 16, H, W): the transformer reads lists of latents with one frame, and of states."""
+        states = [given.cast(states_LD) for states_LD in given.text.split()]
+        images = list(given.noisy_BCHW.unsqueeze(2))
+        outputs = self._forward(self.spec.denoiser.name)(images, given.time_B, states, return_dict=False)
+        return torch.stack(outputs[0]).squeeze(2)
 
 
 def load(request: LoadRequest[ZImageSettings]) -> ZImage:
