@@ -22,7 +22,7 @@ from modules.data.cache.memory import MemoryStore, RememberingStore
 from modules.data.cache.shards import KEY_BYTES, Keys
 from modules.data.cache.store import ENTRIES_PER_SHARD, CacheStore, EntryStore
 from modules.data.cache.version_keys import distinct, numbers_of
-from modules.data.captions.seen import ReadCaption, order_of
+from modules.data.captions.seen import ReadCaption
 from modules.data.inputs import ModelInput
 from modules.data.versions import ImageVersions, RejectedVersions
 from modules.memory.placement import Placement
@@ -201,9 +201,12 @@ class Caches:
                 f"The mask {broken[0].problem}.", advice="Repair the file, or remove it together with its image."
             )
 
-    def build_text(self, captions: set[ReadCaption], *, threads: int) -> None:
-        """Encode the missing captions; `threads` load their reference images ahead. Equal captions share one entry."""
-        store, ordered = self.stores.text, sorted(captions, key=order_of)
+    def build_text(self, captions: Collection[ReadCaption], *, threads: int) -> None:
+        """Encode the missing ones of different captions; `threads` load their reference images ahead.
+
+        All processes of a run pass them in the same order.
+        """
+        store, ordered = self.stores.text, list(captions)
         keys = b"".join(caption_keys(ordered, encoder=self.identities.captions))
         keys_NK = np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES)
         todo, share = self._share_of(np.flatnonzero(store.sizes(keys_NK) == 0).tolist())

@@ -250,24 +250,26 @@ def texts_to_cache(
     run_seed: int,
     seen: SeenReferences | None = None,
     has_dropout: bool = False,
-) -> set[ReadCaption]:
+) -> Collection[ReadCaption]:
     """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be.
+
+    Each is there once, in the order of its first use, which all processes of a run share.
 
     Those that contain one of the trained tokens cannot. `seen` are the reference images that are read with each; then
     `has_dropout` adds the empty caption to each image's.
     """
     is_cacheable = _is_cacheable(text_encoder_trains, trained_tokens)
     if not dataset.examples or not is_cacheable(""):  # if the empty caption is not cacheable, no caption is
-        return set()
-    texts = {""}
-    captions = set[ReadCaption](texts)
+        return ()
+    texts = ("",)
+    captions: dict[ReadCaption, None] = dict.fromkeys(texts)
     for number, example in enumerate(dataset.examples):
         of_example = filter(is_cacheable, dataset.texts(example, run_seed=run_seed))
         if seen is None:
-            captions.update(of_example)
+            captions.update((text, None) for text in of_example)
         else:
-            captions.update(seen.all_of(chain(of_example, texts if has_dropout else ()), number))
-    return captions
+            captions.update((t, None) for t in seen.all_of(chain(of_example, texts if has_dropout else ()), number))
+    return captions.keys()
 
 
 def _is_cacheable(text_encoder_trains: bool, trained_tokens: Collection[str]) -> Callable[[str], bool]:

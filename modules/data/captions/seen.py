@@ -34,8 +34,3 @@ def read_alone(caption: str, version: ImageVersion) -> ReadCaption:
 def text_of(caption: ReadCaption) -> str:
     """Return the text of a caption."""
     return caption if isinstance(caption, str) else caption.text
-
-
-def order_of(caption: ReadCaption) -> tuple[str, tuple[str, ...]]:
-    """Return the value by which captions are sorted: their text, then the images."""
-    return (caption, ()) if isinstance(caption, str) else (caption.text, caption.keys)
