@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.float8 import adapter_in_float8, rest_in_float16
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.lora_files import rank_and_alpha
-from modules.formats.metadata import LoraFacts, lora_metadata
+from modules.formats.metadata import DatasetFacts, LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.settings.shared_types import side_of
 from modules.system.devices import dtype_of
@@ -96,6 +97,16 @@ class AdapterExporter:
         # Other programs divide the alpha of a rank-stabilized LoRA by the square root of the rank.
         return rank, network.alpha if "rs_lora" in network.args else alpha
 
+    @cached_property  # with a million images, seconds of each save
+    def _dataset_facts(self) -> DatasetFacts | None:
+        return dataset_facts(self.dataset, self.config.output.embed_dataset, run_seed=self.config.general.seed)
+
+    @cached_property
+    def _settings(self) -> dict[str, str]:
+        return training_settings(
+            self.config, self.dataset, trained=[a.part for a in self.adapters], total_steps=self.total_steps
+        )
+
     def _facts(self, title: str, trained: Sequence[AdapterLayer], moment: SaveMoment) -> LoraFacts:
         network_of = ADAPTERS[self.config.adapter.name].network
         assert network_of is not None  # only an adapter that is not supported yet has none
@@ -114,10 +125,8 @@ class AdapterExporter:
             seed=self.config.general.seed,
             created=moment.now,
             started=self.started,
-            dataset=dataset_facts(self.dataset, self.config.output.embed_dataset, run_seed=self.config.general.seed),
-            settings=training_settings(
-                self.config, self.dataset, trained=[a.part for a in self.adapters], total_steps=self.total_steps
-            ),
+            dataset=self._dataset_facts,
+            settings=self._settings,
             network_module=network.module,
             network_args=network.args,
             prediction=self.naming.prediction,
