@@ -201,7 +201,7 @@ class RotationDelta(nn.Module):
             return in_file, None
         in_file[name] = spread(in_file[name], self._size).contiguous()
         norm = torch.linalg.vector_norm(generators(in_file))
-        return in_file, max(oft.NO_LIMIT, 2.0 ** math.ceil(math.log2(max(float(norm), 1.0))))
+        return in_file, max(oft.NO_LIMIT, 2.0 ** math.ceil(math.log2(max(norm.item(), 1.0))))
 
     def load(self, layer: AdapterLayer) -> None:
         """Copy the factors of a layer in a file, in place, with the file's constraint multiplied into them."""
