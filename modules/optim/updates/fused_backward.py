@@ -143,11 +143,13 @@ class FusedBackward:
         """Return whether the loss or any gradient so far on a gradient's device was not finite, this one included.
 
         `isfinite` would be five kernels for each weight; zero times infinity is NaN, and so is all that is added to it.
+        The zero that is multiplied is the tensor of the gradients before: Apple's GPUs leave out a product with the
+        number 0 (an `alpha` of 0 in `torch.add`).
         """
         before = now.zeros.get(norm.device)
         if before is None:  # the first gradient on a device that the loss is not on
             before = next((zero.to(norm.device) for zero in now.zeros.values()), norm * 0.0)
-        zero = now.zeros[norm.device] = torch.add(before, norm, alpha=0.0)
+        zero = now.zeros[norm.device] = torch.addcmul(before, norm, before)
         return zero.isnan()
 
     @contextlib.contextmanager

@@ -261,7 +261,8 @@ def norm_of(norms: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def is_broken(loss: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
     """Return whether a loss or a norm is not finite, of shape (): zero times infinity is NaN, in few kernels."""
-    return torch.add(loss * 0.0, norm, alpha=0.0).isnan()
+    zero = loss * 0.0
+    return torch.addcmul(zero, norm, zero).isnan()
 
 
 def gradient_norm(gradient: torch.Tensor) -> torch.Tensor:
