@@ -16,9 +16,10 @@ class AttentionSpec:
     """An attention implementation: its label, the name of its kernel ("module:name"), and where it runs.
 
     The kernel takes queries, keys and values (B, heads, tokens, channels) and returns (B, heads, tokens, channels).
-    Without one nothing is replaced. `backend` is its name among diffusers' attention backends. `devices` are the types
-    of devices that it can train on; `needs_16_bit`: on a GPU it only computes in 16 bits. `takes_mask`: it can leave
-    tokens out, with correct gradients. `packages` are needed besides torch.
+    Without one nothing is replaced. `backend` is its name among diffusers' attention backends; without one, models that
+    choose among these do not have it. `devices` are the types of devices that it can train on; `needs_16_bit`: on a GPU
+    it only computes in 16 bits. `takes_mask`: it can leave tokens out, with correct gradients. `packages` are needed
+    besides torch.
     """
 
     label: str
@@ -47,7 +48,8 @@ ATTENTIONS: Mapping[str, AttentionSpec] = {
     "cudnn": AttentionSpec(
         "PyTorch: cuDNN", f"{_KERNELS}:sdpa_cudnn", "_native_cudnn", needs_16_bit=True, takes_mask=False
     ),
-    "flex": AttentionSpec("PyTorch: Flex", f"{_KERNELS}:flex", "flex"),
+    # diffusers' backend does not compile it: it would hold the matrix of all tokens by all tokens of each layer.
+    "flex": AttentionSpec("PyTorch: Flex", f"{_KERNELS}:flex"),
     "flash": AttentionSpec(
         "Flash (flash-attn)",
         f"{_KERNELS}:flash",
@@ -56,8 +58,13 @@ ATTENTIONS: Mapping[str, AttentionSpec] = {
         takes_mask=False,
         packages=(Package("flash_attn", is_offered=False),),
     ),
+    # diffusers gives it a mask of true and false as the numbers 1 and 0, which are added: nothing would be left out.
     "xformers": AttentionSpec(
-        "xFormers", f"{_KERNELS}:xformers", "xformers", packages=(Package("xformers", is_offered=False),)
+        "xFormers",
+        f"{_KERNELS}:xformers",
+        "xformers",
+        takes_mask=False,
+        packages=(Package("xformers", is_offered=False),),
     ),
 }
 
@@ -67,10 +74,13 @@ def attention_labels() -> Mapping[str, str]:
     return {name: spec.label for name, spec in ATTENTIONS.items()}
 
 
-def usable_attentions(device: str, *, is_16_bit: bool, is_masked: bool = False) -> list[str]:
+def usable_attentions(
+    device: str, *, is_16_bit: bool, is_masked: bool = False, has_backends: bool = False
+) -> list[str]:
     """Return the names of the implementations that train on a type of device and are installed.
 
-    `is_16_bit` is whether the run computes in bfloat16 or float16, `is_masked` whether the model masks tokens.
+    `is_16_bit` is whether the run computes in bfloat16 or float16, `is_masked` whether the model masks tokens, and
+    `has_backends` whether it chooses among diffusers' backends.
     """
     return [
         name
@@ -78,5 +88,6 @@ def usable_attentions(device: str, *, is_16_bit: bool, is_masked: bool = False) 
         if device in spec.devices
         and (is_16_bit or device != "cuda" or not spec.needs_16_bit)
         and (spec.takes_mask or not is_masked)
+        and (spec.backend or not spec.kernel or not has_backends)
         and all(package.is_installed for package in spec.packages)
     ]

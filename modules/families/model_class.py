@@ -138,6 +138,11 @@ class ModelClass:
     work: float = 1.0
 
     @property
+    def has_backends(self) -> bool:
+        """Whether its attention layers choose among diffusers' attention backends."""
+        return self.attention.endswith(":set_backend")
+
+    @property
     def layers_elsewhere(self) -> str:
         """The preset of layers that other trainers of the model use by default."""
         return self.usual_layers or ("blocks" if "blocks" in self.layers else "attention_mlp")

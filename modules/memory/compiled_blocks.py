@@ -85,13 +85,7 @@ class Compilation:
         for block in blocks:
             kind = type(block)
             if kind not in functions:  # of the class, so that blocks of one structure share their code
-                functions[kind] = torch.compile(  # type: ignore[call-overload]  # torch lacks some arguments there
-                    kind.forward,
-                    backend=self._compile_graph,
-                    dynamic=False,
-                    recompile_limit=_MAX_VERSIONS,
-                    isolate_recompiles=True,
-                )
+                functions[kind] = compile_by_size(kind.forward, backend=self._compile_graph)
             wrapped = CompiledForward(block.forward, functools.partial(functions[kind], block), self)
             block.forward = wrapped
             self._blocks.append(wrapped)
@@ -164,6 +158,14 @@ class CompiledForward:
             return self.plain(*args, **kwargs)
         self.is_compiled = True
         return result
+
+
+def compile_by_size(function: Forward, backend: str | Callable[..., Any] = INDUCTOR) -> Forward:
+    """Return a function that compiles `function` for each size of its inputs, however many there are."""
+    compiled: Forward = torch.compile(  # type: ignore[call-overload]  # torch lacks some arguments there
+        function, backend=backend, dynamic=False, recompile_limit=_MAX_VERSIONS, isolate_recompiles=True
+    )
+    return compiled
 
 
 def _allow_versions() -> None:

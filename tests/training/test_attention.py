@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ import torch
 from diffusers.models import attention_dispatch
 from torch.nn.attention import SDPBackend
 
+from modules.config.codec import decode
 from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.families.parts import attention_processor
 from modules.families.parts.attention_processor import KernelProcessor, set_attention
 from modules.families.parts.part_classes import UNET
 from modules.families.protocol import ModelFamily, PartMemory
-from modules.system import hardware
+from modules.system import factories, hardware
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -131,3 +133,65 @@ def test_a_run_uses_the_chosen_one(tiny_sd: Path, images: Path, tmp_path: Path) 
 def test_every_kernel_exists() -> None:
     assert all(callable(load_factory(spec.kernel)) for spec in ATTENTIONS.values() if spec.kernel)
     assert attention_processor.sdpa_cudnn.args == (SDPBackend.CUDNN_ATTENTION,)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "is_deterministic", "expected"),
+    [
+        ("flex", "z_image", False, "is not supported for Z-Image"),
+        ("flex", "anima", False, "is not supported for Anima"),
+        ("flex", "sd3", False, ""),
+        ("xformers", "qwen_image", False, "cannot leave out the padding of shorter prompts"),
+        ("xformers", "z_image", False, ""),
+        ("flash", "z_image", True, "is not deterministic for Z-Image"),
+        ("flash", "z_image", False, ""),
+        ("flash", "sd3", True, ""),
+    ],
+)
+def test_preflight_names_what_diffusers_backends_lack(
+    monkeypatch: pytest.MonkeyPatch, name: str, family: str, is_deterministic: bool, expected: str
+) -> None:
+    """Without compiling, with a wrong mask, or with other bits each time: on a GPU that would be found too late."""
+    monkeypatch.setattr(hardware, "here", lambda: hardware.Hardware("cu130", False, (9.0,)))
+    monkeypatch.setattr(factories.Package, "is_installed", property(lambda self: True))
+    config = decode(
+        {
+            "model": {"family": family},
+            "general": {"train_device": "cuda", "deterministic": is_deterministic},
+            "training": {"attention": name, "precision": "bfloat16"},
+        }
+    ).config
+    found = [p for p in problems_of_speed(config) if p.path == "training.attention"]
+    assert [expected in p.message for p in found] == ([True] if expected else [])
+    assert all(ATTENTIONS[name].label not in p.advice for p in found)
+
+
+def test_a_transformer_gets_no_attention_that_diffusers_would_not_compile(tiny_z_image: Path) -> None:
+    family: Any = load_tiny(tiny_z_image)
+    with pytest.raises(DarkroomError, match="PyTorch: Flex is not supported for this model"):
+        set_attention(family.denoiser, family.spec.denoiser.model, "flex", device=CPU, dtype=torch.float32)
+
+
+def test_xformers_gets_no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """diffusers hands it a mask of true and false as numbers to add: 0 for what is to be left out."""
+    given: list[torch.Tensor] = []
+
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, *_: Any) -> Any:
+        given.append(bias)
+        return query
+
+    monkeypatch.setattr(attention_dispatch, "xops", SimpleNamespace(memory_efficient_attention=attend), raising=False)
+    states, mask = torch.ones(1, 4, 2, 8), torch.tensor([True, True, True, False])[None, None, None]
+    attention_dispatch._xformers_attention(states, states, states, attn_mask=mask)
+    if given[0][0, 0, 0].tolist() == [1.0, 1.0, 1.0, 0.0]:
+        assert not ATTENTIONS["xformers"].takes_mask
+
+
+def test_flex_is_compiled_for_every_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After eight of them, torch's default, it would hold the matrix of all tokens by all tokens."""
+    asked: list[dict[str, Any]] = []
+    attention_processor._compiled_flex.cache_clear()
+    monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
+    attention_processor._compiled_flex()
+    attention_processor._compiled_flex.cache_clear()
+    assert [options["recompile_limit"] > 1000 for options in asked] == [True]

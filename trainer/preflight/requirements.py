@@ -34,6 +34,7 @@ def problems_of_speed(config: Config) -> Iterator[Problem]:
 def _attention(config: Config, kind: str) -> Iterator[Problem]:
     """Yield an error for an attention whose device, dtype or package is missing; it names those that work."""
     spec, is_16_bit, is_masked = ATTENTIONS[config.training.attention], _is_16_bit(config), _is_masked(config)
+    has_backends = config.family.denoiser.model.has_backends
     missing = [package for package in spec.packages if not package.is_installed]
     if missing:
         why = f"needs the package {missing[0].name}, which is not installed"
@@ -43,6 +44,10 @@ def _attention(config: Config, kind: str) -> Iterator[Problem]:
         why = f"computes in bfloat16 or float16 only, and the precision is {config.training.precision}"
     elif is_masked and not spec.takes_mask:
         why = f"cannot leave out the padding of shorter prompts, as {config.family.label} needs"
+    elif spec.kernel and not spec.backend and has_backends:
+        why = f"is not supported for {config.family.label}"
+    elif spec.packages and has_backends and config.general.deterministic:
+        why = f"is not deterministic for {config.family.label}, and deterministic mode is on"
     else:
         return
     usable = ", ".join(ATTENTIONS[name].label for name in attentions_that_work(config, kind))
@@ -52,7 +57,13 @@ def _attention(config: Config, kind: str) -> Iterator[Problem]:
 
 def attentions_that_work(config: Config, kind: str) -> list[str]:
     """Return the names of the attentions that a config can use on a type of device, the best choice first."""
-    return usable_attentions(kind or "cuda", is_16_bit=_is_16_bit(config), is_masked=_is_masked(config))
+    has_backends = config.family.denoiser.model.has_backends
+    names = usable_attentions(
+        kind or "cuda", is_16_bit=_is_16_bit(config), is_masked=_is_masked(config), has_backends=has_backends
+    )
+    # diffusers does not ask the packages for their deterministic backward passes.
+    asks_none = has_backends and config.general.deterministic
+    return [name for name in names if not (asks_none and ATTENTIONS[name].packages)]
 
 
 def _is_16_bit(config: Config) -> bool:

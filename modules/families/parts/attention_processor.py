@@ -25,6 +25,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.families.model_class import ModelClass
+from modules.memory.compiled_blocks import compile_by_size
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -54,7 +55,7 @@ def flex(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.T
 def _compiled_flex() -> Kernel:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False)
+    return compile_by_size(flex_attention)
 
 
 def flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -113,7 +114,7 @@ def set_attention(module: nn.Module, model: ModelClass, name: str, *, device: De
     spec = ATTENTIONS[name]
     if not spec.kernel:
         return
-    if not model.attention:
+    if not model.attention or (model.has_backends and not spec.backend):
         raise DarkroomError(
             f"The attention {spec.label} is not supported for this model.",
             advice=f"Choose the attention {next(iter(ATTENTIONS.values())).label}.",
