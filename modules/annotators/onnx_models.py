@@ -43,9 +43,10 @@ def open_session(file: Path, device: str) -> Session:
             f"{file.name} needs the package {ONNX.name}, which cannot be loaded ({plain_reason(error)}).",
             advice=f"{ONNX.install}, or choose another model.",
         ) from error
-    wanted = ["CPUExecutionProvider"]
+    wanted: list[str | tuple[str, dict[str, int]]] = ["CPUExecutionProvider"]
     if not device.startswith("cpu") and "CUDAExecutionProvider" in runtime.get_available_providers():
-        wanted.insert(0, "CUDAExecutionProvider")
+        number = int(device.partition(":")[2] or 0)
+        wanted.insert(0, ("CUDAExecutionProvider", {"device_id": number}))
     try:
         session: Session = runtime.InferenceSession(str(file), providers=wanted)
     except Exception as error:

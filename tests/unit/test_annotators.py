@@ -7,6 +7,7 @@ import io
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import URLError
 
@@ -145,6 +146,25 @@ def test_onnx_files_need_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     with pytest.raises(DarkroomError, match="needs the package onnxruntime") as error:
         onnx_models.open_session(tmp_path / "model.onnx", "cpu")
     assert "python -m trainer install onnxruntime" in error.value.advice
+
+
+@pytest.mark.parametrize(
+    ("device", "first"),
+    [("auto", 0), ("cuda", 0), ("cuda:1", 1), ("cpu", None)],
+)
+def test_onnx_files_run_on_the_gpu_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, first: int | None
+) -> None:
+    """By default that is the first GPU, on which another program may train."""
+    asked: list[Any] = []
+    runtime = SimpleNamespace(
+        get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"],
+        InferenceSession=lambda file, providers: asked.append(providers),
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
+    onnx_models.open_session(tmp_path / "model.onnx", device)
+    on_gpu = [] if first is None else [("CUDAExecutionProvider", {"device_id": first})]
+    assert asked == [[*on_gpu, "CPUExecutionProvider"]]
 
 
 @pytest.mark.parametrize(
