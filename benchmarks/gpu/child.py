@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -16,8 +17,9 @@ from typing import Any
 
 from benchmarks.gpu.stage import STAGES, Case, Check, Request, Unfinished
 from benchmarks.rows import Row
+from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
-from modules.system.process_setup import hide_library_warnings
+from modules.system.process_setup import hide_library_warnings, use_growing_segments
 from trainer.launch import import_engine
 
 Say = Callable[[dict[str, Any]], None]
@@ -41,14 +43,20 @@ def main() -> None:
 
 
 def prepare_process(request: Request) -> None:
-    """Import the engine, and set the variable that torch reads once in a process, before a case uses the device.
+    """Import the engine, and set what torch reads once in a process, before a case uses the device.
 
-    A deterministic run may follow another run in this process, which would otherwise have fixed the other workspaces.
+    The allocator's segments grow, as in every process of the program. A deterministic run may follow another run in
+    this process, which would otherwise have fixed the other workspaces.
     """
+    use_growing_segments()
     import_engine(in_window=False)
+    from modules.system.devices import resolve_device
+    from trainer.run.machine import take_first_memory
     from trainer.step.precision import CUBLAS_WORKSPACE, REPEATABLE_WORKSPACES
 
     os.environ.setdefault(CUBLAS_WORKSPACE, REPEATABLE_WORKSPACES[0])
+    with contextlib.suppress(DarkroomError):  # a device that is not there is the failure of each case
+        take_first_memory(resolve_device(request.device))
     if request.is_tiny:
         import torch
 

@@ -23,6 +23,7 @@ _IRRELEVANT = ("bitsandbytes.backends.cpu.ops", "transformers.utils.import_utils
 
 # The names of the settings of torch's allocators, the newest first (torch's documentation, "CUDA semantics").
 _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+_GROWING, FIXED_SEGMENTS = "expandable_segments:True", "expandable_segments:False"
 
 SWITCH_INTERVAL_SECONDS = 0.0001
 """The switch interval of Python's threads next to a window: every call of Tk gives up the interpreter lock, and waits
@@ -54,7 +55,17 @@ def use_growing_segments() -> None:
     is_set = any(name in os.environ for name in _ALLOCATOR_SETTINGS)
     is_of_windows = "microsoft" in platform.release().lower()
     if sys.platform == "linux" and not is_of_windows and not is_set and not torch_build().startswith("rocm"):
-        os.environ[_ALLOCATOR_SETTINGS[0]] = "expandable_segments:True"
+        os.environ[_ALLOCATOR_SETTINGS[0]] = _GROWING
+
+
+def grows_segments() -> bool:
+    """Return whether `use_growing_segments` has let torch's allocator extend its segments."""
+    return os.environ.get(_ALLOCATOR_SETTINGS[0]) == _GROWING
+
+
+def fix_segments() -> None:
+    """Undo `use_growing_segments` for the processes that this one starts from now on."""
+    os.environ[_ALLOCATOR_SETTINGS[0]] = FIXED_SEGMENTS
 
 
 def allocates_by_driver() -> bool:

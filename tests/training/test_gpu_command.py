@@ -97,11 +97,17 @@ def test_a_case_that_raises_is_a_failed_check_and_the_others_run(
 
 
 def test_deterministic_cases_may_follow_others_in_a_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Torch reads the setting of cuBLAS's workspaces once: before the first product on a GPU."""
+    """Torch reads the setting of cuBLAS's workspaces once: before the first product on a GPU.
+
+    So it does the allocator's, which is as in the program.
+    """
     monkeypatch.setenv(CUBLAS_WORKSPACE, "")
     monkeypatch.delenv(CUBLAS_WORKSPACE)
+    asked: list[str] = []
+    monkeypatch.setattr(child, "use_growing_segments", lambda: asked.append("growing"))
     child.prepare_process(Request(5, "cpu", is_tiny=False, work=str(tmp_path), seconds=1.0))
     assert os.environ[CUBLAS_WORKSPACE] in REPEATABLE_WORKSPACES
+    assert asked == ["growing"]
 
 
 def test_measured_steps_are_all_compiled_or_all_not(tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import pytest
 import torch
 
 from modules.optim.updates.sliced_step import reads_flag
 from modules.system.devices import CPU, Device, seeded_global_rng, widest_float
 from modules.system.errors import DarkroomError
+from modules.system.process_setup import grows_segments
 from modules.system.ranks import ONLY_RANK, Rank
-from trainer.run.machine import device_of_rank
+from trainer.run.machine import device_of_rank, take_first_memory
 
 
 @pytest.fixture
@@ -43,6 +47,35 @@ def test_a_cpu_stays_and_a_missing_gpu_is_an_error(current: list[str]) -> None:
     with pytest.raises(DarkroomError, match="2 processes on this machine, but only 1 GPU"):
         device_of_rank(Device("cuda"), Rank(1, 2, 1, 2), "0")
     assert not current
+
+
+@pytest.mark.parametrize(
+    ("settings", "refuses", "expected"),
+    [
+        ("expandable_segments:True", False, []),
+        ("expandable_segments:True", True, ["expandable_segments:False"]),
+        ("expandable_segments:True,max_split_size_mb:64", True, None),  # of the user: the error is the answer
+        ("", False, []),
+    ],
+)
+def test_a_driver_that_refuses_segments_that_grow_gets_fixed_ones(
+    monkeypatch: pytest.MonkeyPatch, settings: str, refuses: bool, expected: list[str] | None
+) -> None:
+    """As in the subsystem of Windows, and in some containers: the very first allocation fails."""
+    asked, made = list[str](), torch.empty
+
+    def empty(*size: int, device: Any = None) -> torch.Tensor:
+        if refuses and not asked:
+            raise RuntimeError("CUDA driver error: unknown error")
+        return made(*size)
+
+    monkeypatch.setattr(os, "environ", {"PYTORCH_ALLOC_CONF": settings} if settings else {})
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", asked.append, raising=False)
+    take_first_memory(CPU)
+    take_first_memory(Device("cuda"))
+    assert asked == (expected or [])
+    assert grows_segments() == (settings == "expandable_segments:True" and not asked)
 
 
 def test_the_generator_of_an_apple_gpu_is_seeded_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +16,15 @@ from modules.system.devices import Device, free_device_bytes, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.problem import count
+from modules.system.process_setup import FIXED_SEGMENTS, fix_segments, grows_segments
 from modules.system.ranks import Rank
 from trainer.ranks import ALONE, Ranks
 from trainer.step.precision import Precision
 
 _SPILLS = sys.platform == "win32"
 """Whether NVIDIA's driver uses the computer's memory when the GPU's is full, instead of reporting an error."""
+
+logger = logging.getLogger("darkroom.run")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +78,7 @@ def machine_of(
     process gets the first of `device_indexes`, if there are any.
     """
     device = device_of_rank(resolve_device(general.train_device), ranks.rank, device_indexes)
+    take_first_memory(device)
     return Machine(
         train_device=device,
         temp_device=resolve_device(general.temp_device),
@@ -104,6 +109,26 @@ def device_of_rank(device: Device, rank: Rank, device_indexes: str) -> Device:
     gpu = resolve_device(f"cuda:{indexes[rank.local_index]}")
     torch.cuda.set_device(gpu.torch)
     return gpu
+
+
+def take_first_memory(device: Device) -> None:
+    """Allocate the first bytes of a GPU, with segments of a fixed size if its driver refuses those that grow.
+
+    It may refuse them in virtual machines, in containers, and where programs share a GPU: with errors that name neither
+    them nor the setting, and although memory is free.
+    """
+    if device.type != "cuda" or not grows_segments():
+        return
+    try:
+        torch.empty(1, device=device.torch)
+    except RuntimeError as error:
+        set_allocator = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # nothing public does it
+        if set_allocator is None:
+            raise
+        set_allocator(FIXED_SEGMENTS)
+        fix_segments()
+        torch.empty(1, device=device.torch)
+        logger.warning("The driver of %s refuses memory that grows, so its segments are fixed. (%s)", device, error)
 
 
 def name_of(device: Device) -> str:
