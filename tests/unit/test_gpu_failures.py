@@ -23,6 +23,9 @@ TWO = Rank(index=0, world_size=2, local_index=0, num_local=2)
         "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",  # locking memory, a context
         "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "CUDA driver error: out of memory",
+        "HIP error: out of memory",
         "MPS backend out of memory (MPS allocated: 8.00 GB)",
     ],
 )

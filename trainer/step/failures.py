@@ -22,8 +22,12 @@ _OUT_OF_MEMORY = (
     "could not create a memory",
     "std::bad_alloc",
     "CUDA error: out of memory",
+    "CUDA driver error: out of memory",  # of segments that grow
+    "HIP error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",  # as cuDNN 9 names it
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
     "MPS backend out of memory",
 )
 
