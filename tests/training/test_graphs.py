@@ -5,6 +5,7 @@ On a double of CUDA graphs that runs on a CPU (`tests/builders/recorded_operatio
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -243,8 +244,9 @@ class FakeCuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, breaks: bool) -> None:
         self.breaks, self.is_captured = breaks, False
         self.current, self.made, self.ended = "default", SimpleNamespace(device=torch.device("cuda:0")), list[str]()
-        cuda = torch.cuda
-        monkeypatch.setattr(cuda, "graph_pool_handle", lambda: (0, 1))
+        self.pools: list[Any] = []
+        cuda, numbers = torch.cuda, itertools.count()  # 0 for the recorder, whose first graph gets 1
+        monkeypatch.setattr(cuda, "graph_pool_handle", lambda: (0, next(numbers)))
         monkeypatch.setattr(cuda, "Stream", lambda device: self.made)
         monkeypatch.setattr(cuda, "current_stream", lambda device: self.current)
         monkeypatch.setattr(cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None, pool=self.pool))
@@ -269,6 +271,7 @@ class FakeCuda:
     @contextmanager
     def graph(self, graph: Any, *, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
         before, self.current = self.current, stream
+        self.pools.append(pool)
         try:
             yield
         finally:
@@ -304,6 +307,21 @@ def test_a_failed_capture_leaves_its_stream_and_the_memory_of_the_allocator(
         recorder.record(run)
     assert cuda.current == "default"
     assert cuda.ended == released
+
+
+def test_a_pool_whose_graphs_are_gone_takes_no_further_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch refuses that as an internal error, which would end the graphs of a run after its first sample."""
+    cuda = FakeCuda(monkeypatch, breaks=False)
+    recorder = CudaRecorder(Device("cuda"))
+    first, second = (recorder.record(lambda: None) for _ in range(2))
+    del first
+    third = recorder.record(lambda: None)
+    del second, third
+    fourth = recorder.record(lambda: None)
+    fourth()
+    *shared, new = cuda.pools
+    assert shared == [(0, 1)] * 3
+    assert new != (0, 1)
 
 
 def test_a_micro_batch_leaves_no_graph_that_the_next_recording_would_meet() -> None:

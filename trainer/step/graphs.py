@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar, cast
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -49,18 +51,23 @@ class Recorder(Protocol):
 class CudaRecorder:
     """Records with CUDA graphs. All graphs share their memory, which is possible because they never run at once.
 
-    Results must be copied out of that memory before the next replay.
+    Results must be copied out of that memory before the next replay. A pool whose graphs are all gone takes no further
+    one: torch keeps it for the workspaces of cuBLAS, but counts nothing in use ("use_count > 0 INTERNAL ASSERT
+    FAILED").
     """
 
     def __init__(self, device: Device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device.torch)  # one for all: torch shares memory within a stream only
+        self._in_use: WeakSet[Callable[[], None]] = WeakSet()
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
         """Capture what `run` enqueues into a graph, and return its replay.
 
         A failed capture leaves torch as it was: torch itself would stay on the stream of the capture.
         """
+        if not self._in_use:
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(torch.cuda.current_stream(self._stream.device)):
             try:
@@ -71,7 +78,8 @@ class CudaRecorder:
                 self._release(graph)
                 # What broke the capture, not that it is broken.
                 raise (error.__context__ if isinstance(error.__context__, RuntimeError) else error) from None
-        replay: Callable[[], None] = graph.replay
+        replay = partial(graph.replay)
+        self._in_use.add(replay)
         return replay
 
     def _release(self, graph: torch.cuda.CUDAGraph) -> None:
