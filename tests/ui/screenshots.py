@@ -241,6 +241,7 @@ def filled_queue(camera: Camera) -> None:
         camera.settle()
     context.form.undo()
     page: Any = camera.app.shell.page("queue")
+    page.frame.is_shown = True
     page.on_show()
     camera.settle()
     page.table.select([1])  # so that the line below the table shows how it differs

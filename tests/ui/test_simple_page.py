@@ -221,7 +221,7 @@ def test_from_a_folder_to_a_length_without_leaving_the_page(
 def test_presets_that_come_later_do_not_move_what_is_below(window: Window) -> None:
     """The button for the folder slid away from under the pointer when they came."""
     page: Any = window.open_page("simple")
-    page.on_hide()  # it would show what it finds itself
+    page.frame.is_shown = False  # it would show what it finds itself
     window.settle()
     card = page.cards["Base model"]
 

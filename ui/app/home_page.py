@@ -37,7 +37,7 @@ class HomePage:
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         self.frame = PageFrame(master, context, spec)
         self._context = context
-        self._is_shown, self._was_active, self._is_wide = False, False, False
+        self._was_active, self._is_wide = False, False
         self._next_look = 0.0
         self._runs = RecentRuns(context.pump.background)
         body = self._body = self.frame.add_scroll(context).body
@@ -63,20 +63,16 @@ class HomePage:
 
     def on_show(self) -> None:
         """Follow the window, and read the runs once it is drawn."""
-        self._is_shown, self._next_look = True, time.monotonic() + _QUIET_SECONDS
+        self._next_look = time.monotonic() + _QUIET_SECONDS
         self._soon()
         self._context.pump.redraw_soon((self, "machine"), self.machine.find, quiet_seconds=_QUIET_SECONDS)
-
-    def on_hide(self) -> None:
-        """Read and draw nothing while hidden."""
-        self._is_shown = False
 
     def show_field(self, path: str) -> bool:
         """Return False: the page has no fields."""
         return False
 
     def _soon(self) -> None:
-        if self._is_shown:
+        if self.frame.is_shown:
             self._context.pump.redraw_soon(self, self._refresh, at_most_every_seconds=0.2)
 
     def _refresh(self) -> None:
@@ -87,7 +83,7 @@ class HomePage:
 
     def _look(self, _deadline: float) -> bool:
         """Read the runs again from time to time: they proceed, here and in other programs."""
-        if self._is_shown and time.monotonic() >= self._next_look:
+        if self.frame.is_shown and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             self._runs.refresh(self._context.workspaces())
         return False

@@ -73,8 +73,9 @@ class Shell(Panel):
         page = self._start_page(key)
         if self._open:
             self.pages[self._open].frame.grid_remove()
-            self.pages[self._open].on_hide()
+            self.leave()
         self._open = key
+        page.frame.is_shown = True
         page.frame.grid(row=0, column=0, sticky="nsew")
         page.on_show()
 
@@ -96,7 +97,9 @@ class Shell(Panel):
     def leave(self) -> None:
         """Hide the open page, so that it keeps its entries, before the shell is destroyed."""
         if self._open:
-            self.pages[self._open].on_hide()
+            frame = self.pages[self._open].frame
+            frame.is_shown = False
+            frame.hidden()
 
     def destroy(self) -> None:
         """Also remove the traces of its variables, which would keep the pages alive."""

@@ -52,7 +52,6 @@ class FormPage:
         )
         self.form_view.grid(row=1, column=0, sticky="new")
         self.more = MoreSettings(self.scroll.body, context, self.show_field)
-        self._is_shown = False
         self.form_view.bind("<Configure>", lambda _e: self._soon(), add="+")
         for signal in (form.changed, form.loaded, context.preferences.changed):
             signal.subscribe(self._soon)
@@ -60,12 +59,7 @@ class FormPage:
 
     def on_show(self) -> None:
         """Arrange what is next to the form; the form itself follows the config even while hidden."""
-        self._is_shown = True
         self._soon()
-
-    def on_hide(self) -> None:
-        """Arrange nothing while hidden."""
-        self._is_shown = False
 
     def show_field(self, path: str) -> bool:
         """Show a field regardless of its level, scroll to it and focus it."""
@@ -75,7 +69,7 @@ class FormPage:
         return form_room(self._context)
 
     def _soon(self) -> None:
-        if self._is_shown:
+        if self.frame.is_shown:
             self._context.pump.redraw_soon((self, "arrange"), self._arrange)
 
     def _arrange(self) -> None:

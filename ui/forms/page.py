@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ui.forms.context import Context
 from ui.forms.setting_pages import PageSpec
+from ui.loop.signal import Signal
 from ui.widgets.panel import Panel, Text
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import Tab
@@ -19,23 +20,25 @@ _AROUND_FORM = 66 + 62 + 66  # the top bar, the page's title, the bottom bar
 class Page(Protocol):
     """A page of the window; built when first opened, then hidden and shown."""
 
-    frame: Panel
+    frame: PageFrame
 
     def on_show(self) -> None:
         """Called when the page becomes visible."""
-
-    def on_hide(self) -> None:
-        """Called when the page is hidden."""
 
     def show_field(self, path: str) -> bool:
         """Show a field; return whether the page has it."""
 
 
 class PageFrame(Panel):
-    """Title and hint at the top left, buttons at the top right, the page's content below."""
+    """Title and hint at the top left, buttons at the top right, the page's content below.
+
+    `hidden` is emitted when the page is hidden; until then `is_shown`.
+    """
 
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         super().__init__(master, context.theme, "window")
+        self.is_shown = False
+        self.hidden: Signal[[]] = Signal()
         px = context.theme.px
         self.columnconfigure(0, weight=1)
         self.rowconfigure(1, weight=1)

@@ -39,7 +39,6 @@ class ChoosePage:
         self.frame = PageFrame(master, context, spec)
         self.choosing = Choosing(context.pump.background)
         self._context = context
-        self._is_shown = False
         self._next_look = 0.0
         self._choices: ChoicesWanted | None = None  # by this window's run
         px = context.theme.px
@@ -61,15 +60,10 @@ class ChoosePage:
 
     def on_show(self) -> None:
         """Move the focus here, and look for requests."""
-        self._is_shown = True
         self._follow_session()
         self._next_look = 0.0
         self._draw_soon()
         self.frame.focus_set()
-
-    def on_hide(self) -> None:
-        """Read nothing while hidden."""
-        self._is_shown = False
 
     def show_field(self, path: str) -> bool:
         """Return False: the page has no fields."""
@@ -153,7 +147,7 @@ class ChoosePage:
 
     def _key(self, press: Callable[[], object], event: tk.Event[Any]) -> str | None:
         """Run a plain key unless a control has the focus; shortcuts such as Ctrl+S belong to the window."""
-        is_for_page = self._is_shown and event.widget in (self._context.root, self.frame)
+        is_for_page = self.frame.is_shown and event.widget in (self._context.root, self.frame)
         if not is_for_page or int(event.state) & _SHORTCUT_MASK:
             return None
         self._when_seen(press)
@@ -188,13 +182,13 @@ class ChoosePage:
     def _look(self, _deadline: float) -> bool:
         """Read the folder every second while the page is shown: other programs may also ask or answer."""
         now = time.perf_counter()
-        if self._is_shown and now >= self._next_look:
+        if self.frame.is_shown and now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
             self.choosing.refresh()
         return False
 
     def _draw_soon(self) -> None:
-        if self._is_shown:
+        if self.frame.is_shown:
             self._context.pump.redraw_soon(self, self._draw)
 
     def _draw(self) -> None:

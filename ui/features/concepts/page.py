@@ -60,9 +60,6 @@ class ConceptsPage:
         """Look at the folders again: images may have been added or removed."""
         self.model.scan_again()
 
-    def on_hide(self) -> None:
-        """Do nothing: scans continue, for the cards and the editor."""
-
     def show_field(self, path: str) -> bool:
         """Select the concept at a path; for a field of it, open its editor at the field."""
         place = self.model.locate(path)

@@ -66,19 +66,11 @@ class SamplePage:
         self.frame.bind("<Destroy>", self._on_destroy, add="+")
         self.frame.bind_all("<Control-Return>", self._on_key, add="+")
         accept_paths(context.root, self.frame, self.sources.drop)
-        self._is_shown = False
         self._draw()
 
     def on_show(self) -> None:
-        """Handle shortcuts, and look for results of runs."""
-        self._is_shown = True
+        """Look for results of runs."""
         self.sources.look()
-
-    def on_hide(self) -> None:
-        """Ignore shortcuts; sampling continues."""
-        self._is_shown = False
-        if hasattr(self, "grid_card"):  # the cards are built
-            self._take_cards()
 
     def show_field(self, path: str) -> bool:
         """Return False: the page has no settings of the config."""
@@ -98,7 +90,7 @@ class SamplePage:
         """Free the memory of a loaded model for a run that starts; look for its result when it has ended."""
         if self._context.session.is_active and not self.session.state.is_active:
             self.session.unload()
-        if self._was_training and not self._context.session.is_active and self._is_shown:
+        if self._was_training and not self._context.session.is_active and self.frame.is_shown:
             self.sources.look()
         self._was_training = self._context.session.is_active
 
@@ -150,6 +142,7 @@ class SamplePage:
         self.image_view.finish()
         self.grid_card = GridCard(body, context, self.session)
         body.add(self.grid_card.card, 1)
+        self.frame.hidden.subscribe(self._take_cards)
 
     def _model_group(self) -> Group:
         """Return the fields of the model and of its family."""
@@ -226,7 +219,7 @@ class SamplePage:
             self._context.notify("There are no samples yet.")
 
     def _on_key(self, _event: object) -> str | None:
-        if not self._is_shown:
+        if not self.frame.is_shown:
             return None
         self.generate()
         return "break"

@@ -64,7 +64,6 @@ class QueuePage:
         self.buttons: dict[str, Button] = {}
         self._context = context
         self._queue = context.models.of(QueueControl)
-        self._is_shown = False
         self._items: tuple[Item, ...] = ()
         self._differences = Differences()
         self._comparison: Job | None = None
@@ -103,12 +102,7 @@ class QueuePage:
 
     def on_show(self) -> None:
         """Read the file again: the command line may have changed it."""
-        self._is_shown = True
         self._queue.refresh()
-
-    def on_hide(self) -> None:
-        """Draw nothing while hidden."""
-        self._is_shown = False
 
     def show_field(self, path: str) -> bool:
         """Return False: the page has no fields."""
@@ -298,7 +292,7 @@ class QueuePage:
         self._queue.choose_after_failure("continue" if self.continues.get() else "stop")
 
     def _soon(self) -> None:
-        if self._is_shown:
+        if self.frame.is_shown:
             self._context.pump.redraw_soon(self, self._follow, at_most_every_seconds=0.25)
 
     def _follow(self) -> None:

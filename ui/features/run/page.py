@@ -56,7 +56,6 @@ class RunPage:
         self.frame = PageFrame(master, context, spec)
         self._context = context
         self._starter = context.models.of(Starter)
-        self._is_shown = False
         self._is_built = False
         self._was_active = False
         self._drawn_state = RunState()
@@ -99,7 +98,6 @@ class RunPage:
 
     def on_show(self) -> None:
         """Update the page, which is not drawn while hidden."""
-        self._is_shown = True
         self._look_for_last()
         self._preview_soon()
         self._follow_settings_soon()
@@ -124,10 +122,6 @@ class RunPage:
         """The state of the window's run; without one, what is left of the last run of the workspace."""
         state = self._context.session.state
         return self._last_run if self._last_run is not None and state == RunState() else state
-
-    def on_hide(self) -> None:
-        """Draw nothing while hidden."""
-        self._is_shown = False
 
     def show_field(self, path: str) -> bool:
         """Return False: the page has no fields."""
@@ -241,15 +235,15 @@ class RunPage:
             canvas.configure(height=height)
 
     def _soon(self) -> None:
-        if self._is_shown and self._is_built:
+        if self.frame.is_shown and self._is_built:
             self._context.pump.redraw_soon(self, self._follow, at_most_every_seconds=_CHART_SECONDS)
 
     def _preview_soon(self) -> None:
-        if self._is_shown and self._is_built and self._context.session.stage == "idle":
+        if self.frame.is_shown and self._is_built and self._context.session.stage == "idle":
             self._context.pump.redraw_soon((self, "preview"), self._starter.refresh_preview, at_most_every_seconds=0.5)
 
     def _follow_settings_soon(self) -> None:
-        if self._is_shown:
+        if self.frame.is_shown:
             self._context.pump.redraw_soon(
                 (self, "edited"), self.notices.follow_settings, at_most_every_seconds=_CHART_SECONDS
             )

@@ -65,7 +65,6 @@ class RunsPage:
         self.listed_runs: list[RunRecord] = []
         self.buttons: dict[str, Button] = {}
         self._context = context
-        self._is_shown = False
         self._was_active = False
         self._next_look = 0.0
         self._run_to_select: Path | None = None
@@ -89,12 +88,7 @@ class RunsPage:
 
     def on_show(self) -> None:
         """Read the runs again: others may have been started or ended."""
-        self._is_shown = True
         self.refresh()
-
-    def on_hide(self) -> None:
-        """Read and draw nothing while hidden."""
-        self._is_shown = False
 
     def show_field(self, path: str) -> bool:
         """Return False: the page has no fields."""
@@ -272,7 +266,7 @@ class RunsPage:
     # -- following
 
     def _soon(self) -> None:
-        if self._is_shown:
+        if self.frame.is_shown:
             self._context.pump.redraw_soon(self, self._follow, at_most_every_seconds=0.2)
 
     def _session_changed(self) -> None:
@@ -285,7 +279,7 @@ class RunsPage:
     def _look(self, _deadline: float) -> bool:
         """Read again from time to time while the page is shown: runs proceed, here and in other programs."""
         now = time.monotonic()
-        if self._is_shown and now >= self._next_look:
+        if self.frame.is_shown and now >= self._next_look:
             self.refresh()
         return False
 

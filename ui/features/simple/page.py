@@ -155,7 +155,6 @@ class SimplePage:
         self.frame = PageFrame(master, context, spec)
         self.scroll = self.frame.add_scroll(context)
         self._context = context
-        self._is_shown = False
         self._named = ""  # the destination as it was named after the folder of images
         self._look = FirstLook(context.pump.background)
         self._by_choice: dict[str, Callable[[], None]] = {
@@ -184,12 +183,7 @@ class SimplePage:
 
     def on_show(self) -> None:
         """Count the images once more: captions may have been written on another page."""
-        self._is_shown = True
         self._count_again()
-
-    def on_hide(self) -> None:
-        """Draw and count nothing while hidden."""
-        self._is_shown = False
 
     def show_field(self, path: str) -> bool:
         """Show a field regardless of its level, scroll to it and focus it."""
@@ -201,7 +195,7 @@ class SimplePage:
         return {card.step.title: card for card in self.form_view.cards if isinstance(card, StepCard)}
 
     def _soon(self) -> None:
-        if self._is_shown:
+        if self.frame.is_shown:
             self._context.pump.redraw_soon(self, self._refresh)
 
     def _refresh(self) -> None:

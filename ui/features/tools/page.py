@@ -151,9 +151,6 @@ class ToolsPage:
         places = self._context.workspaces()
         self._context.pump.background.run(lambda: newest_results(places), self.inspect.show_results)
 
-    def on_hide(self) -> None:
-        """Do nothing: a job continues while the page is hidden."""
-
     def show_field(self, path: str) -> bool:
         """Return False: the page has no settings of the config."""
         return False
