@@ -17,7 +17,7 @@ from ui.features.run.model import Starter
 from ui.forms.context import Context
 from ui.forms.findings import locate
 from ui.forms.setting_pages import SIMPLE
-from ui.loop.background import Background, Job
+from ui.loop.background import Background, Job, cancel
 from ui.loop.run_state import RunState
 from ui.loop.signal import Signal
 from ui.loop.wording import format_duration
@@ -161,8 +161,7 @@ class RecentRuns:
 
     def refresh(self, workspaces: Sequence[Path]) -> None:
         """Read the runs that are new or have changed."""
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         known = {record.run_dir: record for record in self.records or ()}
         stamps, places = dict(self._stamps), tuple(workspaces)
         self._job = self._background.run(lambda: _read(places, known, stamps), self._keep)

@@ -37,9 +37,7 @@ class LengthModel:
         self._form = form
         self._amount: Amount | None = None
         config = form.config
-        self._job: Job = background.run_reporting(
-            partial(_find_amount, config), self._keep, progress=lambda _what, _done, _total: None
-        )
+        self._job: Job = background.run_reporting(partial(_find_amount, config), self._keep)
 
     @property
     def message(self) -> str:

@@ -10,7 +10,7 @@ from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.system.problem import format_size
 from ui.forms.model import Document, FormModel
-from ui.loop.background import Background, Job
+from ui.loop.background import Background, Job, cancel
 
 if TYPE_CHECKING:
     from trainer.preflight.fit import Fit
@@ -36,8 +36,7 @@ class CardFit:
 
     def follow_load(self, loaded_text: str, apply: Callable[[Config], None]) -> None:
         """Apply what fits the loaded preset, or report that it does not fit, after the text about its load."""
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         if self._is_card_free():
             loaded = self._form.document
             done = partial(self._follow_fit, loaded, loaded_text, apply)

@@ -52,6 +52,13 @@ class Job:
         self.is_cancelled = True
 
 
+def cancel(*jobs: Job | None) -> None:
+    """Cancel the jobs among these."""
+    for job in jobs:
+        if job is not None:
+            job.cancel()
+
+
 class _Lane:
     """A queue of jobs, and the threads that work on it."""
 
@@ -97,7 +104,7 @@ class Background:
         done: Callable[[T], None],
         failed: Callable[[Exception], None] | None = None,
         *,
-        progress: Callable[[str, int, int], None],
+        progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
     ) -> Job:
         """Run `work(report)` like `run`; `progress` is called on the thread that drains, ten times a second at most.
 

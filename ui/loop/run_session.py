@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from ui.loop.background import Background, Job
+from ui.loop.background import Background, Job, cancel
 from ui.loop.run_state import RunState
 from ui.loop.signal import Signal
 
@@ -184,8 +184,7 @@ class RunSession:
         self.request = request
         self._state = RunState(phase="starting")
         self.config = request.config
-        if self._history_job is not None:
-            self._history_job.cancel()
+        cancel(self._history_job)
         if request.resume_from is not None and request.kind != "fork_weights":
             work = partial(_read_history, request.resume_from)
             self._history_job = self._background.run(work, self._prepend_history)
@@ -194,8 +193,7 @@ class RunSession:
     def attach(self, run: AttachedRun, state: RunState, config: Config | None) -> None:
         """Follow a run that another process has begun, from the state that it has reached."""
         assert self._stage == "idle", self._stage
-        if self._history_job is not None:
-            self._history_job.cancel()
+        cancel(self._history_job)
         self._handle = self.attached = run
         self.request, self.config = None, config
         self._state = state
@@ -209,8 +207,7 @@ class RunSession:
     def show_past(self, state: RunState, config: Config | None = None) -> None:
         """Show the state of an earlier run and its config, while none is active."""
         assert self._handle is None
-        if self._history_job is not None:
-            self._history_job.cancel()
+        cancel(self._history_job)
         self.config = config
         self._state = state
         self.changed()

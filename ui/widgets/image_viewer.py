@@ -9,7 +9,7 @@ from functools import partial
 import PIL.Image
 from PIL import ImageTk
 
-from ui.loop.background import Job
+from ui.loop.background import Job, cancel
 from ui.loop.pump import Pump
 from ui.widgets.controls import Button, Slider
 from ui.widgets.dialog import Window
@@ -74,8 +74,7 @@ class ImageViewer(Window):
     def destroy(self) -> None:
         """Also cancel the image that is being loaded."""
         self._pump.forget(self)
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         self._photo = None  # here, on the Tk thread, not on the garbage collector's
         super().destroy()
 
@@ -108,8 +107,7 @@ class ImageViewer(Window):
         self.show(self.index + by)
 
     def _load(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         width, height = self.image.winfo_width(), self.image.winfo_height()
         if width <= 1:
             return

@@ -17,7 +17,7 @@ from trainer.data.hub_datasets import hub_cache_dir
 from trainer.preflight.presets_here import download_bytes
 from ui.features.base_model.model import PATH, Choice
 from ui.forms.model import FormModel
-from ui.loop.background import Background, Job
+from ui.loop.background import Background, Job, cancel
 from ui.loop.signal import Signal
 
 _OFFLINE = "Offline mode is on, so nothing is asked or downloaded. Using a repository switches it off."
@@ -85,8 +85,7 @@ class Download:
         """Ask Hugging Face about a repository in the background; not in offline mode, nor about an invalid name."""
         if name == self._asked or not is_repository(name) or not self.may_ask:
             return
-        if self._lookup is not None:
-            self._lookup.cancel()
+        cancel(self._lookup)
         config = self._form.config
         parts = [p.name for p in config.family.parts if not config.part(p.name).file.strip()]
         if name in self.repositories and self.repositories[name].family.name != config.family.name:

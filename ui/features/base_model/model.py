@@ -21,7 +21,7 @@ from trainer.data.hub_datasets import hub_cache_dir
 from trainer.preflight.part_files import fitting_files
 from ui.forms.model import FormModel
 from ui.forms.preferences import Preferences
-from ui.loop.background import Background, Job
+from ui.loop.background import Background, Job, cancel
 from ui.loop.signal import Signal
 
 PATH, VARIANT = "model.base_model", "model.variant"
@@ -142,8 +142,7 @@ class FoundModels:
     def close(self) -> None:
         """End the search without its results."""
         self.stop()
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
 
     def _follow(self, folder: str, _number: int, _total: int) -> None:
         self._folder = folder

@@ -15,7 +15,7 @@ from ui.features.captions.image_set import Source
 from ui.features.captions.replace_window import ReplaceWindow
 from ui.features.captions.replacing import Place, phrase_changes
 from ui.forms.context import Context
-from ui.loop.background import Job
+from ui.loop.background import Job, cancel
 from ui.widgets import controls
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
@@ -60,8 +60,7 @@ class AllCaptionsWindow(Window):
             unsubscribe()
         self.model.flush()
         self.model.written.subscribe(self._context.captions_changed)  # of many files, which are still being written
-        if self._counting is not None:
-            self._counting.cancel()
+        cancel(self._counting)
         for key in (self, (self, "search"), (self, "counts")):
             self._context.pump.forget(key)
         super().destroy()
@@ -160,8 +159,7 @@ class AllCaptionsWindow(Window):
         self.summary.set_text("Reading…" if model.is_reading else f"{listed} of {of_all:,}")
         self.message.set_text(model.message or _KEYS)
         phrase, texts = self.phrase.get(), model.texts if self.phrase.get().strip() else {}
-        if self._counting is not None:
-            self._counting.cancel()
+        cancel(self._counting)
         self._counting = self._context.pump.background.run(partial(_count, phrase, texts), self._show_counts)
         self.buttons["replace"].set_enabled(bool(model.images))
         self.buttons["undo"].set_enabled(model.can_undo)

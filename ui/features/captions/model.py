@@ -14,7 +14,7 @@ from modules.data.transforms.geometry import Box
 from ui.features.captions.image_set import ImageSet, ListFilter, Source, read_images
 from ui.features.captions.session import EditorSession, LoadedImage, SaveFailure, ask_about, load_image
 from ui.features.captions.viewport import ScaledImage
-from ui.loop.background import Background, Job
+from ui.loop.background import Background, Job, cancel
 from ui.loop.interaction import Interaction
 from ui.loop.signal import Signal
 
@@ -61,9 +61,8 @@ class CaptionModel:
         self.note = self.session.set.source.note
         self._show_message("")
         self.list_changed()
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+        cancel(self._reading)
+        self._reading = None
         self.read_again()
 
     def read_again(self) -> None:
@@ -99,8 +98,7 @@ class CaptionModel:
     def select(self, which: ListFilter, search: str) -> None:
         """List the images of a choice and a search; a large folder is searched in the background."""
         self._selection = (which, search)
-        if self._selecting is not None:
-            self._selecting.cancel()
+        cancel(self._selecting)
         images = self.session.set
         if len(images.images) <= _MAX_AT_ONCE:
             self._show_selected(images.filter_images(which, search))
@@ -194,8 +192,7 @@ class CaptionModel:
     def _load(self) -> None:
         """Load the open image with its mask in the background."""
         image = self.session.current
-        if self._loading is not None:
-            self._loading.cancel()
+        cancel(self._loading)
         if image is not None:
             self.image = None
             self.changed()
@@ -286,6 +283,4 @@ class CaptionModel:
         for unsaved in self.session.save():
             self.session.rescue(unsaved, drafts)
         self.session.close()
-        for job in (self._loading, self._reading, self._selecting):
-            if job is not None:
-                job.cancel()
+        cancel(self._loading, self._reading, self._selecting)

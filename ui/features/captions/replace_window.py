@@ -14,7 +14,7 @@ from modules.system.problem import count
 from ui.features.captions.image_set import ImageSet
 from ui.features.captions.replacing import Change, Outcome, Search, WrittenFile, apply, changes, undo
 from ui.forms.context import Context
-from ui.loop.background import Job
+from ui.loop.background import Job, cancel
 from ui.widgets.controls import Button, Switch
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
@@ -118,8 +118,7 @@ class ReplaceWindow(Window):
         for variable, trace in self._traces:
             variable.trace_remove("write", trace)
         self._context.pump.forget(self)
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         super().destroy()
 
     def replace(self) -> None:
@@ -150,8 +149,7 @@ class ReplaceWindow(Window):
         self._context.pump.redraw_soon(self, self._search, at_most_every_seconds=0.2)
 
     def _search(self, before: str = "") -> None:
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         session = self._session
         files = [session.set.captions[image] for image in session.images]
         texts = {file: session.set.texts[file] for file in files if file in session.set.texts}

@@ -32,7 +32,7 @@ from ui.features.concepts.concept_images import (
 )
 from ui.features.concepts.model import CAPTIONS_LABEL
 from ui.features.concepts.window import Editing
-from ui.loop.background import Job, Report
+from ui.loop.background import Job, Report, cancel
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Choice
 from ui.widgets.image_grid import ImageGrid, Tile
@@ -107,9 +107,7 @@ class GeneralTab:
         """
         self._unwatch()
         self._close_viewer()
-        for job in (self._looking, self._searching):
-            if job is not None:
-                job.cancel()
+        cancel(self._looking, self._searching)
 
     def open_image(self, index: int) -> None:
         """Show an image large, in place of the last one."""
@@ -173,8 +171,7 @@ class GeneralTab:
         concept, context = self._editing.concept, self._editing.context
         if scan is self._looked_for or not concept.has_images:
             return
-        if self._looking is not None:
-            self._looking.cancel()
+        cancel(self._looking)
         self._looked_for = scan
         workspace = from_root(context.form.value("general.workspace_dir"))
         work = partial(find_losses, workspace, concept.kind, (*scan.images, *scan.excluded))
@@ -199,11 +196,10 @@ class GeneralTab:
             return
         if known is not None and known[0] is scan and (known[1].path, known[1].image) == (edited.path, edited.image):
             return
-        if self._searching is not None:
-            self._searching.cancel()
+        cancel(self._searching)
         self._searched, self._without = (scan, edited), None
         self._searching = self._editing.context.pump.background.run_reporting(
-            partial(_without_references, edited, scan.images), self._keep_references, progress=lambda *_: None
+            partial(_without_references, edited, scan.images), self._keep_references
         )
 
     def _keep_references(self, without: frozenset[str]) -> None:

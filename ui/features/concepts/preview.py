@@ -13,7 +13,7 @@ from modules.data.concept import Concept
 from modules.data.scan import Scan
 from trainer.data.preview import MAX_USES, ConceptPreview, ImageUse
 from ui.features.concepts.scanning import Scans
-from ui.loop.background import Background, Job, Report
+from ui.loop.background import Background, Job, Report, cancel
 from ui.loop.signal import Signal
 from ui.widgets.thumbnails import ThumbnailCache
 
@@ -56,9 +56,7 @@ class PreviewModel:
         scans = self._known_scans(config)
         work = partial(_build, config, number, scans)
         self._cancel()
-        self._job = self._background.run_reporting(
-            work, self._keep_preview, self._report_failure, progress=_ignore_progress
-        )
+        self._job = self._background.run_reporting(work, self._keep_preview, self._report_failure)
 
     def step_image(self, by: int) -> None:
         """Show another image."""
@@ -121,8 +119,7 @@ class PreviewModel:
         self.changed()
 
     def _cancel(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
 
 
 def describe_use(content: PreviewContent, use: int) -> str:
@@ -146,10 +143,6 @@ def describe_changes(content: PreviewContent, *, is_augmented: bool) -> str:
     variation = f"variation {seen.variation + 1} of {seen.num_variations}"
     again = " All uses are the same; raise Image variations for more." if seen.num_variations == 1 else ""
     return f"{changes[:1].upper()}{changes[1:]} ({variation}).{again if seen.changes else ''}"
-
-
-def _ignore_progress(_what: str, _done: int, _total: int) -> None:
-    """Show no progress."""
 
 
 def _build(config: Config, number: int, scans: dict[int, Scan], report: Report) -> ConceptPreview:

@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from ui.loop.background import Background, Job, Report
+from ui.loop.background import Background, Job, Report, cancel
 from ui.loop.signal import Signal
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, WrappedText
@@ -48,9 +48,8 @@ class Task(Generic[T]):
         self.changed()
 
     def _cancel(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
-            self._job = None
+        cancel(self._job)
+        self._job = None
 
     def _show_progress(self, what: str, done: int, total: int) -> None:
         self.status = f"{what[:1].upper()}{what[1:]}: {done:,} of {total:,}" if total else what

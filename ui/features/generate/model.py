@@ -25,7 +25,7 @@ from trainer.jobs.sample_images import read_settings
 from trainer.jobs.sample_sources import with_model
 from trainer.jobs.spec import validate_settings
 from ui.forms.model import FormModel
-from ui.loop.background import Background, Job
+from ui.loop.background import Background, Job, cancel
 from ui.loop.jobs import JobState, apply_event, log_failure
 from ui.loop.signal import Signal
 
@@ -156,8 +156,7 @@ class SampleSession:
     def _identify(self) -> None:
         """Find the family and the variant of the base model in the background: they decide which fields there are."""
         name = self.form.value("model.base_model")
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         config = self.form.config
         self._job = self._background.run(
             lambda: with_model(config, name), self._use_identified_model, lambda _error: None

@@ -11,7 +11,7 @@ from ui.features.remote.model import Machines
 from ui.features.remote.renting import Renting, first_settings, look_for_offers, make_key
 from ui.forms.context import Context
 from ui.forms.section_form import SectionForm
-from ui.loop.background import Job
+from ui.loop.background import Job, cancel
 from ui.loop.interaction import Answer
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
@@ -102,8 +102,7 @@ class RentWindow(Window):
     def destroy(self) -> None:
         """Also unsubscribe; a machine that is being rented stays."""
         self._unsubscribe()
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         super().destroy()
 
     def _has_made_key(self) -> bool:

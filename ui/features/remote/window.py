@@ -15,7 +15,7 @@ from ui.features.remote.model import Machines, NewKey, check
 from ui.features.remote.record_form import RecordForm
 from ui.features.remote.renting import Renting, state_of
 from ui.forms.context import Context
-from ui.loop.background import Job
+from ui.loop.background import Job, cancel
 from ui.loop.interaction import Answer
 from ui.widgets.controls import Button, Choice
 from ui.widgets.dialog import Window
@@ -63,14 +63,12 @@ class RentedRow(Panel):
 
     def destroy(self) -> None:
         """Also drop the state that is asked for; what is being done with a machine continues."""
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         super().destroy()
 
     def _look(self, remote: Remote) -> None:
         """Read the machine's state at its provider."""
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         self.state.set_text("Rented: asking for its state…")
 
         def failed(error: Exception) -> None:
@@ -246,8 +244,7 @@ class MachinesWindow(Window):
 
     def destroy(self) -> None:
         """Also drop a check that is under way, and unsubscribe."""
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         super().destroy()

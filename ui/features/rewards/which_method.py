@@ -20,7 +20,7 @@ from modules.settings.edit import choose_variant, set_path
 from modules.system.problem import about, count
 from ui.features.rewards.model import COSTS, NEEDS, Guide, guide_of
 from ui.forms.context import Context
-from ui.loop.background import Job, Report
+from ui.loop.background import Job, Report, cancel
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, ButtonStyle
 from ui.widgets.dialog import Window
@@ -206,16 +206,13 @@ class WhichMethod(Window):
         self._context.navigation.open("concepts")
 
     def _drop_estimate(self) -> None:
-        if self._estimating is not None:
-            self._estimating.cancel()
+        cancel(self._estimating)
 
     def _estimate(self, shown: Sequence[Offer]) -> None:
         """Estimate the time of a step of the methods that are shown, in the background."""
         self._drop_estimate()
         configs = {offer.spec.name: offer.config for offer in shown if not offer.refusal}
-        self._estimating = self._context.pump.background.run_reporting(
-            partial(find_times, configs), self._show_times, progress=lambda _what, _done, _total: None
-        )
+        self._estimating = self._context.pump.background.run_reporting(partial(find_times, configs), self._show_times)
 
     def _show_times(self, times: Mapping[str, str]) -> None:
         for name, card in self.cards.items():

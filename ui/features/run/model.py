@@ -25,7 +25,7 @@ from ui.features.run.questions import (
 )
 from ui.forms.findings import Findings
 from ui.forms.model import Document, FormModel, Source
-from ui.loop.background import Job
+from ui.loop.background import Job, cancel
 from ui.loop.interaction import BEFORE_RESUMING, BEFORE_START, Failure, Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import Launch, RunSession
@@ -190,14 +190,12 @@ class Starter:
         if config == self._checked_config:
             return
         self._checked_config = config
-        if self._preview_job is not None:
-            self._preview_job.cancel()
+        cancel(self._preview_job)
         keep = partial(self._keep_report, config)
         self._preview_job = self._pump.lasting.run_reporting(
             lambda report: self._session.check_now(config, report),
             keep,
             self._fail_preview,
-            progress=lambda *_progress: None,
         )
 
     def _fail_preview(self, error: Exception) -> None:
@@ -212,8 +210,7 @@ class Starter:
     def look_for_backup(self) -> None:
         """Search in the background for a run to resume in the workspace."""
         workspace = from_root(self._form.config.general.workspace_dir)
-        if self._backup_job is not None:
-            self._backup_job.cancel()
+        cancel(self._backup_job)
         started = self._session.state.started
         shown = Path(started.run_dir) if started is not None else None
         self._backup_job = self._pump.lasting.run(lambda: _resumable_in(workspace, shown), self._keep_backup)

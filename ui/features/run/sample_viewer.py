@@ -14,7 +14,7 @@ from PIL import ImageTk
 
 from ui.features.run.sample_grid import Place, SampleTable
 from ui.forms.context import Context
-from ui.loop.background import Job
+from ui.loop.background import Job, cancel
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.menu import make_menu, open_at
@@ -162,8 +162,7 @@ class SampleViewer(Window):
         """Also cancel the images that are being loaded."""
         self._context.pump.forget(self)
         self._context.pump.forget((self, "draw"))
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         self._photos.clear()  # here, on the Tk thread, not on the garbage collector's
         super().destroy()
 
@@ -225,8 +224,7 @@ class SampleViewer(Window):
         return [Path(s.path) for p in places if (s := self.table.at(*p)) is not None]
 
     def _load(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         width, height = self.canvas.winfo_width(), self.canvas.winfo_height()
         if width > 1:
             work = partial(_load_images, self._paths(), None if self.is_original else (width, height))

@@ -14,7 +14,7 @@ from trainer.run_folder.records import RunRecord
 from trainer.run_status import RunStatus
 from ui.features.runs.model import changes_line, fact_lines
 from ui.forms.context import Context
-from ui.loop.background import Job
+from ui.loop.background import Job, cancel
 from ui.loop.past_runs import read_past_state
 from ui.loop.pump import Pump
 from ui.loop.run_state import RunState
@@ -100,8 +100,7 @@ class RunDetails:
 
     def _read_changes(self) -> None:
         """Read what changed since the last finished run: only once, as it reads the logs of other runs."""
-        if self._changes_job is not None:
-            self._changes_job.cancel()
+        cancel(self._changes_job)
         self._changes = ""
         if self._record is not None:
             self._changes_job = self._context.pump.background.run(
@@ -140,8 +139,7 @@ class RunDetails:
             self._context.links.compare_checkpoints((self._record.run_dir,))
 
     def _read_log(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         if self._record is None:
             return
         session = self._context.session.state

@@ -18,7 +18,7 @@ from trainer.run_folder.since_last_good import CAUSES_OF_FAILURE, CAUSES_OF_SLOW
 from trainer.run_folder.trash import Contents
 from trainer.run_status import RunStatus
 from trainer.wording import format_loss
-from ui.loop.background import Background, Job
+from ui.loop.background import Background, Job, cancel
 from ui.loop.signal import Signal
 from ui.loop.wording import cost_text, format_duration
 
@@ -179,8 +179,7 @@ class RunList:
 
     def refresh(self, workspaces: Iterable[Path]) -> None:
         """Find the runs of some workspaces, and read those that are new or have changed."""
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         self.is_reading = True
         places, known = tuple(dict.fromkeys(workspaces)), dict(self._stamps)
         self._job = self._background.run(partial(_read_new_runs, places, known), self._keep_stamps)

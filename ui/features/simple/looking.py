@@ -11,7 +11,7 @@ from modules.config.schema import Config
 from modules.data.concept import Concept
 from ui.features.simple.here import Here, find_machine, find_needs, find_offers, needs_key
 from ui.features.simple.images import CountedImages, count_images, samples_per_epoch
-from ui.loop.background import Background, Job, JobCancelledError, Report
+from ui.loop.background import Background, Job, JobCancelledError, Report, cancel
 from ui.loop.signal import Signal
 
 if TYPE_CHECKING:
@@ -103,7 +103,6 @@ class FirstLook:
             self._background.run_reporting(
                 partial(find_offers, here.machine),
                 lambda offers: self._change(offers=offers),
-                progress=lambda _what, _done, _total: None,
             )
         elif here is not None and here.offers is not None and needs_key(config) != self._needs_of:
             self._needs_of = key = needs_key(config)
@@ -140,11 +139,8 @@ class FirstLook:
         if key == self._steps_of:
             return
         self._steps_of, self.steps_per_epoch = key, 0
-        if self._measuring is not None:
-            self._measuring.cancel()
-        self._measuring = self._background.run_reporting(
-            partial(_find_steps, config), self._keep_steps, progress=lambda _what, _done, _total: None
-        )
+        cancel(self._measuring)
+        self._measuring = self._background.run_reporting(partial(_find_steps, config), self._keep_steps)
 
     def count_again(self) -> None:
         """Let the next count look at the folders again."""

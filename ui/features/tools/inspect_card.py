@@ -10,7 +10,7 @@ from pathlib import Path
 from modules.system.paths import as_config_path
 from trainer.jobs.inspect import Inspection, inspect_file
 from ui.forms.context import Context
-from ui.loop.background import Job
+from ui.loop.background import Job, cancel
 from ui.loop.past_runs import Result
 from ui.widgets.controls import Button
 from ui.widgets.fitted_text import shorten
@@ -61,8 +61,7 @@ class InspectView(Panel):
     def open(self, path: Path) -> None:
         """Read a file's headers in the background and show what it is."""
         self._view_state["path"] = path
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         self._job = self._context.pump.background.run(partial(inspect_file, path), self._show)
 
     def show_results(self, results: tuple[Result, ...]) -> None:
@@ -73,8 +72,7 @@ class InspectView(Panel):
     def destroy(self) -> None:
         """Also drop what is still being read."""
         self._context.pump.forget(self)
-        if self._job is not None:
-            self._job.cancel()
+        cancel(self._job)
         super().destroy()
 
     def _draw_results(self) -> None:
