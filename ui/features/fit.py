@@ -16,7 +16,6 @@ from ui.forms.findings import locate
 from ui.forms.model import FormModel
 from ui.loop.background import Background, Job, Report
 from ui.loop.signal import Signal
-from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
@@ -237,15 +236,11 @@ class FitWindow(Window):
         self._context = context
         px = context.theme.px
         self._add_header(px(PAD))
-        self._add_footer(px(PAD))
+        self._add_footer()
         self.table = Table(self, context.theme, _COLUMNS)
         self.table.on_events({"<Return>": self.go, "<Double-Button-1>": self.go})
-        self.at_close(
-            self.fitting.close,
-            self.fitting.changed.subscribe(self._soon),
-            context.form.changed.subscribe(self._soon),
-            lambda: context.pump.forget(self),
-        )
+        self.at_close(self.fitting.close)
+        self.redraw_after(context.pump, self._follow, self.fitting.changed, context.form.changed)
         self._follow()
         self.appear(*_SIZE)
         self.entry.tk_entry.focus_set()
@@ -282,17 +277,11 @@ class FitWindow(Window):
         self.summary = WrappedText(self, self.theme)
         self.summary.pack(fill="x", padx=pad, pady=(0, px(12)))
 
-    def _add_footer(self, pad: int) -> None:
-        footer = Panel(self, self.theme)
-        footer.pack(side="bottom", fill="x", padx=pad, pady=(0, pad))
-        self.apply_button = Button(footer, self.theme, "Apply", self.apply, style="primary", width=92)
-        self.apply_button.pack(side="right")
-        Button(footer, self.theme, "Cancel", self.close, width=92).pack(side="right", padx=(0, GAP))
+    def _add_footer(self) -> None:
+        footer = self.add_footer("Cancel", above_px=0)
+        self.apply_button = self.add_main_button("Apply", self.apply)
         note = "Times are estimates for a mid-range card: use them to compare."
         Text(footer, self.theme, note, colour="muted", role="small").pack(side="left")
-
-    def _soon(self) -> None:
-        self._context.pump.redraw_soon(self, self._follow)
 
     def _follow(self) -> None:
         fitting = self.fitting

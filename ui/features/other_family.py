@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from modules.config.codec import LoadedConfig
 from modules.config.other_family import CarriedOver, start_of, train_on
@@ -19,7 +20,7 @@ from ui.forms.documents import Documents
 from ui.forms.model import FormModel
 from ui.loop.background import Background
 from ui.loop.signal import Signal
-from ui.widgets.controls import Button, Choice
+from ui.widgets.controls import Choice
 from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.table import Column, Table
@@ -179,34 +180,26 @@ class OtherFamily(Window):
         self._context = context
         px = context.theme.px
         self._add_header(px(PAD))
-        self._add_footer(px(PAD))
+        self.add_footer("Cancel", above_px=0)
+        self.apply_button = self.add_main_button("Change to it", self.apply, width=110)
         self.notes = WrappedText(self, context.theme, anchor="nw", justify="left")
         self.notes.pack(fill="x", padx=px(PAD), pady=(0, px(12)))
         self.table = Table(self, context.theme, _COLUMNS)
         self.table.pack(fill="both", expand=True, padx=px(PAD), pady=(0, px(12)))
-        self._unsubscribe = (
-            self.moving.changed.subscribe(self._soon),
-            context.form.changed.subscribe(lambda: context.pump.redraw_soon((self, "move"), self.moving.compute)),
+        self._unfollow_form = context.form.changed.subscribe(
+            lambda: context.pump.redraw_soon((self, "move"), self.moving.compute)
         )
+        self.at_close(self.moving.close, self._unfollow_form, partial(context.pump.forget, (self, "move")))
+        self.redraw_after(context.pump, self._follow, self.moving.changed)
         self.moving.compute()
         self._follow()
         self.appear(*_SIZE)
 
     def apply(self) -> None:
         """Load the config for the other family and close."""
-        for unsubscribe in self._unsubscribe:
-            unsubscribe()  # the present config will be of the chosen family
+        self._unfollow_form()  # the present config will be of the chosen family
         if self.moving.apply(self._context.documents):
             self.close()
-
-    def destroy(self) -> None:
-        """Also drop what is still being read and unsubscribe."""
-        self.moving.close()
-        for unsubscribe in self._unsubscribe:
-            unsubscribe()
-        self._context.pump.forget(self)
-        self._context.pump.forget((self, "move"))
-        super().destroy()
 
     def _add_header(self, pad: int) -> None:
         header = Panel(self, self.theme)
@@ -224,16 +217,6 @@ class OtherFamily(Window):
         self.preset_choice.pack(side="left")
         self.summary = WrappedText(self, self.theme, colour="muted")
         self.summary.pack(fill="x", padx=pad, pady=(0, self.theme.px(12)))
-
-    def _add_footer(self, pad: int) -> None:
-        footer = Panel(self, self.theme)
-        footer.pack(side="bottom", fill="x", padx=pad, pady=(0, pad))
-        self.apply_button = Button(footer, self.theme, "Change to it", self.apply, style="primary", width=110)
-        self.apply_button.pack(side="right")
-        Button(footer, self.theme, "Cancel", self.close, width=92).pack(side="right", padx=(0, GAP))
-
-    def _soon(self) -> None:
-        self._context.pump.redraw_soon(self, self._follow)
 
     def _follow(self) -> None:
         moving = self.moving

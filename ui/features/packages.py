@@ -52,8 +52,9 @@ class InstallWindow(Window):
         self.status.pack(fill="x", padx=pad, pady=theme.px(8))
         self.log = JobLines(self, theme, height=8, wrap="char")
         self.log.pack(fill="both", expand=True, padx=pad)
-        self._unsubscribe = self.runner.changed.subscribe(lambda: context.pump.redraw_soon(self, self._show))
-        context.pump.add_source(self.runner.drain)
+        self.redraw_after(context.pump, self._show, self.runner.changed)
+        self.drain(context.pump, self.runner.drain)
+        self.at_close(self.runner.stop, self.runner.close)
         self.start()
         self.appear(*_SIZE)
 
@@ -69,11 +70,6 @@ class InstallWindow(Window):
 
     def destroy(self) -> None:
         """Also stop the installation."""
-        self._unsubscribe()
-        self.runner.stop()
-        self._context.pump.remove_source(self.runner.drain)
-        self._context.pump.forget(self)
-        self.runner.close()
         super().destroy()
         if not self._is_installed:
             self._finish()

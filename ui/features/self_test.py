@@ -63,14 +63,9 @@ class SelfTestWindow(Window):
         self.notes.pack(fill="x", padx=pad, pady=(self.theme.px(4), 0))
         self._samples = Panel(self, self.theme)
         self._samples.pack(fill="both", expand=True, padx=pad, pady=pad)
-        self.at_close(
-            self.runner.changed.subscribe(self._soon),
-            lambda: context.pump.remove_source(self.runner.drain),
-            self.runner.close,
-            self._photos.close,
-            lambda: context.pump.forget(self),
-        )
-        context.pump.add_source(self.runner.drain)
+        self.drain(context.pump, self.runner.drain)
+        self.at_close(self.runner.close, self._photos.close)
+        self.redraw_after(context.pump, self._follow, self.runner.changed)
         self._follow()
         self.appear(*_SIZE)
 

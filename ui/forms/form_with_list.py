@@ -176,7 +176,7 @@ class ItemEditor(Window):
         self.form_view = FormView(scroll.body, context, lambda: (group,), max_columns=1)
         self.form_view.grid(row=0, column=0, sticky="new")
         self.form_view.build()
-        self._unwatch = context.form.watch(self._list_path, self._follow)
+        self.at_close(context.form.watch(self._list_path, self._follow))
         self.appear(*_SIZE)
         text = _first_text(scroll.body)
         if text is not None:
@@ -185,11 +185,6 @@ class ItemEditor(Window):
     def show_field(self, path: str) -> bool:
         """Show a field."""
         return self.form_view.reveal(path) is not None
-
-    def destroy(self) -> None:
-        """Also unsubscribe from the model."""
-        self._unwatch()
-        super().destroy()
 
     def _follow(self) -> None:
         if len(self._context.form.value(self._list_path)) != self._num_items:

@@ -8,7 +8,8 @@ from functools import partial
 from typing import ClassVar, TypeVar
 
 from ui.loop.interaction import Answer, Severity
-from ui.loop.pump import hurry
+from ui.loop.pump import Drain, Pump, hurry
+from ui.loop.signal import Signal
 from ui.widgets.controls import Button, ButtonStyle
 from ui.widgets.panel import Panel, Text, restyle
 from ui.widgets.theme import GAP, PAD, Theme
@@ -67,6 +68,16 @@ class Window(tk.Toplevel):
         """Call these when the window is destroyed, such as the functions that unsubscribe it from models."""
         self._cleanups += cleanups
 
+    def redraw_after(self, pump: Pump, draw: Callable[[], None], *signals: Signal[[]]) -> None:
+        """Call `draw` on a turn of the pump after each of these signals, until the window is destroyed."""
+        soon = partial(pump.redraw_soon, self, draw)
+        self.at_close(*(signal.subscribe(soon) for signal in signals), partial(pump.forget, self))
+
+    def drain(self, pump: Pump, source: Drain) -> None:
+        """Drain a source on every turn of the pump, until the window is destroyed."""
+        pump.add_source(source)
+        self.at_close(partial(pump.remove_source, source))
+
     def destroy(self) -> None:
         """Also clean up, and remove the window from customtkinter's registry, and the traces of its variables."""
         for clean_up in self._cleanups:
@@ -84,6 +95,12 @@ class Window(tk.Toplevel):
         self.close_button = Button(footer, self.theme, label, self.close, style=style, width=92)
         self.close_button.pack(side="right")
         return footer
+
+    def add_main_button(self, label: str, command: Callable[[], object], *, width: int = 92) -> Button:
+        """Add the main button of the window at the right end of its footer, and return it."""
+        button = Button(self.close_button.master, self.theme, label, command, style="primary", width=width)
+        button.pack(side="right", padx=(GAP, 0), before=self.close_button)
+        return button
 
     def appear(self, width_px: int = 0, height_px: int = 0) -> None:
         """Show the window centred over the main one, fully on the screen."""

@@ -61,13 +61,8 @@ class BaseModelWindow(Window):
         self._add_own()
         self._add_download()
         self._add_found()
-        self.at_close(
-            self.found.close,
-            self.download.close,
-            self.found.changed.subscribe(self._soon),
-            self.download.changed.subscribe(self._soon),
-            lambda: context.pump.forget(self),
-        )
+        self.at_close(self.found.close, self.download.close)
+        self.redraw_after(context.pump, self._follow, self.found.changed, self.download.changed)
         self.found.search()
         self.appear(*_SIZE)
         self.table.tree.focus_set()
@@ -139,9 +134,7 @@ class BaseModelWindow(Window):
 
     def _add_download(self) -> None:
         px = self.theme.px
-        footer = Panel(self, self.theme)
-        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
-        Button(footer, self.theme, "Cancel", self.close, width=92).pack(side="right")
+        self.add_footer("Cancel")
         self.facts = WrappedText(self, self.theme, colour="muted")
         self.facts.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(8), 0))
         row = self._section("Download", "bottom")

@@ -45,9 +45,12 @@ class AllCaptionsWindow(Window):
         self._context, self._sources = context, sources
         self._counting: Job | None = None
         self._build(chosen)
-        self._unsubscribe = (
+        self.at_close(
+            self.rows.commit,
             self.model.changed.subscribe(self._soon),
             self.model.written.subscribe(self._after_write),
+            lambda: cancel(self._counting),
+            *(partial(context.pump.forget, key) for key in (self, (self, "search"), (self, "counts"))),
         )
         self.model.open(sources[chosen])
         self.appear(*_SIZE)
@@ -55,15 +58,9 @@ class AllCaptionsWindow(Window):
 
     def destroy(self) -> None:
         """Write what is left, also when the program ends."""
-        self.rows.commit()
-        for unsubscribe in self._unsubscribe:
-            unsubscribe()
+        super().destroy()
         self.model.flush()
         self.model.written.subscribe(self._context.captions_changed)  # of many files, which are still being written
-        cancel(self._counting)
-        for key in (self, (self, "search"), (self, "counts")):
-            self._context.pump.forget(key)
-        super().destroy()
         self._context.captions_changed()
 
     def change_all(self, place: Place) -> None:

@@ -67,7 +67,8 @@ class AnnotateWindow(Window):
         if not is_for_masks and context.preferences.now.captioner not in CAPTIONERS:
             context.pump.background.run(partial(_look_drawn, source), self._propose, lambda _error: None)
         self.appear(*_SIZE)
-        context.pump.add_source(self.runner.drain)
+        self.drain(context.pump, self.runner.drain)
+        self.at_close(partial(context.pump.forget, self), self.runner.close)
         self.runner.changed.subscribe(lambda: context.pump.redraw_soon(self, self._show, at_most_every_seconds=0.1))
 
     # -- building
@@ -196,9 +197,6 @@ class AnnotateWindow(Window):
 
     def destroy(self) -> None:
         """Also end the process, after its current image; files that are written stay."""
-        self._context.pump.remove_source(self.runner.drain)
-        self._context.pump.forget(self)
-        self.runner.close()
         super().destroy()
         self._context.captions_changed()
 

@@ -62,6 +62,7 @@ class ReplaceWindow(Window):
         self._context, self._session, self._written = context, session, written
         self._job: Job | None = None
         self._build()
+        self.at_close(partial(context.pump.forget, self), lambda: cancel(self._job))
         self.appear(*_SIZE)
         self.find_entry.tk_entry.focus_set()
         self._search()
@@ -75,7 +76,6 @@ class ReplaceWindow(Window):
     def _build(self) -> None:
         theme, px = self.theme, self.theme.px
         self.find, self.replacement = TextVar(master=self), TextVar(master=self)
-        self._traces: list[tuple[TextVar, str]] = []
         entries = Panel(self, theme)
         entries.pack(fill="x", padx=px(PAD), pady=(px(PAD), 0))
         entries.columnconfigure(1, weight=1)
@@ -85,7 +85,7 @@ class ReplaceWindow(Window):
             )
             entry = Entry(entries, theme, variable, on="window")
             entry.grid(row=row, column=1, sticky="ew", pady=(0, GAP))
-            self._traces.append((variable, variable.trace_add("write", lambda *_: self._search_soon())))
+            variable.trace_add("write", lambda *_: self._search_soon())
             if row == 0:
                 self.find_entry = entry
         options = Panel(self, theme)
@@ -102,24 +102,13 @@ class ReplaceWindow(Window):
             )
         self.summary = WrappedText(self, theme, colour="muted")
         self.summary.pack(fill="x", padx=px(PAD), pady=px(8))
-        footer = Panel(self, theme)
-        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
-        self.replace_button = Button(footer, theme, "Replace", self.replace, style="primary", width=120)
-        self.replace_button.pack(side="right")
-        Button(footer, theme, "Close", self.close).pack(side="right", padx=GAP)
+        footer = self.add_footer()
+        self.replace_button = self.add_main_button("Replace", self.replace, width=120)
         self.undo_button = Button(footer, theme, "Undo the replacement", self.undo, width=160)
         self.undo_button.pack(side="left")
         self.undo_button.set_enabled(False)
         self.table = Table(self, theme, _COLUMNS, on="window")
         self.table.pack(fill="both", expand=True, padx=px(PAD))
-
-    def destroy(self) -> None:
-        """Also cancel a search, and unsubscribe from the variables."""
-        for variable, trace in self._traces:
-            variable.trace_remove("write", trace)
-        self._context.pump.forget(self)
-        cancel(self._job)
-        super().destroy()
 
     def replace(self) -> None:
         """Make all changes that are shown."""

@@ -47,15 +47,14 @@ class CheckpointsWindow(Window):
         self._has_form = True
         self._was_empty = True
         self._build()
+        self.drain(context.pump, self.session.runner.drain)
         self.at_close(
             self.session.changed.subscribe(self._soon),
-            lambda: context.pump.remove_source(self.session.runner.drain),
             self.session.close,
             lambda: context.pump.forget(self),
             lambda: context.pump.forget((self, "read")),
         )
         self.session.result_changed.subscribe(context.session.changed)  # its pages no longer offer another one
-        context.pump.add_source(self.session.runner.drain)
         self._follow()
         self.appear(*_SIZE)
         self.session.look()

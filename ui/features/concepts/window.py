@@ -65,11 +65,12 @@ class ConceptEditor(Window):
         self.rowconfigure(1, weight=1)
         self._add_titles()
         self._add_footer()
-        self._unwatch = (
-            context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self._follow)),
+        self.at_close(
             context.preferences.changed.subscribe(self._show_level),
             context.captions_changed.subscribe(self._scan_again),
+            lambda: [tab.close() for tab in self.tabs.values()],
         )
+        self.redraw_after(context.pump, self._follow, context.form.changed)
         self.show("General")
         self.appear(*_SIZE)
 
@@ -104,15 +105,6 @@ class ConceptEditor(Window):
             return False
         self.show(title)
         return self.form_view.reveal(path) is not None
-
-    def destroy(self) -> None:
-        """Also unsubscribe from the models, and cancel the work of the tabs."""
-        for unsubscribe in self._unwatch:
-            unsubscribe()
-        self._context.pump.forget(self)
-        for tab in self.tabs.values():
-            tab.close()
-        super().destroy()
 
     def _build(self, title: str) -> None:
         frame = self._frames[title] = Panel(self, self.theme)

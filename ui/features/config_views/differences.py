@@ -52,10 +52,7 @@ class Differences(Window):
             }
         )
         self.reference.trace_add("write", lambda *_: self._follow())
-        self.at_close(
-            context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self._follow)),
-            lambda: context.pump.forget(self),
-        )
+        self.redraw_after(context.pump, self._follow, context.form.changed)
         self._follow()
         self.appear(*_SIZE)
         self.table.tree.focus_set()

@@ -10,7 +10,7 @@ from ui.forms.context import Context
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.entry import edit_as_usual
-from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.panel import WrappedText
 from ui.widgets.textarea import TextBox
 from ui.widgets.theme import GAP, PAD
 
@@ -33,19 +33,14 @@ class JsonView(Window):
         px, theme = context.theme.px, context.theme
         self.about = WrappedText(self, theme, _ABOUT, colour="muted")
         self.about.pack(fill="x", padx=px(PAD), pady=(px(PAD), px(GAP)))
-        footer = Panel(self, theme)
-        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(GAP), px(PAD)))
+        footer = self.add_footer(above_px=GAP)
         self._add_text()
         self.copy_button = Button(footer, theme, "Copy all", self.copy)
         self.paste_button = Button(footer, theme, "Paste over it", self.paste)
         self.load_button = Button(footer, theme, "Load this text", self.load, style="primary")
         for button in (self.copy_button, self.paste_button, self.load_button):
             button.pack(side="left", padx=(0, GAP))
-        Button(footer, theme, "Close", self.close).pack(side="right")
-        self.at_close(
-            context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self.follow)),
-            lambda: context.pump.forget(self),
-        )
+        self.redraw_after(context.pump, self.follow, context.form.changed)
         self.show(as_text(context.form.config))
         self.appear(*_SIZE)
         self.text.focus_set()

@@ -48,13 +48,9 @@ class ProbeWindow(Window):
         self._add_progress(pad)
         self.plot = Plot(self, context.theme, on="window", size_px=(300, 160))
         self.plot.pack(fill="both", expand=True, padx=pad, pady=(0, context.theme.px(8)))
-        self.at_close(
-            self.probing.changed.subscribe(self._soon),
-            lambda: context.pump.remove_source(self.probing.runner.drain),
-            self.probing.runner.close,
-            lambda: context.pump.forget(self),
-        )
-        context.pump.add_source(self.probing.runner.drain)
+        self.drain(context.pump, self.probing.runner.drain)
+        self.at_close(self.probing.runner.close)
+        self.redraw_after(context.pump, self._follow, self.probing.changed)
         self._follow()
         self.appear(*_SIZE)
 
@@ -106,9 +102,6 @@ class ProbeWindow(Window):
     def _open_folder(self) -> None:
         if self.probing.folder is not None:
             self._context.interaction.open_path(self.probing.folder)
-
-    def _soon(self) -> None:
-        self._context.pump.redraw_soon(self, self._follow)
 
     def _follow(self) -> None:
         state, findings = self.probing.runner.state, self.probing.findings

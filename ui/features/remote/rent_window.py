@@ -61,7 +61,8 @@ class RentWindow(Window):
         self.table.tree.configure(selectmode="browse")
         self.table.pack(fill="both", expand=True, padx=pad)
         self.table.on_events({"<<TreeviewSelect>>": self._selected})
-        self._unsubscribe = self.renting.changed.subscribe(self._follow)
+        # A machine that is being rented stays.
+        self.at_close(self.renting.changed.subscribe(self._follow), lambda: cancel(self._job))
         self._follow_selection()
         self.look()
         self.appear(*_SIZE)
@@ -98,12 +99,6 @@ class RentWindow(Window):
         """The settings with the selected card. Raises DarkroomError if an entry is not valid."""
         settings = cast("RentSettings", self.form.settings)
         return settings.model_copy(update={"card": self.offer.card if self.offer is not None else ""})
-
-    def destroy(self) -> None:
-        """Also unsubscribe; a machine that is being rented stays."""
-        self._unsubscribe()
-        cancel(self._job)
-        super().destroy()
 
     def _has_made_key(self) -> bool:
         """Make a pair of keys for a user who has none, if that is wanted."""

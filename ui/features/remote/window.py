@@ -153,7 +153,8 @@ class MachinesWindow(Window):
         self.warnings.pack(fill="x", padx=pad, pady=(px(12), 0))
         self.findings = WrappedText(self, context.theme, self.machines.problem, colour="label")
         self.findings.pack(fill="x", padx=pad)
-        self._unsubscribe = (
+        self.at_close(
+            lambda: cancel(self._job),
             self.machines.changed.subscribe(self._list),
             self.rented.renting.changed.subscribe(self._follow_renting),
         )
@@ -241,13 +242,6 @@ class MachinesWindow(Window):
 
         work = self._context.pump.background.run
         self._job = work(lambda: check(remote, shows_key=shows_key), done, failed)
-
-    def destroy(self) -> None:
-        """Also drop a check that is under way, and unsubscribe."""
-        cancel(self._job)
-        for unsubscribe in self._unsubscribe:
-            unsubscribe()
-        super().destroy()
 
     def _ask_for_key(self, remote: Remote, key: NewKey) -> None:
         """Show a host key, keep it if the user accepts it, and check the machine then."""

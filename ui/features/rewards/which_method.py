@@ -133,11 +133,8 @@ class WhichMethod(Window):
         self._context = context
         self._source_in_use = self.source
         self._shown: list[Offer] = []
-        self.at_close(
-            self._drop_estimate,
-            partial(context.pump.forget, self),
-            context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self._follow)),
-        )
+        self.at_close(lambda: cancel(self._estimating))
+        self.redraw_after(context.pump, self._follow, context.form.changed)
         px = context.theme.px
         Text(self, context.theme, _QUESTION, role="heading").pack(anchor="w", padx=px(PAD), pady=(px(PAD), 0))
         Text(self, context.theme, _ANSWERS, colour="muted").pack(anchor="w", padx=px(PAD), pady=(px(2), px(10)))
@@ -205,12 +202,9 @@ class WhichMethod(Window):
         self._context.documents.open_preset(preset)
         self._context.navigation.open("concepts")
 
-    def _drop_estimate(self) -> None:
-        cancel(self._estimating)
-
     def _estimate(self, shown: Sequence[Offer]) -> None:
         """Estimate the time of a step of the methods that are shown, in the background."""
-        self._drop_estimate()
+        cancel(self._estimating)
         configs = {offer.spec.name: offer.config for offer in shown if not offer.refusal}
         self._estimating = self._context.pump.background.run_reporting(partial(find_times, configs), self._show_times)
 

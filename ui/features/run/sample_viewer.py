@@ -77,6 +77,12 @@ class SampleViewer(Window):
         self._add_footer()
         self.canvas.pack(fill="both", expand=True, padx=context.theme.px(PAD), pady=(context.theme.px(PAD), 0))
         self._bind_events()
+        self.at_close(
+            partial(context.pump.forget, self),
+            partial(context.pump.forget, (self, "draw")),
+            lambda: cancel(self._job),
+            lambda: self._photos.clear(),  # here, on the Tk thread, not on the garbage collector's
+        )
         self.appear(*_SIZE)
         self.focus_set()
         self.show(place)
@@ -157,14 +163,6 @@ class SampleViewer(Window):
             self.toggle_full()
         else:
             super().close()
-
-    def destroy(self) -> None:
-        """Also cancel the images that are being loaded."""
-        self._context.pump.forget(self)
-        self._context.pump.forget((self, "draw"))
-        cancel(self._job)
-        self._photos.clear()  # here, on the Tk thread, not on the garbage collector's
-        super().destroy()
 
     # -- building
 

@@ -21,7 +21,6 @@ from trainer.run_folder.records import RunRecord, config_of
 from ui.features.runs.model import memory_text, row_of, start_text, step_text
 from ui.forms.changes import changes, value_text
 from ui.forms.context import Context
-from ui.loop.background import Job
 from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
 from ui.loop.series import Series
@@ -175,14 +174,9 @@ class RunComparison(Window):
         columns = [Column(f"run{n}", "", 150, is_stretched=True) for n in range(len(self._records))]
         self.table = Table(self, context.theme, (Column("#0", "Setting", 280), *columns), num_rows=9)
         self.table.pack(fill="both", expand=True, padx=px(PAD))
-        self._job: Job = context.pump.background.run(partial(compare_runs, self._records), self._show)
+        self.at_close(context.pump.background.run(partial(compare_runs, self._records), self._show).cancel)
         self.appear(*_SIZE)
         self.focus_set()
-
-    def destroy(self) -> None:
-        """Also cancel the reading."""
-        self._job.cancel()
-        super().destroy()
 
     def _show(self, runs: list[ComparedRun]) -> None:
         self.runs = runs

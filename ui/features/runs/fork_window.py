@@ -20,12 +20,11 @@ from trainer.run_folder.records import RunRecord, config_of
 from trainer.wording import format_loss
 from ui.forms.context import Context
 from ui.loop.interaction import failure_of
-from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.table import Column, Table
-from ui.widgets.theme import GAP, PAD
+from ui.widgets.theme import PAD
 from ui.widgets.variables import TextVar
 
 _START_FILES = {"adapter": "adapter.start_from", "full": "model.base_model"}
@@ -112,11 +111,8 @@ class ForkWindow(Window):
         px = context.theme.px
         text = f"A new run with a folder of its own. {record.title} stays as it is."
         WrappedText(self, context.theme, text).pack(fill="x", padx=px(PAD), pady=(px(PAD), px(10)))
-        footer = Panel(self, context.theme)
-        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
-        self.load_button = Button(footer, context.theme, "Load its settings", self.load, style="primary")
-        self.load_button.pack(side="right", padx=(GAP, 0))
-        Button(footer, context.theme, "Cancel", self.close, width=92).pack(side="right")
+        footer = self.add_footer("Cancel")
+        self.load_button = self.add_main_button("Load its settings", self.load)
         Text(footer, context.theme, _NEXT, colour="muted").pack(side="left")
         row = Panel(self, context.theme)
         row.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(10), 0))
@@ -131,6 +127,7 @@ class ForkWindow(Window):
         self.table.on_events({"<<TreeviewSelect>>": self._explain, "<Double-Button-1>": self.load})
         self.bind("<Return>", lambda _e: self.load())
         self._job = context.pump.background.run(partial(fork_choices, record), self._show)
+        self.at_close(lambda: self._job.cancel())
         self._explain()
         self.appear(*_SIZE)
         self.table.tree.focus_set()
@@ -155,11 +152,6 @@ class ForkWindow(Window):
             context.interaction.show_failure(failure_of("The fork cannot be prepared", error))
 
         self._job = context.pump.background.run(partial(fork_config, source, self.name.get()), prepare, fail)
-
-    def destroy(self) -> None:
-        """Also cancel the reading."""
-        self._job.cancel()
-        super().destroy()
 
     def _show(self, choices: ForkChoices) -> None:
         self.choices, self._is_read = choices, True
