@@ -75,10 +75,7 @@ class ListCard:
 
     def add_button(self, name: str, label: str, command: Callable[[], object], tip: str) -> Button:
         """Add a button to the tool bar."""
-        button = Button(self.toolbar, self._context.theme, label, command, on="card")
-        button.pack(side="left", padx=(0, GAP))
-        self._context.tips.attach(button, lambda: tip)
-        self.buttons[name] = button
+        button = self.buttons[name] = self._context.buttons.add(self.toolbar, label, command, tip, on="card")
         return button
 
     def add_usual_buttons(self) -> None:

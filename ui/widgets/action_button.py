@@ -1,17 +1,18 @@
-"""Buttons made from actions: the label, tooltip and state come from the action."""
+"""Buttons made from actions: the label, tooltip and state come from the action; and other buttons with a tooltip."""
 
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable
 
 from ui.widgets.actions import Action, ActionTable
 from ui.widgets.controls import Button, ButtonStyle
-from ui.widgets.theme import Theme
+from ui.widgets.theme import GAP, Theme
 from ui.widgets.tooltip import Tooltips
 
 
 class ActionButtons:
-    """Creates the buttons, and enables or disables them after changes."""
+    """Creates the buttons, and enables or disables those of actions after changes."""
 
     def __init__(self, actions: ActionTable, theme: Theme, tips: Tooltips) -> None:
         self._actions = actions
@@ -26,6 +27,24 @@ class ActionButtons:
         button.set_enabled(action.is_enabled())
         self._tips.attach(button, lambda: action.tip)
         self._buttons.append((button, action))
+        return button
+
+    def add(
+        self,
+        row: tk.Misc,
+        label: str,
+        command: Callable[[], object],
+        tip: str,
+        *,
+        style: ButtonStyle = "plain",
+        on: str = "window",
+        width: int = 0,
+        is_last: bool = False,
+    ) -> Button:
+        """Add a button with a tooltip to a row: behind the others at its left, or before those at its right."""
+        button = Button(row, self._theme, label, command, style=style, on=on, width=width)
+        button.pack(side="right" if is_last else "left", padx=(GAP, 0) if is_last else (0, GAP))
+        self._tips.attach(button, lambda: tip)
         return button
 
     def refresh(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -104,9 +103,10 @@ class AllCaptionsWindow(Window):
             side="left", padx=(0, GAP)
         )
         for place, (label, tip) in _LABELS.items():
-            self._add_button(bar, place, label, partial(self.change_all, place), tip)
-        self._add_button(bar, "replace", "Find and replace…", self.replace, "With a preview of each change")
-        self._add_button(bar, "undo", "Undo", self.undo, "Take back the last change of captions", side="right")
+            self.buttons[place] = context.buttons.add(bar, label, partial(self.change_all, place), tip)
+        replace_tip, undo_tip = "With a preview of each change", "Take back the last change of captions"
+        self.buttons["replace"] = context.buttons.add(bar, "Find and replace…", self.replace, replace_tip)
+        self.buttons["undo"] = context.buttons.add(bar, "Undo", self.undo, undo_tip, is_last=True)
         footer = self.add_footer()
         self.message = Text(footer, theme, _KEYS, colour="muted")
         self.message.pack(side="left")
@@ -115,12 +115,6 @@ class AllCaptionsWindow(Window):
         for variable in (self.choice, self.words):
             variable.trace_add("write", lambda *_: self._list_soon())
         self.phrase.trace_add("write", lambda *_: self._soon())
-
-    def _add_button(self, bar: tk.Misc, name: str, label: str, press: object, tip: str, *, side: str = "left") -> None:
-        button = Button(bar, self.theme, label, press)  # type: ignore[arg-type]
-        button.pack(side=side, padx=(0, GAP) if side == "left" else 0)
-        self._context.tips.attach(button, lambda: tip)
-        self.buttons[name] = button
 
     # -- following
 

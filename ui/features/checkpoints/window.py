@@ -140,23 +140,19 @@ class CheckpointsWindow(Window):
         self.status.pack(fill="x", pady=px(6))
         row = Panel(footer, context.theme)
         row.pack(fill="x")
-        for name, label, press, tip in (
-            ("start", "Compare", self.start, "Sample and score what is not there yet"),
-            ("settings", "Settings", self.toggle_form, "Seeds, strengths, backups and scores"),
-        ):
-            self._add_button(row, name, label, press, tip, side="left")
-        self.buttons["stop"] = Button(row, context.theme, "Stop", self.session.runner.stop, style="danger", width=92)
-        self._add_button(row, "close", "Close", self.close, "The images stay in the folder of the run", side="right")
-        use = lambda: self.use(self.chosen[0])  # noqa: E731
-        self._add_button(row, "use", "Use this one", use, "The result of the run becomes this checkpoint", side="right")
         vote_tip = f"Choose between the images of {FEWEST} to {MOST} checkpoints without their names"
-        self._add_button(row, "vote", "Blind vote", self.vote, vote_tip, side="right")
+        for name, label, press, tip, is_last in (
+            ("start", "Compare", self.start, "Sample and score what is not there yet", False),
+            ("settings", "Settings", self.toggle_form, "Seeds, strengths, backups and scores", False),
+            ("close", "Close", self.close, "The images stay in the folder of the run", True),
+            ("use", "Use this one", self._use_chosen, "The result of the run becomes this checkpoint", True),
+            ("vote", "Blind vote", self.vote, vote_tip, True),
+        ):
+            self.buttons[name] = context.buttons.add(row, label, press, tip, is_last=is_last, width=100)
+        self.buttons["stop"] = Button(row, context.theme, "Stop", self.session.runner.stop, style="danger", width=92)
 
-    def _add_button(self, row: Panel, name: str, label: str, press: object, tip: str, *, side: str) -> None:
-        button = Button(row, self.theme, label, press, width=100)  # type: ignore[arg-type]
-        button.pack(side=side, padx=(0, GAP) if side == "left" else (GAP, 0))
-        self._context.tips.attach(button, lambda: tip)
-        self.buttons[name] = button
+    def _use_chosen(self) -> None:
+        self.use(self.chosen[0])
 
     # -- following
 

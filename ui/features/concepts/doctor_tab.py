@@ -179,9 +179,8 @@ class DoctorTab:
         self.undo_button.pack_forget()
         for spec, steps in fixes:
             label = f"{spec.label} ({len(steps):,})…"
-            button = Button(self.fixes, context.theme, label, partial(self.fix, spec.name))
-            button.pack(side="left", padx=(0, GAP), pady=(0, GAP))
-            context.tips.attach(button, partial(str, spec.help))
+            button = context.buttons.add(self.fixes, label, partial(self.fix, spec.name), spec.help)
+            button.pack(pady=(0, GAP))
             self.fix_buttons[spec.name] = button
         if self.applied_fixes:
             self.undo_button.pack(side="left", pady=(0, GAP))

@@ -180,10 +180,7 @@ class ConceptsPage:
         toolbar = Panel(body, context.theme)
         toolbar.grid(row=0, column=0, sticky="ew", pady=(0, px(GAP)))
         for name, label, command, tip in self._commands():
-            button = Button(toolbar, context.theme, label, command)
-            button.pack(side="left", padx=(0, GAP))
-            context.tips.attach(button, partial(str, tip))
-            self.buttons[name] = button
+            self.buttons[name] = context.buttons.add(toolbar, label, command, tip)
         self.filter_bar = FilterBar(body, context, self.kinds, self._filter_changed, self.model.toggle_visible)
         self.filter_bar.grid(row=1, column=0, sticky="ew", pady=(0, px(12)))
         self.grid = CardGrid(body, context.theme, context.pump, _Handler(self, context), self._load)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -192,7 +192,7 @@ class QueuePage:
             ("show", "Show run", self.show_run, "Show its run in the run history"),
             ("remove", "Remove", self.remove, "Remove from the queue (Delete)"),
         ):
-            self.buttons[name] = self._button(bar, label, press, tip)
+            self.buttons[name] = context.buttons.add(bar, label, press, tip, on="card")
 
     def _add_footer(self, body: Panel) -> None:
         context, px = self._context, self._context.theme.px
@@ -220,24 +220,10 @@ class QueuePage:
         for name, label, press, tip in (
             ("run", "Run queue", queue.run, "Train the configs one after another"),
             ("last", "Stop after this run", queue.stop_after_current, "Let the current run end, then stop"),
-            (
-                "skip",
-                "Skip this run",
-                self.skip,
-                "Stop the selected run, or the current one; then the next one begins",
-            ),
+            ("skip", "Skip this run", self.skip, "Stop the selected run, or the current one; then the next one begins"),
         ):
-            style = "primary" if name == "run" else "plain"
-            button = Button(self.frame.buttons, self._context.theme, label, press, style=style)  # type: ignore[arg-type]
-            button.pack(side="left", padx=(GAP, 0))
-            self._context.tips.attach(button, lambda tip=tip: tip)  # type: ignore[misc]
-            self.buttons[name] = button
-
-    def _button(self, bar: Panel, label: str, press: Callable[[], object], tip: str) -> Button:
-        button = Button(bar, self._context.theme, label, press, on="card")
-        button.pack(side="left", padx=(0, GAP))
-        self._context.tips.attach(button, lambda: tip)
-        return button
+            self.buttons[name] = self._context.buttons.add(self.frame.buttons, label, press, tip)
+            self.buttons[name].pack(padx=(GAP, 0))
 
     def _open_presets(self) -> None:
         open_at(self.preset_menu(self._context.documents.presets()), self.buttons["preset"])

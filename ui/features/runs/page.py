@@ -226,19 +226,11 @@ class RunsPage:
         for name, label, press, tip in (
             ("reopen", "Reopen", self.reopen, "Load its settings, and show its curves and samples on the Run page"),
             ("resume", "Resume", self.resume, "Continue it from its newest backup, or from the one selected"),
-            (
-                "fork",
-                "Fork…",
-                self.fork,
-                "A new run from one of its backups or saved models; this one stays as it is",
-            ),
+            ("fork", "Fork…", self.fork, "A new run from one of its backups or saves; this one stays as it is"),
             ("compare", "Compare", self.compare, f"Curves, figures and settings of 2 to {MAX_RUNS} selected runs"),
             ("delete", "Delete…", self.delete, "Move it to the trash, after a preview (Delete)"),
         ):
-            button = Button(bar, context.theme, label, press)
-            button.pack(side="left", padx=(0, GAP))
-            context.tips.attach(button, lambda tip=tip: tip)  # type: ignore[misc]
-            self.buttons[name] = button
+            self.buttons[name] = context.buttons.add(bar, label, press, tip)
         self.buttons["more"] = Button(bar, context.theme, "More ▾", self._open_menu)
         self.buttons["more"].pack(side="left", padx=(0, GAP))
         self.buttons["trash"] = Button(bar, context.theme, "Empty trash…", self.deletion.empty_trash, style="ghost")
