@@ -19,7 +19,7 @@ from modules.settings.edit import get_path, live_records, replace_value
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord, records_of
 from modules.settings.shared_types import side_of
-from modules.system.problem import Problem, shorten
+from modules.system.problem import Problem, list_first, shorten
 
 # The settings that a run keeps with any model; all others are the preset's.
 _KEPT = (
@@ -265,8 +265,7 @@ def _from_preset(config: Config, result: Config, explained: set[str]) -> Iterato
         if not _is_same(config, result, record):
             labels[record.label] = None
     if labels:
-        rest = f" and {len(labels) - _MAX_NAMED} more" if len(labels) > _MAX_NAMED else ""
-        yield _note("", f"As the preset has it: {', '.join(list(labels)[:_MAX_NAMED])}{rest}.")
+        yield _note("", f"As the preset has it: {list_first(list(labels), _MAX_NAMED)}.")
 
 
 def _is_same(config: Config, result: Config, record: FieldRecord) -> bool:

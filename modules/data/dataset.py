@@ -26,7 +26,7 @@ from modules.data.prompts import scan_prompts
 from modules.data.references import ReferenceFit, batch_shapes
 from modules.data.scan import Scan, Watch, ignore_progress, without_excluded
 from modules.data.stored_examples import StoredExamples
-from modules.system.problem import count
+from modules.system.problem import agree, count
 from modules.system.seeds import derive_seed
 
 
@@ -159,7 +159,7 @@ def build_dataset(
         scan = known if known is not None else scan_concept(concept, folder, watch=watch)
         skipped += scan.skipped
         if scan.excluded:
-            are = "is" if len(scan.excluded) == 1 else "are"
+            are = agree(len(scan.excluded), "is")
             reason = f"{count(len(scan.excluded), 'image')} {are} excluded by the concept"
             skipped.append(SkippedEntry(folder, reason, is_part=True, is_normal=True))
         wrong_settings += [(len(facts), s) for s in scan.skipped if s.setting]

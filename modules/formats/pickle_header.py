@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, cast
 from modules.formats.headers import MAX_NAME_CHARS, MAX_TENSORS, UnreadableFileError, over_limit
 from modules.formats.pickle_machine import PickleLimitError, PickleMachine
 from modules.formats.pickle_values import PickledTensor, is_safe_name
+from modules.system.problem import list_first
 from modules.system.regular_files import open_regular
 
 _MAX_PICKLE_BYTES = 16_000_000  # the pickle of an SDXL checkpoint has 0.5 MB
@@ -73,9 +74,8 @@ def unsafe_names_of(names: Iterable[str]) -> tuple[str, ...]:
 
 def unsafe_sentence(name: str, unsafe: tuple[str, ...]) -> str:
     """Return the sentence about a file whose pickle names code."""
-    shown = ", ".join(n[:80] for n in unsafe[:_NAMES_SHOWN])
-    more = f" and {len(unsafe) - _NAMES_SHOWN} more" if len(unsafe) > _NAMES_SHOWN else ""
-    return f"{name} is not safe to load: it would call or create {shown}{more}, which is not part of any weights."
+    shown = list_first([n[:80] for n in unsafe], _NAMES_SHOWN)
+    return f"{name} is not safe to load: it would call or create {shown}, which is not part of any weights."
 
 
 def is_zip(file: BinaryIO) -> bool:

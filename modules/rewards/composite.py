@@ -16,6 +16,7 @@ from modules.rewards.settings import Scorer
 from modules.system.devices import tensor_on
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
+from modules.system.problem import agree
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,7 @@ class CompositeReward:
         if blind:
             raise DarkroomError(
                 f"The training method needs rewards with a gradient to the images, which {', '.join(blind)} "
-                f"{'does' if len(blind) == 1 else 'do'} not have.",
+                f"{agree(len(blind), 'does')} not have.",
                 advice="Remove it from the reward models, or choose it as the held-out reward, which is only logged.",
             )
 

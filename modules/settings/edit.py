@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from modules.settings.field import FieldRecord, Section, When, records_of, records_of_entry
-from modules.system.problem import Problem, quote, shorten
+from modules.system.problem import Problem, list_first, quote, shorten
 
 _MAX_NAMED = 16
 _KINDS: Mapping[str, str] = {
@@ -39,17 +39,12 @@ def reason_of(finding: Mapping[str, Any]) -> str:
     if finding["type"] in _KINDS:
         return _KINDS[finding["type"]]
     if finding["type"] == "union_tag_invalid":
-        return f"there is no such choice; the choices are {_list_choices(finding['ctx']['expected_tags'].split(', '))}"
+        choices = finding["ctx"]["expected_tags"].split(", ")
+        return f"there is no such choice; the choices are {list_first(choices, _MAX_NAMED)}"
     message = str(finding["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
     message = message.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
     message = message.replace("greater than", "above").replace("less than", "below")
     return shorten(f"{message[:1].lower()}{message[1:]}", max_chars=200)
-
-
-def _list_choices(choices: list[str]) -> str:
-    """Return choices as a list in words; those beyond the first few are only counted."""
-    rest = f" and {len(choices) - _MAX_NAMED} more" if len(choices) > _MAX_NAMED else ""
-    return ", ".join(choices[:_MAX_NAMED]) + rest
 
 
 Tree = TypeVar("Tree", bound=Section)

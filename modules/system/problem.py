@@ -35,6 +35,7 @@ class Problem:
 DEFAULT_USED = "the default is used instead"  # the default's value is added later (`modules/config/fitting.py`)
 _SPELLED_WITH_AN = "AEFHILMNORSX"  # letters whose names begin with a vowel
 _SAID_AS_WORDS = frozenset({"LORA"})
+_PLURALS = {"is": "are", "has": "have", "was": "were", "does": "do"}
 _AS_IN_FILES = {None: "null", True: "true", False: "false"}
 
 
@@ -52,6 +53,18 @@ def quote(value: object, *, max_chars: int = 60) -> str:
 def count(number: int, thing: str, plural: str = "") -> str:
     """Return a number with its unit: 1 step, 1,200 steps. `plural` is the plural of a unit such as batch, entry."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {plural or f'{thing}s'}"
+
+
+def list_first(names: Sequence[str], most: int, *, separator: str = ", ") -> str:
+    """Return the first names as a list, and how many more there are: a, b and 3 more."""
+    more = len(names) - most
+    before = "" if separator == ", " else separator.rstrip()
+    return separator.join(names[:most]) + (f"{before} and {more:,} more" if more > 0 else "")
+
+
+def agree(number: int, verb: str) -> str:
+    """Return a verb in the singular for 1, and else in the plural: is or are, has or have, was or were."""
+    return verb if number == 1 else _PLURALS.get(verb, verb.removesuffix("s"))
 
 
 def about(seconds: float) -> str:

@@ -28,7 +28,7 @@ from modules.data.versions import ImageVersions, RejectedVersions
 from modules.memory.placement import Placement
 from modules.system.devices import CPU, move
 from modules.system.errors import DarkroomError
-from modules.system.problem import count
+from modules.system.problem import count, list_first
 from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.commands import CommandDesk, StopAgreed, StopRequested
@@ -348,9 +348,8 @@ class Caches:
 
 def overflow_warning(files: list[str]) -> WarningRaised:
     """Return the warning about images that a 16-bit VAE cannot encode."""
-    more = f" and {len(files) - _MAX_FILES} more" if len(files) > _MAX_FILES else ""
     return WarningRaised(
-        f"The VAE gives NaN or infinite latents for {', '.join(files[:_MAX_FILES])}{more}. "
+        f"The VAE gives NaN or infinite latents for {list_first(files, _MAX_FILES)}. "
         "They were encoded again in float32.",
         "Set the VAE's weight dtype to float32 or bfloat16: some VAEs overflow in float16.",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -79,14 +79,12 @@ def caption_work(settings: CaptionJob, load: Callable[[], Captioner], originals:
             return "its caption file is not valid text"
         return None
 
-    loaded: list[Captioner] = []
+    captioner = cache(load)
 
     def do(image: Path) -> Annotation:
-        if not loaded:
-            loaded.append(load())
         with open_image(image) as raw:
             rgb = flatten(upright(raw))
-        text = loaded[0].caption(rgb).strip()
+        text = captioner().caption(rgb).strip()
         whole = f"{settings.prefix}{text}{settings.suffix}" if text else ""
         return _write(_file_of(image, settings), whole, settings.mode, originals)
 

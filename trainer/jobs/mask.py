@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -83,7 +83,7 @@ def mask(settings: MaskJob, job: Job) -> JobFinished | JobStopped:
 
 def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Originals) -> Work:
     """Return the work on each image; `load()` returns the masker, loaded when the first image needs it."""
-    loaded: list[Masker] = []
+    masker = cache(load)
     masks_folder = from_root(settings.masks_folder) if settings.masks_folder else None
     paths_of = partial(mask_paths, folder=from_root(settings.folder), masks_folder=masks_folder)
 
@@ -94,12 +94,10 @@ def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Original
         return "" if settings.mode == "skip" and any(path.exists() for path in paths) else None
 
     def do(image: Path) -> Annotation:
-        if not loaded:
-            loaded.append(load())
         with open_image(image) as raw:
             rgb = flatten(upright(raw))
         new = draw_mask(
-            loaded[0].mask(rgb),
+            masker().mask(rgb),
             threshold=settings.threshold,
             expand_px=settings.expand_px,
             smooth_px=settings.smooth_px,

@@ -23,7 +23,7 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count, quote, shorten
+from modules.system.problem import Problem, agree, count, quote, shorten
 from trainer.preflight.tokenizer import counting_tokenizer, read_tokenizer, tokens_read
 
 _MAX_CHARS = 200
@@ -90,7 +90,7 @@ def _uncounted_captions(texts: Collection[str], num_tokens: int) -> Iterator[Pro
     if num_long := sum(len(one) > limit for one in texts):
         yield Problem(
             "concepts",
-            f"{num_long:,} of {count(len(texts), 'caption')} {'has' if num_long == 1 else 'have'} more than {limit:,} "
+            f"{num_long:,} of {count(len(texts), 'caption')} {agree(num_long, 'has')} more than {limit:,} "
             f"characters and may be longer than the {num_tokens} tokens that the model reads. The check counts "
             "them when its tokenizer has been downloaded.",
             "info",
@@ -144,11 +144,10 @@ def _problems_of_braces(captions: dict[Path, str]) -> Iterator[Problem]:
     if not captions:
         return
     file, text = next(iter(captions.items()))
-    have = "has" if len(captions) == 1 else "have"
     yield Problem(
         "concepts",
-        f"{count(len(captions), 'caption file')} {have} {_SINGLE_BRACE}, which is trained as it is; the first is "
-        f"{file.name}: {_shorten(text)}",
+        f"{count(len(captions), 'caption file')} {agree(len(captions), 'has')} {_SINGLE_BRACE}, which is trained "
+        f"as it is; the first is {file.name}: {_shorten(text)}",
         "warning",
         "Close the wildcard, as in {red|blue}, or write \\{ or \\} for a plain brace.",
     )
@@ -179,7 +178,7 @@ def _long_ones(
         num_long = sum(n > chunk_tokens for n in lengths)
         yield Problem(
             "concepts",
-            f"{num_long:,} of {count(len(lengths), 'caption')} {'is' if num_long == 1 else 'are'} longer than the "
+            f"{num_long:,} of {count(len(lengths), 'caption')} {agree(num_long, 'is')} longer than the "
             f"{chunk_tokens} tokens that the model reads. The longest has {longest:,}; what is beyond is not learned.",
             "warning",
             "Put the important words first, or shorten the captions.",
@@ -188,7 +187,7 @@ def _long_ones(
     usual_limit_tokens = USUAL_LIMIT_CHUNKS * chunk_tokens
     num_long, num_too_long = (sum(n > limit for n in lengths) for limit in (chunk_tokens, usual_limit_tokens))
     chunks = len(tokenizer.chunks(captions[lengths.index(longest)]))
-    are, have = "is" if num_long == 1 else "are", "has" if num_too_long == 1 else "have"
+    are, have = agree(num_long, "is"), agree(num_too_long, "has")
     they_are = "it is" if num_long == 1 else "they are"
     message = (
         f"{num_long:,} of {count(len(lengths), 'caption')} {are} longer than the {chunk_tokens} tokens of one text "

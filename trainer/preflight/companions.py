@@ -18,7 +18,7 @@ from modules.data.listing import walk
 from modules.data.references import ASPECT_TOLERANCE
 from modules.families.spec import VARIANT_LABELS
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count, quote
+from modules.system.problem import Problem, agree, count, quote
 
 _CONDITIONING, _DEPTH = "masked_image", "depth"  # inputs of the model
 
@@ -151,7 +151,7 @@ def _references(config: Config, training: Dataset) -> Iterator[Problem]:
             message = f"The images of the concept {concept.name} have no reference images: the model learns from their "
             yield Problem("model.variant", f"{message}captions alone.", "info")
     if missing:
-        have = "has" if len(missing) == 1 else "have"
+        have = agree(len(missing), "has")
         yield Problem(
             f"concepts.{lacking[0]}.image.conditioning_folder",
             f"{len(missing):,} of {len(images):,} images {have} no reference image; the first is {missing[0].name}. An "
@@ -161,7 +161,7 @@ def _references(config: Config, training: Dataset) -> Iterator[Problem]:
         )
     yield from _unread_references(config)
     if num_fewer:
-        have = "has" if num_fewer == 1 else "have"
+        have = agree(num_fewer, "has")
         which = ", ".join(f"{counts[n]:,} with {count(n, 'reference image')}" for n in sorted(counts) if n)
         message = f"{num_fewer:,} of {len(images):,} images {have} fewer reference images than others of their concept"
         yield Problem("model.variant", f"{message} ({which}). Batches hold images with equally many.", "info")

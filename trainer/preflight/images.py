@@ -25,7 +25,7 @@ from modules.data.tables import ROW_SUFFIX
 from modules.families.spec import VARIANT_LABELS
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
-from modules.system.problem import Problem, count, shorten
+from modules.system.problem import Problem, agree, count, list_first, shorten
 from trainer.preflight.model_files import kind_of
 from trainer.preflight.places import real
 
@@ -141,7 +141,7 @@ def _same_pairs(training: Dataset) -> Iterator[Problem]:
     if same:
         yield Problem(
             "concepts",
-            f"{count(len(same), 'pair')} {'has' if len(same) == 1 else 'have'} the same image as the chosen and the "
+            f"{count(len(same), 'pair')} {agree(len(same), 'has')} the same image as the chosen and the "
             "rejected one, from which nothing is learned; "
             f"the first is {same[0].name}.",
             "warning",
@@ -198,12 +198,11 @@ def _is_in(path: Path, source: Path) -> bool:
 
 def _count_skipped(files: Sequence[SkippedEntry]) -> str:
     """Return how many files are skipped, the first few with their reasons; `check` lists all (`Preview.skipped`)."""
-    return f"{count(len(files), 'file')} {'is' if len(files) == 1 else 'are'} skipped ({_list_names(files)})"
+    return f"{count(len(files), 'file')} {agree(len(files), 'is')} skipped ({_list_names(files)})"
 
 
 def _list_names(skipped: Sequence[SkippedEntry]) -> str:
-    named = "; ".join(f"{s.path.name}: {s.reason}" for s in skipped[:_MAX_NAMED])
-    return f"{named}; and {len(skipped) - _MAX_NAMED:,} more" if len(skipped) > _MAX_NAMED else named
+    return list_first([f"{s.path.name}: {s.reason}" for s in skipped], _MAX_NAMED, separator="; ")
 
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from modules.data.plans import EpochPlans
 from modules.optim.schedule_registry import SCHEDULES, factors_over_run, learning_rate_factor
 from modules.settings.every import Every, Moment
 from modules.system.errors import DarkroomError
-from modules.system.problem import Problem, count
+from modules.system.problem import Problem, agree, count, list_first
 
 _MAX_NAMED = 20
 
@@ -89,14 +89,14 @@ def _never_trained(training: Dataset, small: Collection[str], batch_size: int) -
         for e, sizes in zip(training.examples, training.buckets, strict=True)
         if all(str(size) in small for size in sizes)
     ]
-    names = ", ".join(p.name for p in paths[:_MAX_NAMED])
-    rest = f" and {len(paths) - _MAX_NAMED:,} more" if len(paths) > _MAX_NAMED else ""
-    have, are = "has" if len(small) == 1 else "have", "is" if len(paths) == 1 else "are"
-    named = f"{count(len(paths), 'image')} {are} never trained: {names}{rest}"
+    named = "Some images are not trained at every resolution"
+    if paths:
+        names = list_first([p.name for p in paths], _MAX_NAMED)
+        named = f"{count(len(paths), 'image')} {agree(len(paths), 'is')} never trained: {names}"
     return Problem(
         "data.partial_batches",
-        f"Partial batches are dropped, and {count(len(small), 'size')} of image {have} fewer images in an epoch than "
-        f"the batch of {batch_size}. {named if paths else 'Some images are not trained at every resolution'}.",
+        f"Partial batches are dropped, and {count(len(small), 'size')} of image {agree(len(small), 'has')} fewer "
+        f"images in an epoch than the batch of {batch_size}. {named}.",
         "warning",
         "Keep or merge partial batches, or lower the batch size.",
     )

@@ -11,7 +11,7 @@ from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.leftovers import sweep
 from modules.system.paths import from_root
-from modules.system.problem import count
+from modules.system.problem import agree, count
 from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.preflight.resume import learning_changes
@@ -200,7 +200,7 @@ def remove_unfinished_files(run_dir: Path, destination: Path, emit: Callable[[Ev
         emit(
             WarningRaised(
                 f"{count(len(removed), 'unfinished file or folder', 'unfinished files or folders')} of programs that "
-                f"were killed while writing {'was' if len(removed) == 1 else 'were'} removed, {size:.2f} GB: "
+                f"were killed while writing {agree(len(removed), 'was')} removed, {size:.2f} GB: "
                 f"{', '.join(str(leftover.path) for leftover in removed)}."
             )
         )

@@ -14,6 +14,7 @@ from modules.families.parts.forwards import block_types
 from modules.memory.sharding import ShardedModule, gathered_values
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
+from modules.system.problem import list_first
 from trainer.data.loader import Loader
 from trainer.ranks import Ranks
 from trainer.run.model import LoadedModel
@@ -37,10 +38,9 @@ def require_equal_settings(ranks: Ranks, config: Config) -> None:
                 advice="Install the same version of this program and of torch on all machines.",
             )
         if paths := differing_paths(of_main, other):
-            more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
             raise DarkroomError(
                 f"Process {number} of {len(facts_of_all)} has other settings than the first one: "
-                f"{', '.join(paths[:_MAX_NAMED])}{more}.",
+                f"{list_first(paths, _MAX_NAMED)}.",
                 advice="Start all processes with the same config; on several machines, copy the file.",
             )
 

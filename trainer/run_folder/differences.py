@@ -9,7 +9,7 @@ from typing import Any, Literal
 from modules.config.codec import decode, encode
 from modules.config.records import record_at
 from modules.config.schema import Config
-from modules.system.problem import count, quote, shorten
+from modules.system.problem import agree, count, list_first, quote, shorten
 from trainer.run_folder.recipe import ConceptImages, Recipe
 
 Topic = Literal["version", "machine", "model", "images", "setting", "choice", "pace"]
@@ -151,15 +151,12 @@ def setting_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
 
 def list_differences(differences: Iterable[Difference]) -> str:
     """Return differences as one part of a sentence: the first ones, and how many more there are."""
-    texts = [difference.text for difference in differences]
-    more = f"; and {len(texts) - _MAX_NAMED:,} more" if len(texts) > _MAX_NAMED else ""
-    return f"{'; '.join(texts[:_MAX_NAMED])}{more}"
+    return list_first([difference.text for difference in differences], _MAX_NAMED, separator="; ")
 
 
 def names_of(names: Sequence[str]) -> str:
     """Return names as text: the first ones, and how many more there are."""
-    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
-    return f"{', '.join(shorten(name, max_chars=80) for name in names[:_MAX_NAMED])}{more}"
+    return list_first([shorten(name, max_chars=80) for name in names], _MAX_NAMED)
 
 
 def _of_images(was: ConceptImages, now: ConceptImages) -> Iterator[str]:
@@ -178,8 +175,7 @@ def _of_images(was: ConceptImages, now: ConceptImages) -> Iterator[str]:
     )
     for what, kind, names in kinds:
         if names:
-            verb = "is" if len(names) == 1 else "are"
-            yield f"{count(len(names), what)} of {name} {verb} {kind} ({names_of(names)})"
+            yield f"{count(len(names), what)} of {name} {agree(len(names), 'is')} {kind} ({names_of(names)})"
     if not any(names for *_, names in kinds):
         yield f"the images of {name} are in another order"
 

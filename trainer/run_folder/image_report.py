@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modules.system.atomic import write_text
-from modules.system.problem import count, join_words
+from modules.system.problem import agree, count, join_words, list_first
 
 Verdict = Literal["", "high", "low", "details", "composition", "unlearned", "memorized", "caption", "noise"]
 VERDICTS: Mapping[Verdict, str] = {
@@ -97,10 +97,9 @@ class ImageReport:
         if not outliers:
             found = "none stands out" if _are_compared(self.images) else f"with fewer than {_FEWEST} none can stand out"
             return f"The losses of {total} after step {self.step:,}: {found}. {describe_hardest(self.images)}".strip()
-        named = ", ".join(f"{Path(i.path).name} ({_describe(i)})" for i in outliers[:_MAX_NAMED])
-        more = f" and {len(outliers) - _MAX_NAMED:,} more" if len(outliers) > _MAX_NAMED else ""
-        verb = "stands" if len(outliers) == 1 else "stand"
-        return f"{len(outliers):,} of {total} {verb} out after step {self.step:,}: {named}{more}."
+        named = list_first([f"{Path(i.path).name} ({_describe(i)})" for i in outliers], _MAX_NAMED)
+        verb = agree(len(outliers), "stands")
+        return f"{len(outliers):,} of {total} {verb} out after step {self.step:,}: {named}."
 
 
 def _describe(image: ImageLoss) -> str:

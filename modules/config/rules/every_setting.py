@@ -15,7 +15,7 @@ from modules.families.registry import family_labels
 from modules.settings.edit import get_path, live_records, present_records
 from modules.settings.field import FieldRecord
 from modules.system.paths import reason_if_no_name
-from modules.system.problem import Problem, quote
+from modules.system.problem import Problem, agree, list_first, quote
 
 # Where imports keep the model type of another program's file that no family here has.
 _MODEL_TYPES = (("onetrainer", "model_type"), ("ai_toolkit", "model", "unsupported"), ("kohya", "model_type"))
@@ -51,12 +51,10 @@ def settings_without_effect(config: Config) -> Iterator[Problem]:
             idle[describe_needs(config, record)].append(record)
     for needs, records in idle.items():
         labels = list(dict.fromkeys(r.label for r in records))
-        rest = f" and {len(labels) - _MAX_NAMED} more" if len(labels) > _MAX_NAMED else ""
-        verb = "has" if len(labels) == 1 else "have"
         is_ignored = any(why_unused(config, r.path) for r in records)
         yield Problem(
             records[0].path,
-            f"{', '.join(labels[:_MAX_NAMED])}{rest} {verb} no effect ({needs}).",
+            f"{list_first(labels, _MAX_NAMED)} {agree(len(labels), 'has')} no effect ({needs}).",
             "warning" if is_ignored else "info",
             "Reset what has no effect, or choose another training method." if is_ignored else "",
         )

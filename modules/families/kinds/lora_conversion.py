@@ -38,7 +38,7 @@ from modules.formats.program_table import diffusers_loses_alpha
 from modules.formats.safetensors_io import CONVERTED, PAYLOAD_SHA256, OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
-from modules.system.problem import count
+from modules.system.problem import agree, count
 
 
 def open_lora(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
@@ -105,7 +105,7 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
     sentences = []
     if form != "peft":
         if wrong := _lost_alphas(adapter.layers):
-            where = f"in the attention or in a text encoder {'has' if wrong == 1 else 'have'}"
+            where = f"in the attention or in a text encoder {agree(wrong, 'has')}"
             sentences.append(
                 f"{count(wrong, 'layer')} {where} another alpha than most layers of "
                 "their part, which diffusers does not use. For diffusers, use --to peft."
@@ -124,7 +124,7 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
     if broken:
         sentences.append(f"{_about_incomplete(broken)} Left out.")
     if lost := len(adapter.layers) - len(held) - len(broken):
-        layers = f"{lost} of {count(len(adapter.layers), 'layer')} {'is' if lost == 1 else 'are'}"
+        layers = f"{lost} of {count(len(adapter.layers), 'layer')} {agree(lost, 'is')}"
         sentences.append(
             f"{layers} left out: the PEFT form holds LoRA and DoRA per output only. The kohya form holds them."
         )

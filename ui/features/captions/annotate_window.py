@@ -18,6 +18,7 @@ from modules.annotators.registry import (
 )
 from modules.settings.field import Section
 from modules.system.errors import DarkroomError
+from modules.system.problem import agree
 from trainer.jobs.registry import JOBS
 from trainer.jobs.spec import validate_settings
 from ui.features.captions.image_set import Source
@@ -141,7 +142,7 @@ class AnnotateWindow(Window):
         if spec.files is not None:
             lines.append(f"Files: {spec.files.description}.{f' Licence: {spec.licence}.' if spec.licence else ''}")
         self.help.set_text("\n".join(lines))
-        are = "is" if len(missing) == 1 else "are"
+        are = agree(len(missing), "is")
         self.missing_text.set_text(f"This model needs {' and '.join(missing)}, which {are} not installed.")
         if missing:
             self.missing.pack(fill="x", pady=(0, self.theme.px(8)), after=self.help)

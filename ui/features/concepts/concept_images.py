@@ -12,7 +12,7 @@ from modules.data.concept import Concept, Kind
 from modules.data.scan import name_within
 from modules.data.source_image import SourceImage
 from modules.system.paths import from_root
-from modules.system.problem import count
+from modules.system.problem import agree, count
 from trainer.run_folder.image_report import FOLDER, ImageLoss, describe_hardest, newest_report
 from trainer.run_folder.records import run_dirs
 from ui.forms.context import Context
@@ -46,10 +46,10 @@ class ConceptLosses:
         """The step and run of the measurement, and which images stand out or, if none does, are the hardest."""
         number = sum(bool(loss.verdict) for loss in self.by_path.values())
         if missing := len(self.images) - len(self.by_path):
-            rest = f"; {count(missing, 'image')} {'was' if missing == 1 else 'were'} not measured"
+            rest = f"; {count(missing, 'image')} {agree(missing, 'was')} not measured"
         else:
             rest = ""
-        stand_out = f"{number:,} {'stands' if number == 1 else 'stand'} out" if number else "none stands out"
+        stand_out = f"{number:,} {agree(number, 'stands')} out" if number else "none stands out"
         hardest = "" if number else describe_hardest(self.by_path.values())
         return f"Losses after step {self.step:,} of {self.run}: {stand_out}{rest}. {hardest}".strip()
 

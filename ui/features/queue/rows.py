@@ -12,7 +12,7 @@ from modules.config.schema import Config
 from modules.config.sections.training import Training
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
-from modules.system.problem import count
+from modules.system.problem import count, list_first
 from trainer.run_folder.differences import PLACES
 from trainer.run_queue.items import Item
 from trainer.wording import format_rate
@@ -119,12 +119,11 @@ def detail_lines(item: Item) -> list[str]:
     training, record = config.training, top_records(Config)["training.optimizer"]
     optimizer = record.choices.get(training.optimizer.name, training.optimizer.name)
     names = [c.label for c in config.concepts if c.enabled]
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return [
         describe_training(item),
         describe_length(item),
         f"Model: {config.model.base_model or 'none'}",
-        f"Concepts: {', '.join(names[:_MAX_NAMES])}{more}" if names else "No concepts",
+        f"Concepts: {list_first(names, _MAX_NAMES)}" if names else "No concepts",
         f"{optimizer}, learning rate {format_rate(training.learning_rate)}",
         *plan_lines(config),
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
-from modules.system.problem import count, describe_data
+from modules.system.problem import count, describe_data, list_first
 from trainer.machine_events import MemoryMeasured
 from trainer.rollout_events import RolloutSampled, SampledImage
 from trainer.run_folder.elsewhere import Elsewhere
@@ -145,7 +145,7 @@ def describe_edits(changes: Sequence[Change]) -> str:
     """Return the settings that differ from the run's, as text; empty if none do."""
     if not changes:
         return ""
-    names = [change.place.rpartition("›")[2].strip() for change in changes[:_MAX_NAMED]]
-    more = f" and {len(changes) - _MAX_NAMED:,} more" if len(changes) > _MAX_NAMED else ""
+    names = [change.place.rpartition("›")[2].strip() for change in changes]
     verb = "It applies" if len(changes) == 1 else "They apply"
-    return f"Changed since Start: {count(len(changes), 'setting')} ({', '.join(names)}{more}). {verb} to the next run."
+    number = count(len(changes), "setting")
+    return f"Changed since Start: {number} ({list_first(names, _MAX_NAMED)}). {verb} to the next run."

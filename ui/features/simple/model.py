@@ -14,7 +14,7 @@ from modules.config.schema import Config
 from modules.config.usage import reads_references
 from modules.data.concept import Concept
 from modules.data.subjects import Amount, LengthChoice, is_too_long, is_too_short, length_choices
-from modules.system.problem import about, count, format_size, shorten, with_article
+from modules.system.problem import about, agree, count, format_size, shorten, with_article
 from ui.features.simple.here import (
     Here,
     describe_machine,
@@ -188,7 +188,7 @@ def _describe_images(progress: Progress) -> str:
         else " Captions name what the images show; what they do not name belongs to your subject."
     )
     least = " At least" if is_part else ""
-    more = f"{least} {below:,} more {'is' if below == 1 else 'are'} in subfolders, and not used." if below else ""
+    more = f"{least} {below:,} more {agree(below, 'is')} in subfolders, and not used." if below else ""
     return f"{names}: {numbers}.{more}{advice}"
 
 

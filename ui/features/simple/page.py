@@ -11,7 +11,7 @@ from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.settings.edit import replace_value
 from modules.system.paths import folder_for_images, from_root
-from modules.system.problem import count
+from modules.system.problem import agree, count
 from ui.features.simple.images import (
     result_named,
     with_folders,
@@ -219,7 +219,7 @@ class SimplePage:
         baseline = form.baseline if form.source.kind in ("built_in", "preset") else Config()
         number = hidden_changes(form.config, baseline)
         what = "edited since the preset was loaded" if baseline is form.baseline else "not at the default"
-        is_or_are = "is" if number == 1 else "are"
+        is_or_are = agree(number, "is")
         self.hidden.set_text(f"{count(number, 'setting')} of this config {is_or_are} {what}, and not shown here.")
         if number:
             self._more.grid(row=1, column=0, sticky="ew", pady=(0, self._context.theme.px(PAD)))

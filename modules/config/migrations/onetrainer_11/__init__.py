@@ -19,7 +19,7 @@ from modules.config.migrations.onetrainer_11.training import PLAIN, training_of
 from modules.config.migrations.onetrainer_keys import PARTS
 from modules.config.migrations.tree_moves import THEIR_DEFAULTS, Notes, Tree, number, source_of, with_defaults
 from modules.families.registry import FAMILIES
-from modules.system.problem import Problem, quote, shorten
+from modules.system.problem import Problem, list_first, quote, shorten
 
 __all__ = ["to_darkroom_1"]
 
@@ -95,9 +95,8 @@ def _list_names(rest: Tree, family: str) -> str:
     """Return the first few names, and how many more there are: those with a meaning for this type of model first."""
     foreign = {*PARTS, "embedding"} - {part.name for part in FAMILIES[family].parts}
     keys = sorted(rest, key=lambda key: (key in foreign or not _is_set(key, rest[key]), key))
-    more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
-    names = (key if key in foreign else _name(key, rest[key]) for key in keys[:_MAX_NAMED])
-    return ", ".join(shorten(name, max_chars=60) for name in names) + more
+    names = (key if key in foreign else _name(key, rest[key]) for key in keys)
+    return list_first([shorten(name, max_chars=60) for name in names], _MAX_NAMED)
 
 
 def _is_set(key: str, value: object) -> bool:
