@@ -28,7 +28,8 @@ from trainer.preflight import Preview, Report
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.run_dir import new_run_dir
-from ui.features.run.model import Starter, run_failure
+from ui.app.run_ends import run_failure
+from ui.features.run.model import Starter
 from ui.features.run.questions import describe_changes
 from ui.forms.findings import Findings
 from ui.forms.model import FormModel

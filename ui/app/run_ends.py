@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
 from modules.system.remedies import REMEDIES
-from ui.features.run.model import Starter, run_failure
+from ui.features.run.model import Starter
 from ui.forms.context import Context
 from ui.loop.interaction import ACTIONS_OF_REMEDIES, Failure
+from ui.loop.wording import describe_continuation
 
 if TYPE_CHECKING:  # the window needs it when a run fails
     from trainer.events import RunFailed
+
+_MAX_DETAILS_CHARS = 50_000
 
 
 class RunEnds:
@@ -50,3 +54,21 @@ class RunEnds:
         offer = REMEDIES[remedy].label if action else ""
         if self._context.interaction.show_failure(replace(failure, offer=offer)):
             self._context.actions.run(action)
+
+
+def run_failure(failed: RunFailed, run_dir: str = "") -> Failure:
+    """Return the error message of a failed run: message, advice, what there is to continue from, file of details.
+
+    Reads files of the run: for a background thread.
+    """
+    from trainer.run_folder.elsewhere import elsewhere_of
+
+    file = Path(failed.details_path) if failed.details_path else None
+    try:
+        details = file.read_text(encoding="utf-8", errors="replace")[-_MAX_DETAILS_CHARS:] if file else ""
+    except OSError:
+        file, details = None, ""
+    elsewhere = elsewhere_of(Path(run_dir)) if run_dir else None
+    remote = elsewhere.remote if elsewhere is not None else ""
+    advice = f"{failed.advice} {describe_continuation(failed, run_dir, remote)}".strip()
+    return Failure("Training failed", failed.message, advice, details, file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,13 +34,7 @@ LOADED_KINDS: tuple[FileKind, ...] = (
 NOTHING_IMPORTED = "Nothing was imported"
 _UNDO_NOTICE = "replaced"  # the key of the notice of a load over unsaved changes
 _KEPT_LISTS = ("concepts", "sampling.prompts")
-_KEPT = (
-    *_KEPT_LISTS,
-    "output.destination",
-    "output.trigger_words",
-    "general.workspace_dir",
-    "general.cache_dir",
-)
+_KEPT = ("output.destination", "output.trigger_words", "general.workspace_dir", "general.cache_dir")
 Notify = Callable[[str], None]
 
 
@@ -85,11 +80,13 @@ class Documents:
         if self._is_refused(loaded, preset.name):
             return
         has_images = bool(loaded.config.concepts)  # to which its name and folders belong
-        edits = self._edits_to_keep() if preset.is_built_in and not has_images else ()
-        kept = [*self._lists_to_keep(loaded.config), *edits]
+        edits = _KEPT if preset.is_built_in and not has_images else ()
+        kept = [*self._lists_to_keep(loaded.config), *filter(self._form.differs, edits)]
         source = Source(preset.name, preset.path, "built_in" if preset.is_built_in else "preset")
         self._load(loaded, source, kept)
-        note = f" Kept from before: {', '.join(self._label_of(path) for path in kept)}." if kept else ""
+        records = ((path, self._form.record(path)) for path in kept)
+        labels = ", ".join(record.label if record is not None else path for path, record in records)
+        note = f" Kept from before: {labels}." if kept else ""
         loaded_text = f"Loaded {preset.name}.{note}"
         self._notify(loaded_text)
         self._card_fit.follow_load(loaded_text, self._apply_fit)
@@ -187,38 +184,38 @@ class Documents:
     def save_as_file(self) -> None:
         """Save to a file the user chooses; a copy of a preset is proposed among the user's presets."""
         source = self._form.source
-        stem = safe_name(source.name.lstrip("#"))
-        folder = self._folder_for(source)
-        path = self._interaction.ask_save_file("Save the config", folder / f"{stem}.json", CONFIG_KINDS)
+        path = self._ask_destination("Save the config", self._folder_for(source))
         if path is not None:
-            path = path if path.suffix else path.with_suffix(".json")
-            if _is_built_in(path):
-                self._refuse_built_in(path)
-            else:
-                is_preset = path.parent.resolve() == user_presets_dir().resolve()
-                self._write(Source(path.stem, path, "preset" if is_preset else "file"))
+            is_preset = path.parent.resolve() == user_presets_dir().resolve()
+            self._write(Source(path.stem, path, "preset" if is_preset else "file"))
+
+    def _ask_destination(self, title: str, folder: Path, *, ending: str = "") -> Path | None:
+        """Ask for a file; one of the built-in presets is refused."""
+        stem = safe_name(self._form.source.name.lstrip("#"))
+        path = self._interaction.ask_save_file(title, folder / f"{stem}{ending}.json", CONFIG_KINDS)
+        if path is None:
+            return None
+        path = path if path.suffix else path.with_suffix(".json")
+        if _is_built_in(path):
+            error = DarkroomError(f"{path.name} is a built-in preset.", advice="Choose another name or another folder.")
+            self._show_failure("Built-in presets cannot be overwritten", error)
+            return None
+        return path
 
     def _folder_for(self, source: Source) -> Path:
         """Return the folder in which a copy of the config is proposed."""
         if source.kind == "built_in":
-            folder = user_presets_dir()
-            try:
-                folder.mkdir(parents=True, exist_ok=True)  # a dialog opens elsewhere if it is missing
-            except OSError:
-                return self._preferences.last_folder
-            return folder
-        return source.path.parent if source.path and source.kind != "none" else self._preferences.last_folder
+            with suppress(OSError):
+                user_presets_dir().mkdir(parents=True, exist_ok=True)  # a dialog opens elsewhere if it is missing
+                return user_presets_dir()
+        elif source.path and source.kind != "none":
+            return source.path.parent
+        return self._preferences.last_folder
 
     def export(self) -> None:
         """Write a copy as one file that includes concepts and sample prompts; the edited document stays the same."""
-        stem = safe_name(self._form.source.name.lstrip("#"))
-        start = self._preferences.last_folder / f"{stem} (complete).json"
-        path = self._interaction.ask_save_file("Export as one file", start, CONFIG_KINDS)
+        path = self._ask_destination("Export as one file", self._preferences.last_folder, ending=" (complete)")
         if path is None:
-            return
-        path = path if path.suffix else path.with_suffix(".json")
-        if _is_built_in(path):
-            self._refuse_built_in(path)
             return
         try:
             older = export_file(self._form.config, path)
@@ -238,15 +235,13 @@ class Documents:
         except (DarkroomError, OSError) as error:
             self._show_failure("The presets could not be imported", error)
             return
-        number = len(imported.presets)
         if not imported.problems:
-            problem = Problem(
-                "", f"No presets found in {folder}.", "warning", "Choose the folder that contains the files."
-            )
+            advice = "Choose the folder that contains the files."
+            problem = Problem("", f"No presets found in {folder}.", "warning", advice)
             self._findings.show(NOTHING_IMPORTED, [problem], self._form.config)
             return
         self._findings.show(f"Presets from {folder.name}", imported.problems, self._form.config)
-        self._notify(f"{count(number, 'preset')} imported from {folder.name}. See the preset menu.")
+        self._notify(f"{count(len(imported.presets), 'preset')} imported from {folder.name}. See the preset menu.")
 
     def save_as_preset(self) -> None:
         """Save as a user preset under a name the user enters."""
@@ -312,10 +307,6 @@ class Documents:
                     return False
         return True
 
-    def _refuse_built_in(self, path: Path) -> None:
-        error = DarkroomError(f"{path.name} is a built-in preset.", advice="Choose another name or another folder.")
-        self._show_failure("Built-in presets cannot be overwritten", error)
-
     def _is_refused(self, loaded: LoadedConfig, name: str) -> bool:
         """Return whether loading found no config; if so, report it and keep the current one."""
         is_refused = any(p.severity == "error" and not p.path for p in loaded.problems)
@@ -373,14 +364,6 @@ class Documents:
             is_of_preset = self._form.source.kind == "built_in" and not self._form.differs(path)
             if self._form.value(path) and not get_path(incoming, path) and not is_of_preset:
                 yield path
-
-    def _label_of(self, path: str) -> str:
-        record = self._form.record(path)
-        return record.label if record is not None else path
-
-    def _edits_to_keep(self) -> Iterator[str]:
-        """Yield the paths of what the user has chosen for this data, whatever the preset."""
-        yield from (path for path in _KEPT if path not in _KEPT_LISTS and self._form.differs(path))
 
     def _show_failure(self, title: str, error: Exception) -> None:
         self._interaction.show_failure(failure_of(title, error, "Choose another location."))

@@ -30,10 +30,8 @@ from ui.loop.interaction import BEFORE_RESUMING, BEFORE_START, Failure, Interact
 from ui.loop.pump import Pump
 from ui.loop.run_session import Launch, RunSession
 from ui.loop.signal import Signal
-from ui.loop.wording import describe_continuation
 
 if TYPE_CHECKING:  # the window needs these when a run begins
-    from trainer.events import RunFailed
     from trainer.launch import RequestKind, RunRequest
     from trainer.preflight import Report
     from trainer.run_folder.backup import BackupInfo
@@ -43,7 +41,6 @@ if TYPE_CHECKING:  # the window needs these when a run begins
 QUEUE_RUNS, RUN_IN_PROGRESS = "The queue is running.", "A run is in progress."  # why no run can start
 CHECKING = "The settings and images are being checked."
 _log = logging.getLogger(__name__)
-_MAX_DETAILS_CHARS = 50_000
 _OF_MACHINE = ("general.", "multi_gpu.", "training.attention", "model.compile")
 
 
@@ -191,10 +188,9 @@ class Starter:
             return
         self._checked_config = config
         cancel(self._preview_job)
-        keep = partial(self._keep_report, config)
         self._preview_job = self._pump.lasting.run_reporting(
             lambda report: self._session.check_now(config, report),
-            keep,
+            partial(self._keep_report, config),
             self._fail_preview,
         )
 
@@ -391,24 +387,6 @@ def _resumable_in(workspace: Path, shown: Path | None) -> BackupInfo | None:
         return None
     holder = holder_of(backup.run_dir)
     return backup if holder is None or holder.is_this_process else None
-
-
-def run_failure(failed: RunFailed, run_dir: str = "") -> Failure:
-    """Return the error message of a failed run: message, advice, what there is to continue from, file of details.
-
-    Reads files of the run: for a background thread.
-    """
-    from trainer.run_folder.elsewhere import elsewhere_of
-
-    file = Path(failed.details_path) if failed.details_path else None
-    try:
-        details = file.read_text(encoding="utf-8", errors="replace")[-_MAX_DETAILS_CHARS:] if file else ""
-    except OSError:
-        file, details = None, ""
-    elsewhere = elsewhere_of(Path(run_dir)) if run_dir else None
-    remote = elsewhere.remote if elsewhere is not None else ""
-    advice = f"{failed.advice} {describe_continuation(failed, run_dir, remote)}".strip()
-    return Failure("Training failed", failed.message, advice, details, file)
 
 
 def _is_of_files(problem: Problem) -> bool:
