@@ -29,10 +29,6 @@ def _similarity_labels() -> dict[str, str]:
     return {"all": "All on this computer", **labels, "none": "None"}
 
 
-def _similarity_help() -> dict[str, str]:
-    return {name: spec.help for name, spec in SIMILARITIES.items()}
-
-
 class CheckpointSettings(Section):
     """The runs, and what their checkpoints sample."""
 
@@ -65,7 +61,7 @@ class CheckpointSettings(Section):
     ] = True
     similarity: Annotated[
         str,
-        *one_of(_similarity_labels, _similarity_help),
+        *one_of(_similarity_labels, lambda: {name: spec.help for name, spec in SIMILARITIES.items()}),
         Setting("Similarity", "How the images are compared with the training images."),
         Argument(metavar="NAME"),
     ] = "all"

@@ -156,7 +156,7 @@ class BottomBar(Panel):
         make = partial(Button, box, context.theme, on="bar", height=36, rank=0, changes=True)
         self.second = make("Pause", self._press_second, width=84)
         self.second_name = ""
-        self.start = make("Start", self._press_start, style="primary", width=104)
+        self.start = make("Start", lambda: self._context.actions.run(self._start_name()), style="primary", width=104)
         self.start.pack(side="right", padx=(GAP, 0))
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
         context.tips.attach(self.second, self._second_tip)
@@ -257,9 +257,6 @@ class BottomBar(Panel):
     def _waits_for_choices(self) -> bool:
         """Return whether the run waits for choices, and their page is not open."""
         return self._context.session.state.choices is not None and self._context.navigation.page != "choose"
-
-    def _press_start(self) -> None:
-        self._context.actions.run(self._start_name())
 
     def _start_name(self) -> str:
         return "stop" if self._context.session.is_active or self._context.session.can_stop else "start"

@@ -104,9 +104,6 @@ class Offers:
         if shown is None or (shown.text, bool(shown.replies)) != (text, bool(replies)):
             self._notices.show(Notice(FORK, text, replies, self._starter.cancel_fork, "Cancel the fork"))
 
-    def _discard_edits(self) -> None:
-        self._queue.edit(None)
-
     def _follow_queue(self) -> None:
         if self._queue.is_running or self._queue.is_run_elsewhere:
             self._notices.remove(QUEUE)
@@ -122,7 +119,7 @@ class Offers:
                 EDITED,
                 text,
                 (Reply("Save to the queue", self._save_edited),),
-                on_dismiss=self._discard_edits,
+                on_dismiss=lambda: self._queue.edit(None),
                 dismiss_label="Discard",
             )
         )

@@ -183,7 +183,7 @@ class SideBar(Panel):
     def _mark_open(self, page: str) -> None:
         if page == SIMPLE:
             self._context.preferences.change(is_simple=True)  # whoever opened it: the page is that view
-        self._asked_for = {key for key in self._asked_for if _is_on_demand(key)} | {page}
+        self._asked_for = {key for key in self._asked_for if page_named(key).on_demand} | {page}
         self._show_needed()
         shown = page_named(page).entry_key
         for key, entry in self.entries.items():
@@ -287,10 +287,6 @@ class NavEntry(Panel):
         self._label.recolour("text" if self._is_open else "muted", on=token)
         for text in filter(None, (self._mark, self._key)):
             text.recolour(text.token, on=token)
-
-
-def _is_on_demand(page: str) -> bool:
-    return page_named(page).on_demand
 
 
 def _with_tick(label: str, is_ticked: bool) -> str:

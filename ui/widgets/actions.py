@@ -8,10 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Action:
     """A user action: its name in code, label, shortcut, condition and function."""
@@ -20,7 +16,7 @@ class Action:
     label: str
     run: Callable[[], object]
     shortcut: str = ""
-    is_enabled: Callable[[], bool] = _always
+    is_enabled: Callable[[], bool] = lambda: True
     help: str = ""
 
     @property

@@ -98,7 +98,7 @@ class LinkColumns(tk.Canvas):
         """Show links in a width, with details if all fit into the height `room`; return whether they fit at all."""
         gap, self.placed = self.theme.px(PAD), []
         tries = (
-            (self.theme.px(_NARROW_PX), _MAX_NARROW, _without_details),
+            (self.theme.px(_NARROW_PX), _MAX_NARROW, lambda _detail: []),
             (self._min_column_px, _MAX_COLUMNS, self._wrap),
         )
         for least_px, most, wrapped in tries:
@@ -174,7 +174,3 @@ class LinkColumns(tk.Canvas):
         link = self.placed[number].link if 0 <= number < len(self.placed) else None
         if link is not None:
             self._on_open(link.key)
-
-
-def _without_details(_detail: str) -> list[str]:
-    return []

@@ -348,7 +348,7 @@ class LazyTiles(Sequence[Tile]):
     def __init__(self, images: Sequence[SourceImage], make: Callable[[SourceImage], Tile]) -> None:
         self._images = images
         self._make = make
-        self._tile = lru_cache(_MAX_CACHED)(self._make_tile)
+        self._tile = lru_cache(_MAX_CACHED)(lambda index: self._make(self._images[index]))
 
     def __len__(self) -> int:
         return len(self._images)
@@ -361,6 +361,3 @@ class LazyTiles(Sequence[Tile]):
         if isinstance(index, slice):
             return [self._tile(n) for n in range(len(self))[index]]
         return self._tile(range(len(self))[index])
-
-    def _make_tile(self, index: int) -> Tile:
-        return self._make(self._images[index])

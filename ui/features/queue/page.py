@@ -188,7 +188,7 @@ class QueuePage:
             ("up", "↑", lambda: self.move(-1), "Move up (Alt+Up)"),
             ("down", "↓", lambda: self.move(1), "Move down (Alt+Down)"),
             ("repeat", "Again", self.repeat, "Train it once more"),
-            ("on", "On ▾", self._open_machines, "Let another machine train it"),
+            ("on", "On ▾", lambda: open_at(self.machines_menu(), self.buttons["on"]), "Let another machine train it"),
             ("show", "Show run", self.show_run, "Show its run in the run history"),
             ("remove", "Remove", self.remove, "Remove from the queue (Delete)"),
         ):
@@ -205,7 +205,7 @@ class QueuePage:
             self.continues,
             on="card",
             text="Continue after a failed run",
-            command=self._set_after_failure,
+            command=lambda: self._queue.choose_after_failure("continue" if self.continues.get() else "stop"),
         )
         switch.pack(side="right")
         texts = Panel(bar, context.theme, "card")
@@ -233,9 +233,6 @@ class QueuePage:
         menu = make_menu(self.frame, self._context.theme)
         self._context.links.add_presets(menu, presets, lambda preset: self._add_path(preset.path))
         return menu
-
-    def _open_machines(self) -> None:
-        open_at(self.machines_menu(), self.buttons["on"])
 
     def machines_menu(self) -> tk.Menu:
         """Return the menu of the machines; choosing one lets it train the selected items that wait."""
@@ -273,9 +270,6 @@ class QueuePage:
         self._soon()  # the line below the list depends on it
 
     # -- following
-
-    def _set_after_failure(self) -> None:
-        self._queue.choose_after_failure("continue" if self.continues.get() else "stop")
 
     def _soon(self) -> None:
         if self.frame.is_shown:

@@ -141,7 +141,7 @@ class RunCurves(Panel):
         self.show_tools(is_shown=True)
         self.curves_button = Button(row, theme, "Curves ▾", self._open_curves, on="card", height=26)
         self.runs_button = Button(row, theme, "Earlier runs ▾", self._open_runs, on="card", height=26)
-        self.zoom_button = Button(row, theme, "Whole run", self._reset_zoom, on="card", height=26)
+        self.zoom_button = Button(row, theme, "Whole run", lambda: self.chart.set_zoom(Zoom()), on="card", height=26)
         for button in (self.curves_button, self.runs_button):
             button.pack(side="left", padx=(0, GAP))
         self.log_switch = Switch(row, theme, self.is_log, text="Log scale", command=self._set_log)
@@ -154,9 +154,6 @@ class RunCurves(Panel):
     def _set_log(self) -> None:
         self._choices.is_log = bool(self.is_log.get())
         self.chart.set_log(is_log=self._choices.is_log)
-
-    def _reset_zoom(self) -> None:
-        self.chart.set_zoom(Zoom())
 
     def _follow_zoom(self) -> None:
         self._choices.zoom = self.chart.zoom

@@ -64,10 +64,6 @@ class Choice:
     value: Preset | int | Literal["folders", "subfolders", "references", "write", "sentence", "prompt", "fit"]
 
 
-def _no_choices(_progress: Progress) -> tuple[Choice, ...]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """A step: its name, its state as a sentence, the buttons that change it (their label and action), and its fields.
@@ -81,7 +77,7 @@ class Step:
     is_done: Callable[[Progress], bool]
     buttons: tuple[tuple[str, str], ...] = ()
     fields: tuple[str, ...] = ()
-    choices: Callable[[Progress], tuple[Choice, ...]] = _no_choices
+    choices: Callable[[Progress], tuple[Choice, ...]] = lambda _progress: ()
     is_wrong: Callable[[Progress], bool] = lambda _progress: False
     awaits_choices: Callable[[Progress], int] = lambda _progress: 0
 

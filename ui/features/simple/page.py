@@ -161,9 +161,9 @@ class SimplePage:
             "folders": self._add_folders,
             "subfolders": self._use_subfolders,
             "references": self._add_references,
-            "write": self._write_captions,
+            "write": lambda: self._context.links.write_captions(next(iter(self._look.without_captions), None)),
             "sentence": self._write_one_sentence,
-            "prompt": self._add_prompt,
+            "prompt": lambda: self._context.form.replace(with_prompt(self._context.form.config, self._look.caption)),
             "fit": partial(context.actions.run, "fit"),
         }
         self.form_view = StepForm(self.scroll.body, context, self._soon)
@@ -239,9 +239,6 @@ class SimplePage:
         self._context.form.replace(with_epochs(self._context.form.config, choice.value))
         self._context.notify(f"{choice.label}: {choice.text} Ctrl+Z undoes it.")
 
-    def _write_captions(self) -> None:
-        self._context.links.write_captions(next(iter(self._look.without_captions), None))
-
     def _add_folders(self) -> None:
         context = self._context
         folders = context.interaction.ask_folders(
@@ -280,9 +277,6 @@ class SimplePage:
         )
         if folder is not None:
             context.form.replace(with_references(context.form.config, changed, folder))
-
-    def _add_prompt(self) -> None:
-        self._context.form.replace(with_prompt(self._context.form.config, self._look.caption))
 
     def _write_one_sentence(self) -> None:
         """Ask for the word or the sentence, and make it the caption of the images without one."""

@@ -221,7 +221,7 @@ class Browser:
         path = self.path_of(name)
         if path.is_dir():
             return Enter(path)
-        suffix = self._suffix_of_kind()
+        suffix = next(iter(self._suffixes_of_kind()), "")
         if suffix and path.suffix.lower() not in self._suffixes_of_kind():
             path = path.with_name(path.name + suffix)
         if not path.parent.is_dir():
@@ -231,9 +231,6 @@ class Browser:
     def _suffixes_of_kind(self) -> list[str]:
         patterns = self.kinds[self.kind][1].split()
         return [p[1:].lower() for p in patterns if re.fullmatch(r"\*(\.\w+)+", p)]
-
-    def _suffix_of_kind(self) -> str:
-        return next(iter(self._suffixes_of_kind()), "")
 
     def _filter(self, focus: Path | None) -> None:
         kept = [e for e in self._entries if self._is_listed(e)]

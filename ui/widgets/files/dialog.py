@@ -309,7 +309,7 @@ class FileDialog(Dialog):
             self.new_folder_button = Button(bar, theme, "New folder…", self._ask_new_folder, width=96)
             self.new_folder_button.pack(side="right", padx=(GAP, 0))
             self.new_folder_bar = NewFolderBar(
-                self.content, theme, below=bar, create=self.create_folder, left=self._focus_list
+                self.content, theme, below=bar, create=self.create_folder, left=lambda: self.board.canvas.focus_set()
             )
             self.bind("<Control-N>", self._ask_new_folder)
         self.up_button = Button(bar, theme, "Up", self._up, width=48)
@@ -361,9 +361,6 @@ class FileDialog(Dialog):
     def _ask_new_folder(self, _event: object = None) -> str:
         self.new_folder_bar.ask()
         return "break"
-
-    def _focus_list(self) -> None:
-        self.board.canvas.focus_set()
 
     def _pressed_return(self) -> str:
         self.choose("ok")
