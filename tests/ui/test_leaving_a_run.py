@@ -46,6 +46,7 @@ from trainer.run_folder.destination import note_destination
 from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.records import config_of, read_record
 from trainer.run_folder.run_lock import RunLock, holder_of
+from trainer.run_queue import running
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Change, Item
 from trainer.run_queue.running import QueueRun
@@ -80,10 +81,10 @@ class Starts:
 
 
 @pytest.fixture
-def detached(ready: Window) -> Starts:
+def detached(ready: Window, monkeypatch: pytest.MonkeyPatch) -> Starts:
     taken = Starts()
-    ready.app.closing._start = taken.start
-    ready.app.closing._start_queue = taken.start_queue
+    monkeypatch.setattr(attached, "start_detached", taken.start)
+    monkeypatch.setattr(running, "start_detached_queue", taken.start_queue)
     ready.asked.answers["choose"] = "leave"
     return taken
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from modules.system.paths import PROGRAM_ROOT
 from tests.ui.conftest import Window
 from tests.ui.fake_child import FakeChild
+from trainer.child import process
 from ui.features.web.model import WebPage
 from ui.features.web.window import WebWindow
 from ui.widgets.dialog import bring_to_front
@@ -36,7 +38,7 @@ def test_the_page_is_switched_on_shown_and_switched_off(
         return children[-1]
 
     page = window.app.web_page
-    monkeypatch.setattr(page, "_spawn", spawn)
+    monkeypatch.setattr(process, "ChildProcess", partial(process.ChildProcess, spawn=spawn))
     web = opened(window)
     assert web.reach.get() == "off"
     web._switch("network")

@@ -58,7 +58,7 @@ def train_there(remote: Remote, request: RunRequest, line: Line, *, connect: Con
         remove_folder(begun[0])
 
 
-def resume_run_there(remote: Remote, run_dir: Path, line: Line, *, connect: Connect = Connection) -> None:
+def resume_run_there(remote: Remote, run_dir: Path, line: Line) -> None:
     """Resume a run on the machine where it is, from its newest backup there, and follow it. Raises as `train_there`."""
     config = load_file(run_dir / "config.json").config
     with _own_folder(run_dir, line):
@@ -68,8 +68,8 @@ def resume_run_there(remote: Remote, run_dir: Path, line: Line, *, connect: Conn
             prepared = prepare(connection, config, emit=line.emit, check=line.check)
             start_there(connection, prepared, note_of(run_dir), resumed=follower.run_dir_there(connection))
 
-        persistently(remote, line, start, connect=connect)
-        persistently(remote, line, follower.follow, connect=connect)
+        persistently(remote, line, start)
+        persistently(remote, line, follower.follow)
 
 
 def follow(remote: Remote, run_dir: Path, line: Line, *, connect: Connect = Connection) -> None:

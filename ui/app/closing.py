@@ -13,7 +13,6 @@ from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
-from modules.system.file_lock import Holder
 from trainer.run_status import RunStatus
 from ui.features.queue.model import QueueControl
 from ui.forms.context import Context
@@ -23,11 +22,7 @@ from ui.loop.run_state import RunState
 from ui.widgets.panel import call_later
 
 if TYPE_CHECKING:
-    from trainer.launch import RunRequest
     from trainer.run_folder.attached import DetachedProcess
-
-StartDetached = Callable[["RunRequest"], "DetachedProcess"]
-StartQueue = Callable[[], tuple[Holder, Path]]
 
 _STAY = Answer("keep", "Keep the window", is_default=True)
 _STOP_AND_CLOSE = Answer("stop", "Stop and close")
@@ -40,20 +35,6 @@ _SLOW = (
 _STOP = "Stop writes a backup from which the run can resume."
 _LEFT = "A run that is kept training is shown again by the next window."
 _LEFT_QUEUE = "A queue that is kept running also trains its other items; the next window shows it again."
-
-
-def start_detached(request: RunRequest) -> DetachedProcess:
-    """Start a run in a process of its own, which outlives the window. Raises OSError."""
-    from trainer.run_folder import attached
-
-    return attached.start_detached(request)
-
-
-def start_detached_queue() -> tuple[Holder, Path]:
-    """Run the queue in a process of its own, which outlives the window; return it and its log. Raises OSError."""
-    from trainer.run_queue import running
-
-    return running.start_detached_queue()
 
 
 class Closing:
@@ -70,15 +51,11 @@ class Closing:
         close: Callable[[], None],
         end_now: Callable[[], None],
         save: Callable[[], None],
-        start: StartDetached = start_detached,
-        start_queue: StartQueue = start_detached_queue,
     ) -> None:
         self._context = context
         self._queue = queue
         self._close, self._end_now = close, end_now
         self._save = save
-        self._start = start
-        self._start_queue = start_queue
         self.is_closing = False
         """Whether the window closes as soon as the run has ended."""
         self.hands_over = False
@@ -265,9 +242,11 @@ class Closing:
         return end.status is not RunStatus.STOPPED or self._hand_run_over()
 
     def _hand_queue_over(self) -> bool:
+        from trainer.run_queue import running
+
         self._queue.hand_over()
         try:
-            process, log = self._start_queue()
+            process, log = running.start_detached_queue()
         except OSError as error:
             text = f"The process that was to continue the queue could not be started: {plain_reason(error)}."
             failure = Failure("The queue has stopped", text, "Run the queue again: the run resumes from its backup.")
@@ -278,6 +257,7 @@ class Closing:
         return True
 
     def _hand_run_over(self) -> bool:
+        from trainer.run_folder import attached
         from trainer.run_folder.backup import list_backups
 
         session = self._context.session
@@ -289,7 +269,7 @@ class Closing:
             if backups:
                 request = replace(request, kind="resume", resume_from=backups[-1].path)
         try:
-            detached = self._start(request)
+            detached = attached.start_detached(request)
         except OSError as error:
             text = f"The process that was to continue the run could not be started: {plain_reason(error)}."
             advice = "Resume the run from its backup." if request.kind == "resume" else "Start the run again."

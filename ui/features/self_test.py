@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -41,11 +40,9 @@ _SAMPLES = {
 class SelfTestWindow(Window):
     """Starts a self-test in a process of its own; closing the window stops it."""
 
-    def __init__(
-        self, context: Context, *, spawn: Spawn = spawn_trainer, now: Callable[[], datetime] = datetime.now
-    ) -> None:
+    def __init__(self, context: Context, *, spawn: Spawn = spawn_trainer) -> None:
         super().__init__(context.root, context.theme, "Self-test")
-        self._context, self._now = context, now
+        self._context = context
         self.runner = JobRunner(spawn=spawn)
         self.problem = ""
         self.caption = TextVar(master=self, value="a photo")
@@ -72,7 +69,7 @@ class SelfTestWindow(Window):
     def start(self) -> None:
         """Write the config into a new folder of the workspace, and test it in a child process."""
         config = self._context.form.config
-        folder = new_results_folder(config, "self_tests", self._now())
+        folder = new_results_folder(config, "self_tests", datetime.now())
         file, job = folder / "config.json", JOBS["self-test"]
         values = {"config": str(file), "out": str(folder), "caption": self.caption.get(), "steps": self.steps.get()}
         self.problem = ""

@@ -24,8 +24,8 @@ Corner = tuple[float, float]  # as shares of the width and the height
 class PreviewCanvas(DrawnCanvas):
     """Call `show` with an image; `outline` are corners on it."""
 
-    def __init__(self, master: tk.Misc, theme: Theme, *, on: str = "card") -> None:
-        super().__init__(master, theme, on=on, size_px=(160, 160))
+    def __init__(self, master: tk.Misc, theme: Theme) -> None:
+        super().__init__(master, theme, on="card", size_px=(160, 160))
         self.outline: tuple[Corner, ...] = ()
         self._image: Image.Image | None = None
         self._photo: ImageTk.PhotoImage | None = None

@@ -13,7 +13,7 @@ from ui.forms.preferences import Preferences
 from ui.loop.signal import Signal
 
 if TYPE_CHECKING:  # the window starts without them
-    from trainer.child.process import ChildProcess, Spawn
+    from trainer.child.process import ChildProcess
 
 Reach = Literal["off", "here", "network"]
 REACHES: dict[str, str] = {"off": "Off", "here": "On this computer", "network": "In your network, for a phone"}
@@ -33,14 +33,12 @@ class PageState:
 class WebPage:
     """Switches the page on and off. It ends with the window; runs that were started there continue."""
 
-    def __init__(
-        self, workspaces: Callable[[], Sequence[Path]], preferences: Preferences, *, spawn: Spawn | None = None
-    ) -> None:
+    def __init__(self, workspaces: Callable[[], Sequence[Path]], preferences: Preferences) -> None:
         """`workspaces` returns those whose runs the window lists."""
         self.changed: Signal[[]] = Signal()
         self.reach: Reach = "off"
         self.served = PageState()
-        self._workspaces, self._preferences, self._spawn = workspaces, preferences, spawn
+        self._workspaces, self._preferences = workspaces, preferences
         self._child: ChildProcess[PageState] | None = None
         self._sent = ""
 
@@ -103,12 +101,10 @@ class WebPage:
         self._child, self._sent = None, ""
 
     def _start(self, arguments: Sequence[str]) -> None:
-        from trainer.child.process import ChildProcess, spawn_trainer
+        from trainer.child.process import ChildProcess
 
         try:
-            self._child = ChildProcess(
-                ("web", "--json-lines", *arguments), read=_read, ending=_ending, spawn=self._spawn or spawn_trainer
-            )
+            self._child = ChildProcess(("web", "--json-lines", *arguments), read=_read, ending=_ending)
         except OSError as error:
             self.reach, self.served = "off", PageState(problem=f"It could not be started: {plain_reason(error)}.")
             return
