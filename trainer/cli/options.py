@@ -76,7 +76,8 @@ def _value_facts(record: FieldRecord, argument: Argument) -> dict[str, Any]:
     facts: dict[str, Any] = {"default": record.default}
     if record.kind == "bool":
         return {**facts, "action": argparse.BooleanOptionalAction if record.default is True else "store_true"}
-    facts |= {"metavar": argument.metavar} if argument.metavar else {}
+    metavar = argument.metavar or _PATHS.get(record.setting.path_kind, "")
+    facts |= {"metavar": metavar} if metavar else {}
     if record.kind in ("list", "int_list"):
         facts |= {"type": _number_reader(replace(record, kind="int"))} if record.kind == "int_list" else {}
         if argument.is_positional or argument.takes_several:
@@ -91,6 +92,7 @@ def _value_facts(record: FieldRecord, argument: Argument) -> dict[str, Any]:
     return facts
 
 
+_PATHS: Mapping[str, str] = {"folder": "FOLDER", "file": "FILE", "save": "FILE"}
 _NUMBERS: Mapping[str, str] = {"int": "whole number", "float": "number"}
 
 

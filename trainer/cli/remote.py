@@ -64,7 +64,6 @@ class AddSettings(MachineSettings):
     key: Annotated[
         str,
         Setting("Key", "The file of a private key; by default the SSH agent's and the usual ones.", path_kind="file"),
-        Argument(metavar="FILE"),
     ] = ""
     folder: Annotated[str, Setting("Folder", "Where everything is kept there.")] = DEFAULT_FOLDER
     python: Annotated[
@@ -79,7 +78,6 @@ class AddSettings(MachineSettings):
             "For a machine without a package index: a folder here with the wheels of all packages, which are sent.",
             path_kind="folder",
         ),
-        Argument(metavar="FOLDER"),
     ] = ""
     hub_cache: Annotated[
         str,
@@ -119,9 +117,7 @@ class WheelsSettings(MachineSettings):
     """The packages of a machine to download."""
 
     folder: Annotated[
-        str,
-        Setting("Folder", "Where they are kept; without it, in Darkroom's cache.", path_kind="folder"),
-        Argument(metavar="FOLDER"),
+        str, Setting("Folder", "Where they are kept; without it, in Darkroom's cache.", path_kind="folder")
     ] = ""
 
 

@@ -53,16 +53,13 @@ class WebSettings(Section):
         bool, Setting("Token", "A token is needed on this computer, too: for a computer with several users.")
     ] = False
     certificate: Annotated[
-        str,
-        Setting("Certificate", "Serve it by HTTPS with this certificate, a PEM file.", path_kind="file"),
-        Argument(metavar="FILE"),
+        str, Setting("Certificate", "Serve it by HTTPS with this certificate, a PEM file.", path_kind="file")
     ] = ""
     key: Annotated[
         str,
         Setting(
             "Key", "The private key of the certificate, if it is not in the same file; no passphrase.", path_kind="file"
         ),
-        Argument(metavar="FILE"),
     ] = ""
     json_lines: Annotated[
         bool,

@@ -25,9 +25,7 @@ class BundleSettings(Section):
     run_path: Annotated[
         str, Setting("Run", "A run's folder, or a workspace.", path_kind="folder"), Argument("--run", "RUN")
     ] = ""
-    out: Annotated[str, Setting("Write to", "The zip file to write.", path_kind="save"), Argument(metavar="FILE")] = (
-        "darkroom-bundle.zip"
-    )
+    out: Annotated[str, Setting("Write to", "The zip file to write.", path_kind="save")] = "darkroom-bundle.zip"
     list_only: Annotated[bool, Setting("List only", "Only list what the bundle would contain."), Argument("--list")] = (
         False
     )

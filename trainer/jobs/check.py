@@ -42,7 +42,6 @@ class CheckSettings(ConfigSettings):
             "Also report what prevents resuming from this backup, run's folder or workspace.",
             path_kind="folder",
         ),
-        Argument(metavar="FOLDER"),
     ] = ""
     images: Annotated[bool, Setting("Images", "Also list bucket, scale and crop of every image.")] = False
     layers: Annotated[bool, Setting("Layers", "Also list every layer that is trained.")] = False

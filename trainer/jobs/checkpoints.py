@@ -73,7 +73,6 @@ class CheckpointSettings(Section):
             path_kind="folder",
             empty_means=DINO_SIMILARITY.published.repo,
         ),
-        Argument(metavar="FOLDER"),
     ] = ""
 
 

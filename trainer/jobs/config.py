@@ -63,9 +63,7 @@ FamilyName = Annotated[
     Argument(metavar="NAME"),
 ]
 ResultsFolder = Annotated[
-    str,
-    Setting("Results in", "The folder of the results; by default in the workspace.", path_kind="folder"),
-    Argument(metavar="FOLDER"),
+    str, Setting("Results in", "The folder of the results; by default in the workspace.", path_kind="folder")
 ]
 
 
@@ -268,11 +266,7 @@ class SchemaSettings(Section):
     markdown: Annotated[bool, Setting("Settings", "Print a Markdown document of every setting instead.")] = False
     optimizers: Annotated[bool, Setting("Optimizers", "Print a Markdown table of the optimizers instead.")] = False
     families: Annotated[bool, Setting("Families", "Print a Markdown table of the model families instead.")] = False
-    out: Annotated[
-        str,
-        Setting("Write to", "Write to a file instead of standard output.", path_kind="save"),
-        Argument(metavar="FILE"),
-    ] = ""
+    out: Annotated[str, Setting("Write to", "Write to a file instead of standard output.", path_kind="save")] = ""
 
 
 def _only_one(settings: SchemaSettings) -> None:

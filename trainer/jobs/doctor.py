@@ -20,9 +20,7 @@ class DoctorSettings(ConfigSettings):
     """The config, and how the findings are printed."""
 
     json_text: Annotated[bool, Setting("JSON", "Print the findings as JSON."), Argument("--json")] = False
-    html: Annotated[
-        str, Setting("Page", "Also write a page with thumbnails.", path_kind="save"), Argument(metavar="FILE")
-    ] = ""
+    html: Annotated[str, Setting("Page", "Also write a page with thumbnails.", path_kind="save")] = ""
 
 
 DOCTOR = JobSpec(

@@ -41,7 +41,6 @@ class FitSettings(Section):
             "Save the config with all changes of the command (--fit, --family, --set) in this file.",
             path_kind="save",
         ),
-        Argument(metavar="FILE"),
     ] = ""
     save_lists: Annotated[
         bool,

@@ -40,9 +40,7 @@ Tile = tuple[str, Recipe]
 class PreviewSettings(ConfigSettings):
     """The config, the size of the sheet and its file."""
 
-    out: Annotated[str, Setting("Write to", "The PNG file to write.", path_kind="save"), Argument(metavar="FILE")] = (
-        "preview.png"
-    )
+    out: Annotated[str, Setting("Write to", "The PNG file to write.", path_kind="save")] = "preview.png"
     num_images: Annotated[
         int, Ge(1), Le(_MAX), Setting("Images", "How many images, spread over all."), Argument("--images")
     ] = 8

@@ -86,9 +86,7 @@ class SelfTestSettings(ConfigSettings):
 
     code: CodeSettings = CodeSettings()
     image: Annotated[
-        str,
-        Setting("Image", "The image to memorize.", path_kind="file", empty_means="the first of the config"),
-        Argument(metavar="FILE"),
+        str, Setting("Image", "The image to memorize.", path_kind="file", empty_means="the first of the config")
     ] = ""
     caption: Annotated[str, Setting("Caption", "What the image shows.")] = "a photo"
     steps: Annotated[int, Ge(5), Le(2000), Setting("Steps", "Steps of each of the two trials.")] = 60

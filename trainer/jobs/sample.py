@@ -80,7 +80,6 @@ class SampleChoices(Section):
             path_kind="folder",
             empty_means="no folder",
         ),
-        Argument(metavar="FOLDER"),
     ] = ""
     backup: Annotated[
         str,

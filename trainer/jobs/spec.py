@@ -31,7 +31,8 @@ class Argument:
     """The form of a setting on the command line, attached to its annotation.
 
     Without one, the setting `to_inpainting` is the option --to-inpainting, whatever section it is in; a switch that is
-    on by default also has --no-NAME. `flag` is another name of the option. `metavar` stands for its value in the help.
+    on by default also has --no-NAME. `flag` is another name of the option. `metavar` stands for its value in the help;
+    files, folders and numbers have one without it.
     With `is_positional` the setting is an argument without a name, in the order of declaration; with `takes_several` a
     list takes all values after one option. A form and a request need a value, too, if `is_required`.
     """
