@@ -8,8 +8,6 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-import torch
-
 from modules.adapters.protocol import Adapter, AdapterKind, kind_of
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.spec import NetworkMetadata
@@ -28,7 +26,7 @@ from modules.formats.metadata import DatasetFacts, LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.settings.shared_types import side_of
 from modules.system.devices import dtype_of
-from trainer.export.exporter import SaveMoment, result_metadata
+from trainer.export.exporter import SaveMoment, Values, result_metadata
 from trainer.export.metadata import dataset_facts, training_settings
 
 
@@ -53,13 +51,7 @@ class AdapterExporter:
     bundled: Sequence[Embedding] = ()
     embedding_tensors: Mapping[str, str] = field(default_factory=dict)
 
-    def save(
-        self,
-        path: Path,
-        values: Mapping[str, torch.Tensor],
-        moment: SaveMoment,
-        on_written: OnWritten | None = None,
-    ) -> None:
+    def save(self, path: Path, values: Values, moment: SaveMoment, on_written: OnWritten | None = None) -> None:
         """Write the adapters; see `Exporter`.
 
         Kept layers are written bit for bit as they are in the start file, in the config's dtype where that is another.

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from modules.config.schema import Config
 from modules.families.embeddings import Embedding
 from modules.families.protocol import ModelFamily
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.system.devices import dtype_of
-from trainer.export.exporter import Exporter, SaveMoment, date_metadata, result_metadata
+from trainer.export.exporter import Exporter, SaveMoment, Values, date_metadata, result_metadata
 from trainer.run_folder.result import embeddings_folder
 
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
@@ -30,13 +28,7 @@ class EmbeddingExporter:
     thumbnail: Callable[[], str] = str
     suffix: str = ".safetensors"
 
-    def save(
-        self,
-        path: Path,
-        values: Mapping[str, torch.Tensor],
-        moment: SaveMoment,
-        on_written: OnWritten | None = None,
-    ) -> None:
+    def save(self, path: Path, values: Values, moment: SaveMoment, on_written: OnWritten | None = None) -> None:
         """Write the embedding whose trained rows are in `values`; see `Exporter`."""
         output = self.config.output
         tensors = self.embedding.tensors(values, self.family.spec.text.embedding_tensors)
@@ -65,13 +57,7 @@ class ExporterWithEmbeddings:
         """See `Exporter`."""
         return self.main.suffix
 
-    def save(
-        self,
-        path: Path,
-        values: Mapping[str, torch.Tensor],
-        moment: SaveMoment,
-        on_written: OnWritten | None = None,
-    ) -> None:
+    def save(self, path: Path, values: Values, moment: SaveMoment, on_written: OnWritten | None = None) -> None:
         """Write the result and then each embedding, all atomically; see `Exporter`."""
         self.main.save(path, values, moment, on_written)
         for exporter in self.exporters:

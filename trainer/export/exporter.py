@@ -14,6 +14,9 @@ from modules.config.schema import Config
 from modules.formats.safetensors_io import OnWritten
 from trainer.export.metadata import embedded_config
 
+Values = Mapping[str, torch.Tensor]
+"""Trained weights, by full parameter name."""
+
 
 @dataclass(frozen=True, slots=True)
 class SaveMoment:
@@ -32,13 +35,7 @@ class Exporter(Protocol):
         """The suffix of a save's name; empty for a folder."""
         ...
 
-    def save(
-        self,
-        path: Path,
-        values: Mapping[str, torch.Tensor],
-        moment: SaveMoment,
-        on_written: OnWritten | None = None,
-    ) -> None:
+    def save(self, path: Path, values: Values, moment: SaveMoment, on_written: OnWritten | None = None) -> None:
         """Write the trained weights `values`, by full parameter name, in the config's format and dtype.
 
         Atomic: on any error an existing file or folder stays. Raises DarkroomError if a weight is not finite.

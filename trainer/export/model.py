@@ -23,7 +23,7 @@ from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import OnWritten, write_safetensors
 from modules.system.atomic import atomic_folder
 from modules.system.devices import dtype_of
-from trainer.export.exporter import SaveMoment, date_metadata, model_suffix, result_metadata
+from trainer.export.exporter import SaveMoment, Values, date_metadata, model_suffix, result_metadata
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +39,7 @@ class ModelExporter:
         """See `Exporter`."""
         return model_suffix(self.config)
 
-    def save(
-        self,
-        path: Path,
-        values: Mapping[str, torch.Tensor],
-        moment: SaveMoment,
-        on_written: OnWritten | None = None,
-    ) -> None:
+    def save(self, path: Path, values: Values, moment: SaveMoment, on_written: OnWritten | None = None) -> None:
         """Write the model with its trained weights, streamed; see `Exporter`."""
         output = self.config.output
         parts = {name: part for name, part in self.family.parts.items() if part.spec.is_in_base_model}
@@ -122,13 +116,7 @@ class AutoencoderExporter:
         """See `Exporter`."""
         return model_suffix(self.config)
 
-    def save(
-        self,
-        path: Path,
-        values: Mapping[str, torch.Tensor],
-        moment: SaveMoment,
-        on_written: OnWritten | None = None,
-    ) -> None:
+    def save(self, path: Path, values: Values, moment: SaveMoment, on_written: OnWritten | None = None) -> None:
         """Write the VAE with its trained weights, streamed; see `Exporter`."""
         settings = config_of(self.part)
         model = self.part.spec.model
