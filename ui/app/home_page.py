@@ -67,10 +67,6 @@ class HomePage:
         self._soon()
         self._context.pump.redraw_soon((self, "machine"), self.machine.find, quiet_seconds=_QUIET_SECONDS)
 
-    def show_field(self, path: str) -> bool:
-        """Return False: the page has no fields."""
-        return False
-
     def _soon(self) -> None:
         if self.frame.is_shown:
             self._context.pump.redraw_soon(self, self._refresh, at_most_every_seconds=0.2)

@@ -18,7 +18,7 @@ from ui.app.top_bar import TopBar
 from ui.features.first_steps.bar import FirstStepsBar
 from ui.features.presets.menu import read_menu
 from ui.forms.context import Context
-from ui.forms.page import Page, page_task
+from ui.forms.page import Page, PageWithFields, page_task
 from ui.forms.setting_pages import PageSpec
 from ui.loop.pump import Pump
 from ui.widgets.panel import Panel
@@ -116,7 +116,9 @@ class Shell(Panel):
                 self._context.pump.redraw_soon(bar, bar.refresh)
 
     def _show_field(self, key: str, path: str) -> None:
-        self.page(key).show_field(path)
+        page = self.page(key)
+        if isinstance(page, PageWithFields):
+            page.show_field(path)
 
 
 def prepare_pages(pump: Pump) -> None:

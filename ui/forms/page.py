@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ui.forms.context import Context
 from ui.forms.setting_pages import PageSpec
@@ -24,6 +24,11 @@ class Page(Protocol):
 
     def on_show(self) -> None:
         """Called when the page becomes visible."""
+
+
+@runtime_checkable
+class PageWithFields(Page, Protocol):
+    """A page that shows settings of the config."""
 
     def show_field(self, path: str) -> bool:
         """Show a field; return whether the page has it."""

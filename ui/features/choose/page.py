@@ -65,10 +65,6 @@ class ChoosePage:
         self._draw_soon()
         self.frame.focus_set()
 
-    def show_field(self, path: str) -> bool:
-        """Return False: the page has no fields."""
-        return False
-
     def open_folder(self) -> None:
         """Choose for a run of another process: ask for its folder."""
         start = from_root(self._context.form.config.general.workspace_dir)

@@ -72,10 +72,6 @@ class SamplePage:
         """Look for results of runs."""
         self.sources.look()
 
-    def show_field(self, path: str) -> bool:
-        """Return False: the page has no settings of the config."""
-        return False
-
     def generate(self) -> None:
         """Sample what is chosen."""
         self._take_cards()

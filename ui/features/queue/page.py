@@ -104,10 +104,6 @@ class QueuePage:
         """Read the file again: the command line may have changed it."""
         self._queue.refresh()
 
-    def show_field(self, path: str) -> bool:
-        """Return False: the page has no fields."""
-        return False
-
     # -- actions
 
     def add_current(self) -> None:

@@ -123,10 +123,6 @@ class RunPage:
         state = self._context.session.state
         return self._last_run if self._last_run is not None and state == RunState() else state
 
-    def show_field(self, path: str) -> bool:
-        """Return False: the page has no fields."""
-        return False
-
     def _build(self, left: Panel, right: Panel) -> Iterator[None]:
         """Build both columns, one part per `next`; nothing is drawn before the last one."""
         yield from self._fill_left(left)

@@ -90,10 +90,6 @@ class RunsPage:
         """Read the runs again: others may have been started or ended."""
         self.refresh()
 
-    def show_field(self, path: str) -> bool:
-        """Return False: the page has no fields."""
-        return False
-
     def show_run(self, run_dir: Path) -> None:
         """Select a run as soon as it is read."""
         self._run_to_select = run_dir

@@ -151,10 +151,6 @@ class ToolsPage:
         places = self._context.workspaces()
         self._context.pump.background.run(lambda: newest_results(places), self.inspect.show_results)
 
-    def show_field(self, path: str) -> bool:
-        """Return False: the page has no settings of the config."""
-        return False
-
     def choose(self, title: str) -> None:
         """Show a tool by the title of its tab."""
         self.tabs.choose(title)
