@@ -96,7 +96,6 @@ _OTHER_KEYS = (
 
 
 _WRAP_PX = 430
-_KEYS_SIZE = (960, 600)
 _COLUMNS = (
     Column("#0", "Where", 110),
     Column("key", "Key", 210),
@@ -170,11 +169,10 @@ class Keys(Window):
             r.heading if i == 0 or self.rows[i - 1].heading != r.heading else "" for i, r in enumerate(self.rows)
         ]
         self.table.set_rows([(f" {h}", (r.key, r.what), "") for h, r in zip(headings, self.rows, strict=True)])
-        self.appear(*_KEYS_SIZE)
+        self.appear(960, 600)
         self.table.tree.focus_set()
 
 
-_SIZE = (860, 560)
 _MAX_CHARS = 200_000
 _INDENT_PX = 24  # of a wrapped line
 _KINDS = (("Zip file", "*.zip"),)
@@ -211,7 +209,7 @@ class BundleWindow(Window):
         self.text.tag_configure("line", lmargin2=px(_INDENT_PX))
         self.save_button.set_enabled(False)
         self._collect(log_file)
-        self.appear(*_SIZE)
+        self.appear(860, 560)
 
     def save(self) -> None:
         """Ask for a file and write it in the background."""

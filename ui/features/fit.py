@@ -214,7 +214,6 @@ def _rows(config: Config, fit: Fit) -> list[FitRow]:
     return rows
 
 
-_SIZE = (900, 470)
 _COLUMNS = (
     Column("#0", "Setting", 350, is_stretched=True),
     Column("before", "Now", 170),
@@ -242,7 +241,7 @@ class FitWindow(Window):
         self.at_close(self.fitting.close)
         self.redraw_after(context.pump, self._follow, self.fitting.changed, context.form.changed)
         self._follow()
-        self.appear(*_SIZE)
+        self.appear(900, 470)
         self.entry.tk_entry.focus_set()
 
     def compute(self) -> None:

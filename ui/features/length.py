@@ -71,7 +71,6 @@ class LengthModel:
         self.changed()
 
 
-_SIZE = (620, 380)
 _NOTE = (
     "Usual numbers, from what users and other trainers report; there is no rule. There will be as many samples and "
     "validations as now. Watch the samples, and stop when they are good."
@@ -98,7 +97,7 @@ class LengthWindow(Window):
         self._rows.columnconfigure(1, weight=1)
         self.at_close(self.length.close, self.length.changed.subscribe(self._show))
         self._show()
-        self.appear(*_SIZE)
+        self.appear(620, 380)
 
     def choose(self, choice: LengthChoice) -> None:
         """Set a length and close."""

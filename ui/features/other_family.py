@@ -160,7 +160,6 @@ def _with_settings(config: Config, settings: Mapping[str, object]) -> Config:
     return config
 
 
-_SIZE = (920, 640)
 _COLUMNS = (
     Column("#0", "Setting", 340, is_stretched=True),
     Column("before", "Now", 210, is_fitted=True),
@@ -193,7 +192,7 @@ class OtherFamily(Window):
         self.redraw_after(context.pump, self._follow, self.moving.changed)
         self.moving.compute()
         self._follow()
-        self.appear(*_SIZE)
+        self.appear(920, 640)
 
     def apply(self) -> None:
         """Load the config for the other family and close."""

@@ -17,8 +17,6 @@ from ui.widgets.panel import WrappedText
 from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
 
-_SIZE = (680, 400)
-
 
 class InstallWindow(Window):
     """Installs at once, in a process of its own; closing the window stops it. `done()` is called once it has ended."""
@@ -56,7 +54,7 @@ class InstallWindow(Window):
         self.drain(context.pump, self.runner.drain)
         self.at_close(self.runner.stop, self.runner.close)
         self.start()
-        self.appear(*_SIZE)
+        self.appear(680, 400)
 
     def start(self) -> None:
         """Begin the installation, or begin it again."""

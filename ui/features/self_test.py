@@ -22,7 +22,6 @@ from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
-_SIZE = (720, 530)
 _PHOTO_PX = 150
 _HELP = (
     "Does a run not learn? The model is measured here, then it memorizes one image, first with settings that are known "
@@ -64,7 +63,7 @@ class SelfTestWindow(Window):
         self.at_close(self.runner.close, self._photos.close)
         self.redraw_after(context.pump, self._follow, self.runner.changed)
         self._follow()
-        self.appear(*_SIZE)
+        self.appear(720, 530)
 
     def start(self) -> None:
         """Write the config into a new folder of the workspace, and test it in a child process."""

@@ -131,7 +131,6 @@ def _describe_free(config: Config) -> str:
     return f"Free: {', '.join(parts)}." if parts else ""
 
 
-_SIZE = (820, 460)
 _COLUMNS = (
     Column("#0", "What", 330, is_stretched=True),
     Column("size", "Size", 90, anchor="e"),
@@ -161,7 +160,7 @@ class SpaceWindow(Window):
         self.table.on_events({"<<TreeviewSelect>>": self._follow_selection, "<Delete>": self.ask})
         self._follow_selection()
         self.look()
-        self.appear(*_SIZE)
+        self.appear(820, 460)
 
     def look(self) -> None:
         """Read what can be deleted, in the background."""

@@ -155,9 +155,6 @@ class FormWithList(FormPage):
         self.editor = None
 
 
-_SIZE = (560, 620)
-
-
 class ItemEditor(Window):
     """Edits the entry at a path of the config. Edits apply at once and can be undone."""
 
@@ -177,7 +174,7 @@ class ItemEditor(Window):
         self.form_view.grid(row=0, column=0, sticky="new")
         self.form_view.build()
         self.at_close(context.form.watch(self._list_path, self._follow))
-        self.appear(*_SIZE)
+        self.appear(560, 620)
         text = _first_text(scroll.body)
         if text is not None:
             text.focus_set()  # such as the prompt of a sample that was just added

@@ -27,7 +27,6 @@ from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
-_SIZE = (980, 640)
 _COLUMNS = (
     Column("#0", "Model", 300, is_stretched=True),
     Column("label", "Family", 190),
@@ -64,7 +63,7 @@ class BaseModelWindow(Window):
         self.at_close(self.found.close, self.download.close)
         self.redraw_after(context.pump, self._follow, self.found.changed, self.download.changed)
         self.found.search()
-        self.appear(*_SIZE)
+        self.appear(980, 640)
         self.table.tree.focus_set()
 
     def choose_own(self, ask: Callable[..., Path | None], *kinds: object) -> None:

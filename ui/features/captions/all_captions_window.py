@@ -23,7 +23,6 @@ from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
-_SIZE = (1120, 660)
 _KEYS = "Tab or Return: next caption. Shift+Return: another line. Escape: as it was."
 _NOTHING = "No images are listed."
 _LABELS: Mapping[Place, tuple[str, str]] = {
@@ -52,7 +51,7 @@ class AllCaptionsWindow(Window):
             *(partial(context.pump.forget, key) for key in (self, (self, "search"), (self, "counts"))),
         )
         self.model.open(sources[chosen])
-        self.appear(*_SIZE)
+        self.appear(1120, 660)
         self.search_entry.tk_entry.focus_set()
 
     def destroy(self) -> None:

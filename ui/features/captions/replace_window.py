@@ -23,7 +23,6 @@ from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import FlagVar, TextVar
 
-_SIZE = (860, 600)
 _MAX_ROWS = 200
 _AROUND_CHARS = 40
 _COLUMNS = (
@@ -63,7 +62,7 @@ class ReplaceWindow(Window):
         self._job: Job | None = None
         self._build()
         self.at_close(partial(context.pump.forget, self), lambda: cancel(self._job))
-        self.appear(*_SIZE)
+        self.appear(860, 600)
         self.find_entry.tk_entry.focus_set()
         self._search()
 

@@ -17,7 +17,6 @@ from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import GAP, PAD
 
-_SIZE = (1040, 700)
 _QUESTION = "Which image is the best for this prompt? Their order changes with each prompt."
 _TIE_TEXT = "No checkpoint has more votes than all others."
 
@@ -44,7 +43,7 @@ class VoteWindow(Window):
         self.board.pack(fill="both", expand=True, padx=px(PAD))
         self.result = Text(self, context.theme, role="heading", justify="center", anchor="center")
         self._bind_keys()
-        self.appear(*_SIZE)
+        self.appear(1040, 700)
         self.focus_set()
         self._follow()
 

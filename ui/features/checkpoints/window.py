@@ -25,7 +25,6 @@ from ui.widgets.textarea import TextArea
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
-_SIZE = (1180, 760)
 _READ_SECONDS = 1.0
 _EMPTY = "Compare samples every checkpoint of the run with the same prompts and seeds."
 _PROMPTS = "The sample prompts of the run, or others, one a line"
@@ -56,7 +55,7 @@ class CheckpointsWindow(Window):
         )
         self.session.result_changed.subscribe(context.session.changed)  # its pages no longer offer another one
         self._follow()
-        self.appear(*_SIZE)
+        self.appear(1180, 760)
         self.session.look()
 
     # -- actions

@@ -25,7 +25,6 @@ from ui.widgets.theme import GAP, PAD
 from ui.widgets.thumbnails import ThumbnailCache
 from ui.widgets.variables import FlagVar
 
-_SIZE = (1120, 720)
 _TABS_OF_GROUPS = {IMAGE_AUGMENTATION: "Augmentation", CAPTION_AUGMENTATION: "Text"}
 _TABS: Mapping[str, str] = {  # imported by name, so that the window opens without what other tabs need
     "General": "ui.features.concepts.general_tab:GeneralTab",
@@ -72,7 +71,7 @@ class ConceptEditor(Window):
         )
         self.redraw_after(context.pump, self._follow, context.form.changed)
         self.show("General")
-        self.appear(*_SIZE)
+        self.appear(1120, 720)
 
     @property
     def form_view(self) -> FormView:

@@ -18,7 +18,6 @@ from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
 AS_LOADED, DEFAULTS, RUN = "loaded", "defaults", "run"
-_SIZE = (760, 460)
 _COLUMNS = (
     Column("#0", "Setting", 290, is_stretched=True),
     Column("before", "Reference", 200, is_fitted=True),
@@ -54,7 +53,7 @@ class Differences(Window):
         self.reference.trace_add("write", lambda *_: self._follow())
         self.redraw_after(context.pump, self._follow, context.form.changed)
         self._follow()
-        self.appear(*_SIZE)
+        self.appear(760, 460)
         self.table.tree.focus_set()
 
     def go(self) -> None:

@@ -14,7 +14,6 @@ from ui.widgets.panel import WrappedText
 from ui.widgets.textarea import TextBox
 from ui.widgets.theme import GAP, PAD
 
-_SIZE = (720, 560)
 _ABOUT = (
     "The whole config with its concepts and samples, without tokens. Edit it, or paste a config of Darkroom, "
     "OneTrainer, kohya or ai-toolkit, and load it; Undo restores the one before."
@@ -42,7 +41,7 @@ class JsonView(Window):
             button.pack(side="left", padx=(0, GAP))
         self.redraw_after(context.pump, self.follow, context.form.changed)
         self.show(as_text(context.form.config))
-        self.appear(*_SIZE)
+        self.appear(720, 560)
         self.text.focus_set()
 
     @property

@@ -40,7 +40,6 @@ from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
-_SIZE = (1100, 600)
 _COLUMNS = (
     Column("#0", "Preset", 230),
     Column("kind", "Kind", 70),
@@ -90,7 +89,7 @@ class Presets(Window):
             }
         )
         self.read()
-        self.appear(*_SIZE)
+        self.appear(1100, 600)
         self.table.tree.focus_set()
 
     # -- actions

@@ -21,7 +21,6 @@ from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import FlagVar, TextVar
 
-_SIZE = (760, 560)
 _HELP = (
     "Trains a few real steps to find the batch size beyond which throughput hardly rises, and the learning rate at "
     "which the loss falls most steeply (a range test, Smith 2017). Your runs are not affected."
@@ -52,7 +51,7 @@ class ProbeWindow(Window):
         self.at_close(self.probing.runner.close)
         self.redraw_after(context.pump, self._follow, self.probing.changed)
         self._follow()
-        self.appear(*_SIZE)
+        self.appear(760, 560)
 
     def start(self) -> None:
         """Start measuring what is chosen."""

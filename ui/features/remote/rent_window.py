@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trainer.remote.providers import Offer
     from trainer.remote.renting import RentSettings
 
-_SIZE = (720, 690)
 _NOTE = (
     "RunPod rents out machines by the hour. It needs an account with credit there, an API key of it, and a pair of SSH "
     "keys. Nothing costs before you agree to it."
@@ -65,7 +64,7 @@ class RentWindow(Window):
         self.at_close(self.renting.changed.subscribe(self._follow), lambda: cancel(self._job))
         self._follow_selection()
         self.look()
-        self.appear(*_SIZE)
+        self.appear(720, 690)
 
     def look(self) -> None:
         """Read what can be rented, in the background."""

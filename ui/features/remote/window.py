@@ -109,7 +109,6 @@ class RentedRow(Panel):
         return self._context.interaction.choose(title, message, answers, "warning") == "do"
 
 
-_SIZE = (640, 690)
 _IMPORT_TIP = "The cloud settings of a config of OneTrainer, or its secrets.json"
 _ONETRAINER = (("OneTrainer", "*.json"),)
 _NEW = ""
@@ -162,7 +161,7 @@ class MachinesWindow(Window):
         self.show(self.machines.chosen or next(iter(self.machines.known), _NEW))
         if self.rented.renting.is_working:
             self._follow_renting()
-        self.appear(*_SIZE)
+        self.appear(640, 690)
 
     def show(self, name: str) -> None:
         """Show the record of a machine; an empty one for a new machine."""

@@ -31,7 +31,6 @@ from ui.widgets.theme import GAP, PAD
 if TYPE_CHECKING:
     from trainer.preflight.machine import Machine
 
-_SIZE = (960, 680)
 _SOURCES_WIDTH = 250
 _METHOD = "training.method"
 _PAGES = {"rewards": "rewards"}  # where the first thing to do is; otherwise the concepts
@@ -151,7 +150,7 @@ class WhichMethod(Window):
         self._scroll.pack(side="left", fill="both", expand=True)
         self._list: Panel | None = None
         self.show(self.source)
-        self.appear(*_SIZE)
+        self.appear(960, 680)
 
     def show(self, source: MethodSource) -> None:
         """Show the methods that learn from a source."""

@@ -149,7 +149,6 @@ def setting_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]
     return rows
 
 
-_SIZE = (980, 680)
 _HEADING = "muted"
 _SAMPLES_TIP = "The checkpoints of these runs side by side, sampled with the same prompts and seeds"
 
@@ -175,7 +174,7 @@ class RunComparison(Window):
         self.table = Table(self, context.theme, (Column("#0", "Setting", 280), *columns), num_rows=9)
         self.table.pack(fill="both", expand=True, padx=px(PAD))
         self.at_close(context.pump.background.run(partial(compare_runs, self._records), self._show).cancel)
-        self.appear(*_SIZE)
+        self.appear(980, 680)
         self.focus_set()
 
     def _show(self, runs: list[ComparedRun]) -> None:

@@ -83,7 +83,6 @@ def with_name(config: Config, name: str) -> Config:
     return replace_value(config, PATH, with_stem(config.output.destination, clean))
 
 
-_SIZE = (760, 470)
 _COLUMNS = (
     Column("#0", "Start from", 120),
     Column("keeps", "With", 250, is_stretched=True),
@@ -129,7 +128,7 @@ class ForkWindow(Window):
         self._job = context.pump.background.run(partial(fork_choices, record), self._show)
         self.at_close(lambda: self._job.cancel())
         self._explain()
-        self.appear(*_SIZE)
+        self.appear(760, 470)
         self.table.tree.focus_set()
 
     @property

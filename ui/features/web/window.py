@@ -16,7 +16,6 @@ from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
-_SIZE = (560, 610)
 _ABOUT = (
     "What trains, its samples and curves, Stop and Pause, the queue, and choices between images: in a browser, also on "
     "a phone. The page ends when Darkroom is closed; runs that you start there continue."
@@ -64,7 +63,7 @@ class WebWindow(Window):
         self.code.pack(padx=pad, pady=(px(14), 0))
         self.at_close(self.page.changed.subscribe(self._show))  # the page itself stays
         self._show()
-        self.appear(*_SIZE)
+        self.appear(560, 610)
 
     def _switch(self, reach: str) -> None:
         self.page.switch(cast("Reach", reach))
