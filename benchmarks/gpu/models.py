@@ -25,7 +25,7 @@ from modules.system.atomic import remove_folder
 from modules.system.devices import Device, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
-from trainer.preflight.tokenizer import read_tokenizer
+from trainer.preflight.captions import read_tokenizer
 
 _DEMO, _FLOW_DEMO = PROGRAM_ROOT / "demo/model", PROGRAM_ROOT / "demo/flow/model"
 _SMALL_PX, _FULL_PX = 64, 1024

@@ -29,7 +29,7 @@ from tests.builders.runs import assert_equal_tensors, errors_of, losses, run
 from tests.unit.test_migrations import flux_tree
 from trainer.events import BackupSaved, SampleReady
 from trainer.preflight import check
-from trainer.preflight.tokenizer import tokens_read
+from trainer.preflight.captions import tokens_read
 from ui.forms.records import groups_of, inline_records
 
 NOISE: dict[str, Any] = {"distribution": "logit_normal", "dynamic_shift": True}

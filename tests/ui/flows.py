@@ -39,7 +39,7 @@ from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
 from ui.widgets.files.dialog import FileDialog
-from ui.widgets.focus import focused_widget
+from ui.widgets.panel import focused_widget
 from ui.widgets.theme import Theme
 from ui.widgets.window import create_root
 

@@ -9,7 +9,7 @@ from tkinter import ttk
 
 from tests.ui.conftest import Window
 from ui.widgets.files.dialog import FileDialog
-from ui.widgets.focus import focused_widget
+from ui.widgets.panel import focused_widget
 
 _POLL_MS = 20
 _MAX_POLLS = 500

@@ -28,7 +28,7 @@ from ui.widgets.files.browser import Browser
 from ui.widgets.files.dialog import FileDialog
 from ui.widgets.files.listing import Contents, Counts, read_folder
 from ui.widgets.files.listing import Entry as FileEntry
-from ui.widgets.focus import focused_widget
+from ui.widgets.panel import focused_widget
 from ui.widgets.tk_interaction import TkInteraction
 
 CONFIGS = {

@@ -23,7 +23,7 @@ from ui.forms import items
 from ui.forms.documents import NOTHING_IMPORTED
 from ui.forms.setting_pages import Navigation
 from ui.widgets.entry import Entry
-from ui.widgets.focus import focused_widget
+from ui.widgets.panel import focused_widget
 
 FIXTURES = Path(__file__).parent / "fixtures"
 AGES = ("onetrainer_0", "onetrainer_3", "onetrainer_5", "onetrainer_11", "ours")

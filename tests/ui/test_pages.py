@@ -38,9 +38,8 @@ from ui.forms.model import Source
 from ui.forms.setting_pages import TOP_BAR
 from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry
-from ui.widgets.focus import focused_widget
 from ui.widgets.notices import Notice, Reply
-from ui.widgets.panel import Text
+from ui.widgets.panel import Text, focused_widget
 
 FORM_PAGES = (
     "model",

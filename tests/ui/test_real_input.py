@@ -11,7 +11,7 @@ from tests.ui.real_input import click, click_row, keys
 from ui.forms.chooser import Chooser
 from ui.widgets.controls import Choice
 from ui.widgets.entry import Entry
-from ui.widgets.focus import focused_widget
+from ui.widgets.panel import focused_widget
 
 
 def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window) -> None:

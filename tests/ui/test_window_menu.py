@@ -18,9 +18,8 @@ from ui.forms.model import Source
 from ui.loop.jobs import JobRunner, JobState
 from ui.widgets.controls import Switch
 from ui.widgets.entry import Entry
-from ui.widgets.focus import focused_widget
 from ui.widgets.notices import Notice, Reply
-from ui.widgets.panel import Text
+from ui.widgets.panel import Text, focused_widget
 from ui.widgets.plot_axes import Zoom
 from ui.widgets.variables import FlagVar
 from ui.widgets.window import cancel_pending, set_scale

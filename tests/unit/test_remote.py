@@ -29,9 +29,8 @@ from trainer.commands import BackupNow, Command, Resume, Stop
 from trainer.event_lines import from_line, to_line
 from trainer.events import ModelSaved, RunFailed, RunFinished, RunStarted
 from trainer.remote import agent
-from trainer.remote.answers import Answers
 from trainer.remote.connection import Connection, ConnectionLostError, printed_by
-from trainer.remote.fetching import RunFiles, checked_name
+from trainer.remote.fetching import Answers, RunFiles, checked_name
 from trainer.remote.follower import Follower, end_machine
 from trainer.remote.host_keys import fingerprints, is_known, offered_keys
 from trainer.remote.inputs import config_there, inputs_of, program_tree

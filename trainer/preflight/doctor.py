@@ -32,11 +32,10 @@ from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
 from trainer.data.hub_datasets import with_local_folders
-from trainer.preflight.captions import problems_of_caption_settings
+from trainer.preflight.captions import counting_tokenizer, problems_of_caption_settings, tokens_read
 from trainer.preflight.images import problems_of_concept_folders
 from trainer.preflight.missing_captions import problems_of_captions_files
 from trainer.preflight.report import Progress, no_progress
-from trainer.preflight.tokenizer import counting_tokenizer, tokens_read
 
 _MAX_THREADS = 8  # more need memory for decoded images, and the disk is the limit
 _SHARED_CAPTIONS = ("one_file", "fixed_text")

@@ -13,8 +13,8 @@ from modules.data.statistics import FileCounts, Statistics, file_counts, statist
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
+from trainer.preflight.captions import counting_tokenizer, tokens_read
 from trainer.preflight.report import Progress, no_progress
-from trainer.preflight.tokenizer import counting_tokenizer, tokens_read
 
 _REPORTED_EVERY = 200  # captions
 

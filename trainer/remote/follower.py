@@ -32,9 +32,8 @@ from trainer.events import (
     StepFinished,
     WarningRaised,
 )
-from trainer.remote.answers import Answers
 from trainer.remote.connection import Connection, ConnectionLostError
-from trainer.remote.fetching import RunFiles
+from trainer.remote.fetching import Answers, RunFiles
 from trainer.remote.line import Line
 from trainer.remote.record import RemotesFile
 from trainer.remote.renting import end

@@ -12,9 +12,8 @@ from PIL import ImageTk
 from ui.loop.pump import Pump
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.canvas import CanvasBatch
-from ui.widgets.focus import focused_widget
 from ui.widgets.grid_layout import GridLayout
-from ui.widgets.panel import Panel
+from ui.widgets.panel import Panel, focused_widget
 from ui.widgets.photos import Key, Load, Photos, fitted_into_square
 from ui.widgets.theme import Theme
 

@@ -10,6 +10,17 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from ui.widgets.theme import Theme
 
 
+def focused_widget(widget: tk.Misc) -> tk.Misc | None:
+    """Return the program's widget with the focus on the display of a given widget; else None.
+
+    Tk creates widgets of its own (its file dialog on X11, the clones of menus); `focus_get` raises KeyError for them.
+    """
+    try:
+        return widget.focus_get()
+    except KeyError:
+        return None
+
+
 @runtime_checkable
 class ThemedWidget(Protocol):
     """A widget that updates its colours when the mode changes."""

@@ -7,8 +7,7 @@ import tkinter as tk
 from typing import Any
 
 from ui.widgets.auto_bar import AutoBar
-from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Panel
+from ui.widgets.panel import Panel, focused_widget
 from ui.widgets.theme import Theme
 
 _WHEEL_PX = 56

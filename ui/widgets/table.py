@@ -12,8 +12,7 @@ from PIL import Image, ImageDraw, ImageTk
 
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.fitted_text import FittedTexts
-from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Panel, WrappedText, call_later
+from ui.widgets.panel import Panel, WrappedText, call_later, focused_widget
 from ui.widgets.theme import Theme
 from ui.widgets.window import style_ttk
 

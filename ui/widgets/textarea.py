@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.entry import edit_as_usual
-from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Panel, Text, focused_widget
 from ui.widgets.theme import Theme
 
 _SIZE_PX = 12

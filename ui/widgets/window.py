@@ -17,8 +17,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageTk
 
 from ui.widgets.ctk import ctk
-from ui.widgets.focus import focused_widget
-from ui.widgets.panel import ThemedWidget
+from ui.widgets.panel import ThemedWidget, focused_widget
 from ui.widgets.theme import COLOURS, Mode, Theme
 
 _DESIGN_DPI = 96

@@ -13,7 +13,7 @@ from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed, errors
 from trainer.__main__ import main
 from trainer.preflight import check
-from trainer.preflight.tokenizer import tokenizer_folder
+from trainer.preflight.captions import tokenizer_folder
 
 
 def with_captions(config: Config, folder: Path, *texts: str) -> Config:

@@ -21,8 +21,7 @@ from ui.forms.context import Context
 from ui.widgets.chips import Chips
 from ui.widgets.controls import Button
 from ui.widgets.entry import Entry, edit_as_usual
-from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Panel, Text, WrappedText, call_later
+from ui.widgets.panel import Panel, Text, WrappedText, call_later, focused_widget
 from ui.widgets.textarea import colour_text
 from ui.widgets.theme import GAP, PAD, Theme
 from ui.widgets.variables import TextVar
