@@ -182,4 +182,4 @@ def test_the_focused_widget_is_read_in_one_place() -> None:
         for node in _nodes(file)
         if isinstance(node, ast.Attribute) and node.attr in unsafe
     }
-    assert users == {"widgets/focus.py"}
+    assert users == {"widgets/panel.py"}
