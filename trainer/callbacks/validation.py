@@ -161,7 +161,10 @@ class ValidationCallback:
         if self._settings.every.is_never or not self._loader.dataset.examples:
             return []
         advice = "Use a smaller batch or resolution, or switch validation off."
-        return [DryRunCheck("validation", advice, lambda: self._meeting.share(_TRIAL))]
+        return [DryRunCheck("validation", advice, self._try_out_in_all)]
+
+    def _try_out_in_all(self) -> None:
+        self._meeting.share(_TRIAL)
 
     def _try_out(self, _given: None) -> None:
         """Measure the batch with the most pixels at one timestep."""

@@ -98,7 +98,7 @@ class LinkColumns(tk.Canvas):
         """Show links in a width, with details if all fit into the height `room`; return whether they fit at all."""
         gap, self.placed = self.theme.px(PAD), []
         tries = (
-            (self.theme.px(_NARROW_PX), _MAX_NARROW, lambda _detail: []),
+            (self.theme.px(_NARROW_PX), _MAX_NARROW, lambda _detail: list[str]()),
             (self._min_column_px, _MAX_COLUMNS, self._wrap),
         )
         for least_px, most, wrapped in tries:

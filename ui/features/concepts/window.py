@@ -67,7 +67,7 @@ class ConceptEditor(Window):
         self.at_close(
             context.preferences.changed.subscribe(self._show_level),
             context.captions_changed.subscribe(self._scan_again),
-            lambda: [tab.close() for tab in self.tabs.values()],
+            self._close_tabs,
         )
         self.redraw_after(context.pump, self._follow, context.form.changed)
         self.show("General")
@@ -104,6 +104,10 @@ class ConceptEditor(Window):
             return False
         self.show(title)
         return self.form_view.reveal(path) is not None
+
+    def _close_tabs(self) -> None:
+        for tab in self.tabs.values():
+            tab.close()
 
     def _build(self, title: str) -> None:
         frame = self._frames[title] = Panel(self, self.theme)

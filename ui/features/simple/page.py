@@ -157,7 +157,7 @@ class SimplePage:
         self._context = context
         self._named = ""  # the destination as it was named after the folder of images
         self._look = FirstLook(context.pump.background)
-        self._by_choice: dict[str, Callable[[], None]] = {
+        self._by_choice: dict[str, Callable[[], object]] = {
             "folders": self._add_folders,
             "subfolders": self._use_subfolders,
             "references": self._add_references,
