@@ -44,7 +44,7 @@ GB = 10**9
 DESKTOP = Machine(None, 32 * GB, 500 * GB, 8, "No GPU was found.")
 CARD = Machine(GpuMemory(12 << 30, 11 << 30), 32 * GB, 500 * GB, 8)
 LARGE = RunEstimate(download_bytes=0, memory_bytes=22 * GB, step_seconds=60.0, images_per_step=1)
-TEN = {"num_images": 10, "num_captions": 10, "samples_per_epoch": 10.0}
+TEN: dict[str, Any] = {"counted": CountedImages(10, 10), "samples_per_epoch": 10.0}
 BY_TITLE = {step.title: step for step in STEPS}
 
 
@@ -69,8 +69,8 @@ def known_computer(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Base model", Progress(Config(), OTHER, here=Here(CARD, needs=LARGE, fits=False)), True),
         ("Images", Progress(WITH_IMAGES, OF_DEMO, WITH_IMAGES), False),
         ("Images", Progress(WITH_IMAGES, OF_FLOW_DEMO, WITH_IMAGES), False),
-        ("Images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=9), False),
-        ("Images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=10), True),
+        ("Images", Progress(WITH_IMAGES, OTHER, counted=CountedImages(10, 9)), False),
+        ("Images", Progress(WITH_IMAGES, OTHER, counted=CountedImages(10, 10)), True),
         ("Length", Progress(WITH_IMAGES, OTHER), False),
         ("Length", Progress(WITH_IMAGES, OTHER, WITH_IMAGES, **TEN), False),
         ("Length", Progress(LONG, OTHER, LONG, **TEN), True),  # the usual one for a person
@@ -96,7 +96,7 @@ def test_the_base_model_comes_with_the_computer_and_the_presets_that_fit_it() ->
     assert [step.title for step in STEPS] == ["Base model", "Images", "Length", "Memory", "Samples", "LoRA"]
 
     def model_of(here: Here, source: Source = OF_DEMO, num_images: int = 0) -> tuple[str, list[str]]:
-        step, progress = STEPS[0], Progress(Config(), source, here=here, num_images=num_images)
+        step, progress = STEPS[0], Progress(Config(), source, here=here, counted=CountedImages(num_images))
         return step.describe(progress), [choice.text for choice in step.choices(progress)]
 
     text, presets = model_of(Here(CARD, (offer(), offer(download_bytes=2 * GB))), num_images=40)
@@ -279,10 +279,10 @@ def test_a_tree_of_folders_is_not_listed_to_its_end_and_a_count_can_be_stopped(
 
 def test_one_image_in_too_many_subfolders_is_named_as_one() -> None:
     concepts = (Concept(path="/images/cats"),)
-    progress = Progress(replace_value(Config(), "concepts", concepts), OTHER, num_in_subfolders=1)
+    progress = Progress(replace_value(Config(), "concepts", concepts), OTHER, counted=CountedImages(in_subfolders=1))
     describe = BY_TITLE["Images"].describe
     assert describe(progress) == "cats: the only image is in a subfolder."
-    may_be_more = replace(progress, may_have_more_in_subfolders=True)
+    may_be_more = replace(progress, counted=replace(progress.counted, is_part=True))
     assert describe(may_be_more) == "cats: at least one image is in a subfolder."
 
 

@@ -35,6 +35,18 @@ class CountedImages:
     is_part: bool = False
 
 
+def in_all(counted: Sequence[CountedImages]) -> CountedImages:
+    """Return the numbers of several folders together, and their first caption."""
+    return CountedImages(
+        sum(c.images for c in counted),
+        sum(c.captions for c in counted),
+        sum(c.references for c in counted),
+        next((c.caption for c in counted if c.caption), ""),
+        sum(c.in_subfolders for c in counted),
+        any(c.is_part for c in counted),
+    )
+
+
 def count_images(
     concept: Concept, others: Iterable[Concept] = (), *, check: Callable[[], None] = lambda: None
 ) -> CountedImages:

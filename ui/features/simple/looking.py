@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from threading import Event
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from ui.features.simple.here import Here, find_machine, find_needs, find_offers, needs_key
-from ui.features.simple.images import CountedImages, count_images, samples_per_epoch
+from ui.features.simple.images import CountedImages, count_images, in_all, samples_per_epoch
 from ui.loop.background import Background, Job, JobCancelledError, Report, cancel
 from ui.loop.signal import Signal
 
@@ -37,57 +38,19 @@ class FirstLook:
         self._measuring: Job | None = None
 
     @property
-    def num_images(self) -> int:
-        """The number of images of the concepts; 0 until they are counted."""
-        return sum(counts.images for counts in self._counts)
-
-    @property
-    def num_captions(self) -> int:
-        """How many of the images have a caption."""
-        return sum(counts.captions for counts in self._counts)
-
-    @property
-    def caption(self) -> str:
-        """The first caption; empty without any."""
-        return next((counts.caption for counts in self._counts if counts.caption), "")
+    def counted(self) -> CountedImages:
+        """What the concepts have together; nothing until they are counted."""
+        return in_all(self._counts)
 
     @property
     def samples_per_epoch(self) -> float:
         """How many samples an epoch of the images has."""
         return samples_per_epoch(self._concepts or (), self._counts)
 
-    @property
-    def without_references(self) -> tuple[Concept, ...]:
-        """The concepts with an image that has no reference image."""
+    def concepts_where(self, applies: Callable[[CountedImages], bool]) -> tuple[Concept, ...]:
+        """Return the concepts of whose images something is true."""
         counted = zip(self._concepts or (), self._counts, strict=False)
-        return tuple(concept for concept, counts in counted if counts.references < counts.images)
-
-    @property
-    def num_references(self) -> int:
-        """How many of the images have a reference image."""
-        return sum(counts.references for counts in self._counts)
-
-    @property
-    def num_in_subfolders(self) -> int:
-        """How many images are in subfolders that their concepts do not use."""
-        return sum(counts.in_subfolders for counts in self._counts)
-
-    @property
-    def may_have_more_in_subfolders(self) -> bool:
-        """Whether there may be more images in these subfolders: they are too many to list."""
-        return any(counts.is_part for counts in self._counts)
-
-    @property
-    def with_more_in_subfolders(self) -> tuple[Concept, ...]:
-        """The concepts with an image in a subfolder that they do not use."""
-        counted = zip(self._concepts or (), self._counts, strict=False)
-        return tuple(concept for concept, counts in counted if counts.in_subfolders)
-
-    @property
-    def without_captions(self) -> tuple[Concept, ...]:
-        """The concepts with an image that has no caption."""
-        counted = zip(self._concepts or (), self._counts, strict=False)
-        return tuple(concept for concept, counts in counted if counts.captions < counts.images)
+        return tuple(concept for concept, counts in counted if applies(counts))
 
     def find_machine(self) -> None:
         """Find out, once, what this computer has."""

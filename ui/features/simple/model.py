@@ -23,6 +23,7 @@ from ui.features.simple.here import (
     describe_offer,
     describe_offers,
 )
+from ui.features.simple.images import CountedImages
 from ui.forms.model import Source
 from ui.forms.records import inline_records
 
@@ -36,23 +37,17 @@ _TOY = "Until you choose one, the demo's model trains: a toy for 64 px, which sh
 class Progress:
     """The config and what is known of it. `baseline` is the config as it was loaded.
 
-    The numbers of images, captions, reference images, and images in subfolders that are not used, are 0 until they are
-    counted, as are `samples_per_epoch`, and `steps_per_epoch` until the sizes of the images are known; `here` is None
-    until this computer is known; `caption` is the first caption.
+    The numbers in `counted` are 0 until the images are counted, as are `samples_per_epoch`, and `steps_per_epoch` until
+    the sizes of the images are known; `here` is None until this computer is known.
     """
 
     config: Config
     source: Source
     baseline: Config = field(default_factory=Config)
-    num_images: int = 0
-    num_captions: int = 0
-    num_references: int = 0
-    num_in_subfolders: int = 0
-    may_have_more_in_subfolders: bool = False
+    counted: CountedImages = field(default_factory=CountedImages)
     here: Here | None = None
     samples_per_epoch: float = 0.0
     steps_per_epoch: int = 0
-    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +119,7 @@ def _describe_model(progress: Progress) -> str:
 
 def _preset_choices(progress: Progress) -> tuple[Choice, ...]:
     offers = progress.here.offers if progress.here is not None else ()
-    return tuple(Choice(o.preset.name, describe_offer(o, progress.num_images), o.preset) for o in offers or ())
+    return tuple(Choice(o.preset.name, describe_offer(o, progress.counted.images), o.preset) for o in offers or ())
 
 
 def _awaits_presets(progress: Progress) -> int:
@@ -143,17 +138,17 @@ def _has_images(progress: Progress) -> bool:
 
 def _has_captions(progress: Progress) -> bool:
     """Return whether every image has a caption; true until they are counted."""
-    return progress.num_captions >= progress.num_images
+    return progress.counted.captions >= progress.counted.images
 
 
 def _lacks_references(progress: Progress) -> bool:
     """Return whether an editing model lacks the image before the edit of some images."""
-    return reads_references(progress.config) and progress.num_references < progress.num_images
+    return reads_references(progress.config) and progress.counted.references < progress.counted.images
 
 
 def _lacks_subfolders(progress: Progress) -> bool:
     """Return whether all images are in subfolders that are not used."""
-    return not progress.num_images and progress.num_in_subfolders > 0
+    return not progress.counted.images and progress.counted.in_subfolders > 0
 
 
 def _has_all_of_images(progress: Progress) -> bool:
@@ -167,15 +162,15 @@ def _describe_images(progress: Progress) -> str:
         other = "The demo has its own images. " if is_demo(progress.source) else ""
         return f"{other}Add a folder with ten to fifty good images, of different scenes and light."
     names = ", ".join(concept.label for concept in user_concepts(progress))
-    below, is_part = progress.num_in_subfolders, progress.may_have_more_in_subfolders
-    if not progress.num_images:  # not counted yet, or in archives
+    below, is_part = progress.counted.in_subfolders, progress.counted.is_part
+    if not progress.counted.images:  # not counted yet, or in archives
         where = f"{'at least' if is_part else 'all'} {below:,} images are in subfolders"
         if below == 1:
             where = "at least one image is in a subfolder" if is_part else "the only image is in a subfolder"
         return f"{names}: {where}." if below else f"{names}."
-    numbers = f"{count(progress.num_images, 'image')}, {count(progress.num_captions, 'caption')}"
+    numbers = f"{count(progress.counted.images, 'image')}, {count(progress.counted.captions, 'caption')}"
     if reads_references(progress.config):
-        numbers += f", {count(progress.num_references, 'reference image')}"
+        numbers += f", {count(progress.counted.references, 'reference image')}"
         if _lacks_references(progress):
             return f"{names}: {numbers}. This model learns an edit: it needs the image before it with each one."
     advice = (
@@ -195,8 +190,8 @@ def _image_choices(progress: Progress) -> tuple[Choice, ...]:
     if _lacks_references(progress):
         about_folder = "The images before the edit, with the same names as yours."
         return (Choice("Reference folder…", about_folder, "references"),)
-    below = progress.num_in_subfolders
-    added = "all images" if progress.may_have_more_in_subfolders else f"the {count(below, 'image')}"
+    below = progress.counted.in_subfolders
+    added = "all images" if progress.counted.is_part else f"the {count(below, 'image')}"
     more = (Choice("Use subfolders", f"Adds {added} in them.", "subfolders"),) if below else ()
     if _has_captions(progress):
         return more if _lacks_subfolders(progress) else ()
@@ -215,7 +210,7 @@ def _image_choices(progress: Progress) -> tuple[Choice, ...]:
 def _amount(progress: Progress) -> Amount:
     training = progress.config.training
     images_per_step = training.batch_size * training.accumulation_steps
-    return Amount(progress.num_images, progress.samples_per_epoch, images_per_step, progress.steps_per_epoch)
+    return Amount(progress.counted.images, progress.samples_per_epoch, images_per_step, progress.steps_per_epoch)
 
 
 def _usual(progress: Progress) -> LengthChoice | None:
@@ -227,7 +222,7 @@ def _usual(progress: Progress) -> LengthChoice | None:
 def _has_length(progress: Progress) -> bool:
     """Return whether the user has set a length, or it is the usual one of a subject."""
     is_set = progress.config.training.epochs != progress.baseline.training.epochs
-    return progress.num_images > 0 and (is_set or _usual(progress) is not None)
+    return progress.counted.images > 0 and (is_set or _usual(progress) is not None)
 
 
 def _time(steps: int, progress: Progress) -> str:
@@ -241,22 +236,22 @@ def _views(progress: Progress) -> float:
 
 def _has_odd_length(progress: Progress) -> bool:
     views = _views(progress)
-    return progress.num_images > 0 and (
-        is_too_short(progress.num_images, views) or is_too_long(progress.num_images, views)
+    return progress.counted.images > 0 and (
+        is_too_short(progress.counted.images, views) or is_too_long(progress.counted.images, views)
     )
 
 
 def _describe_length(progress: Progress) -> str:
     epochs = progress.config.training.epochs
-    if not progress.num_images:
+    if not progress.counted.images:
         return f"It depends on the images. Now it is {count(epochs, 'epoch')}."
     steps, views = _amount(progress).steps(epochs), _views(progress)
-    seen = f"each image is seen {count(round(views / progress.num_images), 'time')}."
+    seen = f"each image is seen {count(round(views / progress.counted.images), 'time')}."
     text = f"{count(steps, 'step')}{_time(steps, progress)}: {seen}"
     usual = _usual(progress)
-    if is_too_short(progress.num_images, views):
+    if is_too_short(progress.counted.images, views):
         text += " That is probably too few to learn a subject."
-    elif is_too_long(progress.num_images, views):
+    elif is_too_long(progress.counted.images, views):
         text += " That is so many that the model memorizes the images."
     elif usual is not None:
         text += f" Usual for {with_article(usual.subject.label.lower())}. {usual.subject.reason}"
@@ -280,7 +275,7 @@ def _fits(progress: Progress) -> bool:
 def _describe_memory(progress: Progress) -> str:
     if progress.here is None:
         return "Looking at this computer…"
-    misfit = describe_misfit(progress.here, progress.num_images)
+    misfit = describe_misfit(progress.here, progress.counted.images)
     return misfit or describe_needs(progress.here)
 
 
@@ -316,7 +311,7 @@ def _describe_samples(progress: Progress) -> str:
 
 
 def _prompt_choices(progress: Progress) -> tuple[Choice, ...]:
-    text = shorten(" ".join(progress.caption.split()), max_chars=_MAX_CAPTION_CHARS)
+    text = shorten(" ".join(progress.counted.caption.split()), max_chars=_MAX_CAPTION_CHARS)
     return (Choice("Use a caption", f"The first one: {text}", "prompt"),) if text else ()
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from modules.config.presets import Preset
 from modules.config.records import top_records
 from modules.config.schema import Config
+from modules.data.concept import Concept
 from modules.settings.edit import replace_value
 from modules.system.paths import folder_for_images, from_root
 from modules.system.problem import agree, count
@@ -161,9 +162,11 @@ class SimplePage:
             "folders": self._add_folders,
             "subfolders": self._use_subfolders,
             "references": self._add_references,
-            "write": lambda: self._context.links.write_captions(next(iter(self._look.without_captions), None)),
+            "write": lambda: self._context.links.write_captions(next(iter(self._without_captions()), None)),
             "sentence": self._write_one_sentence,
-            "prompt": lambda: self._context.form.replace(with_prompt(self._context.form.config, self._look.caption)),
+            "prompt": lambda: self._context.form.replace(
+                with_prompt(self._context.form.config, self._look.counted.caption)
+            ),
             "fit": partial(context.actions.run, "fit"),
         }
         self.form_view = StepForm(self.scroll.body, context, self._soon)
@@ -206,7 +209,7 @@ class SimplePage:
         look.find_presets(context.form.config)
         progress = self._progress()
         look.count(image_concepts(progress), user_concepts(progress))
-        if look.num_images:
+        if look.counted.images:
             look.measure(context.form.config)
         progress = self._progress()
         for number, card in enumerate(self.cards.values(), start=1):
@@ -268,10 +271,10 @@ class SimplePage:
 
     def _use_subfolders(self) -> None:
         form = self._context.form
-        form.replace(with_subfolders(form.config, self._look.with_more_in_subfolders))
+        form.replace(with_subfolders(form.config, self._look.concepts_where(lambda c: c.in_subfolders > 0)))
 
     def _add_references(self) -> None:
-        context, changed = self._context, self._look.without_references
+        context, changed = self._context, self._look.concepts_where(lambda c: c.references < c.images)
         folder = context.interaction.ask_folder(
             "The images before the edit", folder_for_images(concept.path for concept in changed)
         )
@@ -284,11 +287,14 @@ class SimplePage:
         text = context.interaction.ask_text("One sentence for all", _ASK_SENTENCE, "")
         if text is None or not text.strip():
             return
-        form, changed = context.form, self._look.without_captions
+        form, changed = context.form, self._without_captions()
         default_name = form.baseline.output.destination
         config, caption = with_one_sentence(form.config, changed, text, default_name=default_name)
         context.form.replace(config)
         context.notify(f"The caption of your images: {caption}. Ctrl+Z undoes it.")
+
+    def _without_captions(self) -> tuple[Concept, ...]:
+        return self._look.concepts_where(lambda c: c.captions < c.images)
 
     def _count_again(self) -> None:
         self._look.count_again()
@@ -300,13 +306,8 @@ class SimplePage:
             form.config,
             form.source,
             form.baseline,
-            num_images=look.num_images,
-            num_captions=look.num_captions,
-            num_references=look.num_references,
-            num_in_subfolders=look.num_in_subfolders,
-            may_have_more_in_subfolders=look.may_have_more_in_subfolders,
+            look.counted,
             here=look.here,
             samples_per_epoch=look.samples_per_epoch,
             steps_per_epoch=look.steps_per_epoch,
-            caption=look.caption,
         )
