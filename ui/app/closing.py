@@ -17,7 +17,7 @@ from trainer.run_status import RunStatus
 from ui.features.queue.model import QueueControl
 from ui.forms.context import Context
 from ui.forms.preferences import LeftProcess
-from ui.loop.interaction import Answer, Failure, failure_of
+from ui.loop.interaction import Answer, Failure
 from ui.loop.run_state import RunState
 from ui.widgets.panel import call_later
 
@@ -188,9 +188,7 @@ class Closing:
                 if opens_page:
                     self._context.navigation.open("run")
 
-        def fail(error: Exception) -> None:
-            self._context.interaction.show_failure(failure_of("The run cannot be followed", error))
-
+        fail = partial(self._context.show_error, "The run cannot be followed")
         self._context.pump.lasting.run(read, attach, fail)
 
     def _note_process(self) -> None:

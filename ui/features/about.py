@@ -15,7 +15,6 @@ from modules.system.problem import count, format_size
 from trainer.run_folder.bundle import BundleFile, collect_bundle, newest_run, write_bundle
 from ui.forms.context import Context
 from ui.loop.diagnostics import system_facts
-from ui.loop.interaction import Failure
 from ui.widgets.actions import Action
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
@@ -220,15 +219,11 @@ class BundleWindow(Window):
             return
         path = path if path.suffix else path.with_suffix(".zip")
 
-        def fail(error: Exception) -> None:
-            advice = "Choose another folder."
-            context.interaction.show_failure(Failure("The bundle could not be saved", str(error), advice))
-
         def succeed(_none: None) -> None:
             context.notify(f"Saved {path.name} with {count(len(self.files), 'file')}.")
 
-        files = self.files
-        context.pump.background.run(lambda: write_bundle(path, files), succeed, fail)
+        fail = partial(context.show_error, "The bundle could not be saved", advice="Choose another folder.")
+        context.pump.background.run(partial(write_bundle, path, self.files), succeed, fail)
         self.close()
 
     def _collect(self, log_file: Path | None) -> None:

@@ -20,7 +20,7 @@ from trainer.run_folder.records import run_dirs_of, running_in, size_of
 from trainer.run_folder.run_lock import holder_of
 from trainer.run_folder.trash import empty_trash, trash_bytes
 from ui.forms.context import Context
-from ui.loop.interaction import Answer, failure_of
+from ui.loop.interaction import Answer
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, WrappedText
@@ -195,9 +195,7 @@ class SpaceWindow(Window):
             self.look()
 
     def _fail(self, error: Exception) -> None:
-        self._context.interaction.show_failure(
-            failure_of("Not everything was deleted", error, "Check its permissions.")
-        )
+        self._context.show_error("Not everything was deleted", error, advice="Check its permissions.")
         if self.winfo_exists():
             self.look()
 

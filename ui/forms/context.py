@@ -18,7 +18,7 @@ from ui.forms.findings import Findings
 from ui.forms.model import FormModel
 from ui.forms.preferences import Preferences
 from ui.forms.setting_pages import Navigation
-from ui.loop.interaction import Interaction
+from ui.loop.interaction import Interaction, failure_of
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
 from ui.loop.signal import Signal
@@ -130,6 +130,10 @@ class Context:
     models: Models
     view_state: ViewState
     captions_changed: Signal[[]] = field(default_factory=Signal)  # captions or masks were written: counts are stale
+
+    def show_error(self, title: str, error: Exception, *, advice: str = "") -> None:
+        """Show an error; `advice` is for those that have none."""
+        self.interaction.show_failure(failure_of(title, error, advice))
 
     def workspaces(self) -> tuple[Path, ...]:
         """Return the workspaces of the form and of earlier runs."""

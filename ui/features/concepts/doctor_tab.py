@@ -20,7 +20,7 @@ from trainer.preflight.doctor import examine
 from ui.features.concepts.task import Task, TaskBar
 from ui.features.concepts.window import Editing
 from ui.loop.background import Report
-from ui.loop.interaction import Answer, failure_of
+from ui.loop.interaction import Answer
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.image_grid import ImageGrid, Tile
@@ -109,7 +109,7 @@ class DoctorTab:
         try:
             applied = apply(steps)
         except DarkroomError as error:
-            self._editing.context.interaction.show_failure(failure_of("Nothing was changed", error))
+            self._editing.context.show_error("Nothing was changed", error)
             return
         self.applied_fixes.append(applied)
         self._editing.context.notify(f"{spec.label}: {count(len(applied), 'file')}.")
@@ -121,7 +121,7 @@ class DoctorTab:
             try:
                 undo(self.applied_fixes.pop())
             except DarkroomError as error:
-                self._editing.context.interaction.show_failure(failure_of("The fix could not be undone", error))
+                self._editing.context.show_error("The fix could not be undone", error)
             self._files_changed()
 
     def _add_details(self, px: Any) -> None:

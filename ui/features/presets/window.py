@@ -30,7 +30,6 @@ from ui.features.presets.model import (
 )
 from ui.forms.context import Context
 from ui.forms.model import Source
-from ui.loop.interaction import failure_of
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
@@ -203,8 +202,8 @@ class Presets(Window):
         try:
             result = work()
         except (DarkroomError, OSError) as error:
-            failure = failure_of("The preset could not be changed", error, "Check the folder of your presets.")
-            self._context.interaction.show_failure(failure)
+            advice = "Check the folder of your presets."
+            self._context.show_error("The preset could not be changed", error, advice=advice)
             return
         self._context.notify(message)
         self._path_to_select = result.path if isinstance(result, Preset) else keep.path if keep is not None else None

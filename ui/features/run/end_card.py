@@ -15,7 +15,7 @@ from ui.features.run.model import Starter
 from ui.features.run.program_copy import ProgramCopy, copy_into
 from ui.forms.context import Context
 from ui.loop.background import Job
-from ui.loop.interaction import REPLACE_FILE, Answer, failure_of
+from ui.loop.interaction import REPLACE_FILE, Answer
 from ui.loop.run_state import RunState
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
@@ -210,7 +210,7 @@ class EndCard(Card):
 
     def _fail_copy(self, error: Exception) -> None:
         self._end_copy("")
-        self._context.interaction.show_failure(failure_of(_NOT_COPIED, error, "Nothing was replaced."))
+        self._context.show_error(_NOT_COPIED, error, advice="Nothing was replaced.")
 
     def _show_copied(self, outcome: str) -> None:
         if self.winfo_exists():
@@ -232,7 +232,7 @@ class EndCard(Card):
                 button.set_enabled(True)
                 self._copied = ""
                 self._read()
-            self._context.interaction.show_failure(failure_of(_NOT_COPIED, error, "Nothing was replaced."))
+            self._context.show_error(_NOT_COPIED, error, advice="Nothing was replaced.")
 
         self._context.pump.background.run(work, finish, fail)
 

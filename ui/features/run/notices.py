@@ -13,7 +13,6 @@ from ui.features.run.best_offer import BestOffer, UsedModel, best_offer, is_chos
 from ui.features.run.facts import describe_edits
 from ui.forms.changes import Change, changes
 from ui.forms.context import Context
-from ui.loop.interaction import Failure
 from ui.loop.run_state import RunState
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, WrappedText
@@ -172,8 +171,7 @@ class RunNotices(Panel):
 
         def fail(error: Exception) -> None:
             self._is_busy = False
-            failure = Failure("The model could not be copied", str(error), "The result is unchanged.")
-            self._context.interaction.show_failure(failure)
+            self._context.show_error("The model could not be copied", error, advice="The result is unchanged.")
             if self.winfo_exists():
                 self._show_offer(self._offer)
 

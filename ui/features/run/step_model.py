@@ -16,7 +16,7 @@ from trainer.jobs.spec import validate_settings
 from trainer.run_folder.backup import list_backups
 from trainer.run_folder.result import copy_model
 from ui.forms.context import Context
-from ui.loop.interaction import Answer, Failure
+from ui.loop.interaction import Answer
 from ui.loop.jobs import JobRunner
 from ui.loop.run_state import RunState
 from ui.widgets.notices import Notice
@@ -66,7 +66,8 @@ def _save(context: Context, model: StepModel) -> None:
 def _copy(context: Context, source: Path, step: int) -> None:
     destination = _ask(context, step, source.suffix, f"Save the model of step {step:,}, from its save")
     if destination is not None:
-        done, failed = partial(_report_saved, context, destination, step), partial(_report_failure, context)
+        done = partial(_report_saved, context, destination, step)
+        failed = partial(context.show_error, "The model could not be saved")
         context.pump.background.run(partial(copy_model, source, destination), done, failed)
 
 
@@ -133,7 +134,3 @@ def _ask(context: Context, step: int, suffix: str, title: str) -> Path | None:
 
 def _report_saved(context: Context, destination: Path, step: int, _result: None) -> None:
     context.notify(f"Saved the model of step {step:,} as {as_config_path(destination)}.")
-
-
-def _report_failure(context: Context, error: Exception) -> None:
-    context.interaction.show_failure(Failure("The model could not be saved", str(error), ""))

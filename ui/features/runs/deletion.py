@@ -19,7 +19,7 @@ from trainer.run_folder.trash import (
 )
 from ui.features.runs.model import describe_deletion
 from ui.forms.context import Context
-from ui.loop.interaction import Answer, failure_of
+from ui.loop.interaction import Answer
 from ui.widgets.notices import Notice, Reply
 
 _UNDO = "deleted runs"
@@ -88,8 +88,7 @@ class RunDeletion:
 
     def _report_failure(self, error: Exception) -> None:
         self._refresh()
-        failure = failure_of("The runs could not be deleted", error, "Check that the folder is writable.")
-        self._context.interaction.show_failure(failure)
+        self._context.show_error("The runs could not be deleted", error, advice="Check that the folder is writable.")
 
 
 def _contents(run_dirs: Sequence[Path]) -> list[Contents]:

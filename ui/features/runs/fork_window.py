@@ -19,7 +19,6 @@ from trainer.run_folder.fork import ForkSource
 from trainer.run_folder.records import RunRecord, config_of
 from trainer.wording import format_loss
 from ui.forms.context import Context
-from ui.loop.interaction import failure_of
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
@@ -147,9 +146,7 @@ class ForkWindow(Window):
             context.navigation.open("training")
             self.close()
 
-        def fail(error: Exception) -> None:
-            context.interaction.show_failure(failure_of("The fork cannot be prepared", error))
-
+        fail = partial(context.show_error, "The fork cannot be prepared")
         self._job = context.pump.background.run(partial(fork_config, source, self.name.get()), prepare, fail)
 
     def _show(self, choices: ForkChoices) -> None:
