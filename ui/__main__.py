@@ -17,7 +17,6 @@ from modules.system.paths import from_caller
 from modules.system.process_setup import (
     collection_off,
     hide_library_warnings,
-    use_growing_segments,
     use_no_pydantic_plugins,
 )
 
@@ -37,9 +36,10 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
         if app is None:
             return 1
         app.show(on_visible)
-    use_growing_segments()
+    from modules.system.allocator import use_growing_segments  # which reads the metadata of packages
     from ui.loop.pump import keep_interpreter_smooth
 
+    use_growing_segments()
     keep_interpreter_smooth()
     app.run()
     return 0

@@ -17,9 +17,10 @@ from typing import Any
 
 from benchmarks.gpu.stage import STAGES, Case, Check, Request, Unfinished
 from benchmarks.rows import Row
+from modules.system.allocator import use_growing_segments
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
-from modules.system.process_setup import hide_library_warnings, use_growing_segments
+from modules.system.process_setup import hide_library_warnings
 from trainer.launch import import_engine
 
 Say = Callable[[dict[str, Any]], None]

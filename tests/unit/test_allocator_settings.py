@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from modules.system import process_setup
-from modules.system.process_setup import use_growing_segments
+from modules.system import allocator
+from modules.system.allocator import use_growing_segments
 
 NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
@@ -32,7 +32,7 @@ def test_segments_grow(
     monkeypatch.setattr(os, "environ", {own: "max_split_size_mb:64"} if own else {})
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(platform_module, "release", lambda: "6.8.0-generic")
-    monkeypatch.setattr(process_setup, "torch_build", lambda: build)
+    monkeypatch.setattr(allocator, "torch_build", lambda: build)
     use_growing_segments()
     assert os.environ.get(NAMES[0]) == expected
 
@@ -42,6 +42,6 @@ def test_segments_are_fixed_in_the_subsystem_of_windows(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform_module, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
-    monkeypatch.setattr(process_setup, "torch_build", lambda: "cu130")
+    monkeypatch.setattr(allocator, "torch_build", lambda: "cu130")
     use_growing_segments()
     assert not os.environ

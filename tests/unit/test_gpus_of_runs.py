@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from modules.optim.updates.sliced_step import reads_flag
+from modules.system.allocator import grows_segments
 from modules.system.devices import CPU, Device, seeded_global_rng, widest_float
 from modules.system.errors import DarkroomError
-from modules.system.process_setup import grows_segments
 from modules.system.ranks import ONLY_RANK, Rank
 from trainer.run.machine import device_of_rank, take_first_memory
 

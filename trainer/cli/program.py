@@ -16,7 +16,6 @@ from modules.system.file_errors import NO_THREAD, describe_file_error, is_failur
 from modules.system.process_setup import (
     collection_off,
     hide_library_warnings,
-    use_growing_segments,
     use_no_pydantic_plugins,
 )
 from modules.system.redaction import redact
@@ -97,13 +96,15 @@ def run_verb(program: str, verb: Verb, arguments: Sequence[str] | None = None) -
 def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequence[str] | None) -> int:
     hide_library_warnings()
     use_no_pydantic_plugins()
-    use_growing_segments()
     try:
         with collection_off():
             program = parser()
             options, unknown = program.parse_known_args(arguments)
         if unknown:
             getattr(options, "parser", program).error(f"unrecognized arguments: {' '.join(unknown)}")
+        from modules.system.allocator import use_growing_segments  # which reads the metadata of packages
+
+        use_growing_segments()
         code = int(options.run_verb(options))
         sys.stdout.flush()  # here, so that a closed pipe is caught below
         return code

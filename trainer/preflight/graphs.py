@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from modules.config.schema import Config
 from modules.config.usage import method_of, updates_in_backward
 from modules.system import hardware
+from modules.system.allocator import allocates_by_driver
 from modules.system.problem import Problem
-from modules.system.process_setup import allocates_by_driver
 from modules.system.ranks import current_rank
 from trainer import phases
 from trainer.launch import num_processes

@@ -12,11 +12,11 @@ import torch
 
 from modules.config.sections.general import General
 from modules.memory.guard import DeviceGuard
+from modules.system.allocator import FIXED_SEGMENTS, fix_segments, grows_segments
 from modules.system.devices import Device, free_device_bytes, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.problem import count
-from modules.system.process_setup import FIXED_SEGMENTS, fix_segments, grows_segments
 from modules.system.ranks import Rank
 from trainer.ranks import ALONE, Ranks
 from trainer.step.precision import Precision

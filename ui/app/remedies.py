@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from modules.system import hardware
 from modules.system.factories import load_factory
 from modules.system.problem import errors_in
 from ui.features.queue.model import QueueControl
@@ -97,7 +96,7 @@ def _use_variant(context: Context) -> None:
 
 def _use_attention(context: Context) -> None:
     config = context.form.config
-    kind = hardware.here().kind_of(config.general.train_device)
+    kind = load_factory("modules.system.hardware:here")().kind_of(config.general.train_device)
     working = load_factory("trainer.preflight.requirements:attentions_that_work")(config, kind)
     if working:
         context.form.edit("training.attention", working[0])

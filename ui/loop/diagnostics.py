@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -156,6 +155,8 @@ class Diagnostics:
 
 def system_facts() -> Iterable[str]:
     """Return the machine's versions and platform for a report, without importing large packages."""
+    from importlib.metadata import PackageNotFoundError, version  # needed once the window is drawn, or for a report
+
     yield f"Python {platform.python_version()} on {platform.platform()}"
     for package in _PACKAGES:
         try:
