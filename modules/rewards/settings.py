@@ -5,14 +5,22 @@ One flat record serves every kind: a field applies if the kind's record uses it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Interval
 
-from modules.formats.published_files import FileRequest, file_request
 from modules.rewards.registry import REWARDS, reward_help, reward_labels, rewards_using
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 from modules.settings.shared_types import UpTo1000
+
+if TYPE_CHECKING:
+    from modules.formats.published_files import FileRequest
+
+
+def _used(setting: str) -> When:
+    """Return the condition of a field that only some kinds use."""
+    return When("kind", partial(rewards_using, setting))
 
 
 class Scorer(Section):
@@ -37,7 +45,7 @@ class Scorer(Section):
             "the function's name, for example rewards/mine.py:score; the file runs as a program.",
             path_kind="file",
             empty_means="the published weights",
-            applies_when=When("kind", rewards_using("file")),
+            applies_when=_used("file"),
         ),
     ] = ""
     clip_model: Annotated[
@@ -47,7 +55,7 @@ class Scorer(Section):
             "The CLIP model that encodes the images: a folder or a repository in transformers' layout.",
             path_kind="folder",
             empty_means="the published CLIP model",
-            applies_when=When("kind", rewards_using("clip_model")),
+            applies_when=_used("clip_model"),
         ),
     ] = ""
     vocabulary: Annotated[
@@ -57,7 +65,7 @@ class Scorer(Section):
             "The vocabulary of the model that reads captions, vocab.txt or tokenizer.json: a file or a repository.",
             path_kind="file",
             empty_means="the published vocabulary",
-            applies_when=When("kind", rewards_using("vocabulary")),
+            applies_when=_used("vocabulary"),
         ),
     ] = ""
     colour: Annotated[
@@ -65,7 +73,7 @@ class Scorer(Section):
         Setting(
             "Colour",
             "The target colour, as #rrggbb.",
-            applies_when=When("kind", rewards_using("colour")),
+            applies_when=_used("colour"),
         ),
     ] = "#ff0000"
     jpeg_quality: Annotated[
@@ -74,7 +82,7 @@ class Scorer(Section):
         advanced_setting(
             "JPEG quality",
             "The quality at which images are compressed to measure their file size.",
-            applies_when=When("kind", rewards_using("jpeg_quality")),
+            applies_when=_used("jpeg_quality"),
         ),
     ] = 95
     address: Annotated[
@@ -83,7 +91,7 @@ class Scorer(Section):
             "Address",
             "Where the server listens, such as http://127.0.0.1:8765/score; for a vision language model up to /v1, "
             "such as http://127.0.0.1:8000/v1. Another computer's address has to be approved once.",
-            applies_when=When("kind", rewards_using("address")),
+            applies_when=_used("address"),
         ),
     ] = ""
     model_name: Annotated[
@@ -91,7 +99,7 @@ class Scorer(Section):
         Setting(
             "Model name",
             "The name of the vision language model, as its server lists it.",
-            applies_when=When("kind", rewards_using("model_name")),
+            applies_when=_used("model_name"),
         ),
     ] = ""
     rubric: Annotated[
@@ -100,7 +108,7 @@ class Scorer(Section):
             "Rubric",
             "What makes a good image, and a bad one: the instructions that the model scores by.",
             multiline=True,
-            applies_when=When("kind", rewards_using("rubric")),
+            applies_when=_used("rubric"),
         ),
     ] = (
         "You score images that were generated from a prompt. A high score needs both: the image shows what the prompt "
@@ -112,7 +120,7 @@ class Scorer(Section):
         Setting(
             "Highest score",
             "The scale of the scores, from 0 to this number. Answers beyond it count as no score.",
-            applies_when=When("kind", rewards_using("highest_score")),
+            applies_when=_used("highest_score"),
         ),
     ] = 10.0
     timeout_seconds: Annotated[
@@ -123,7 +131,7 @@ class Scorer(Section):
             "The time within which a server has to answer a request, or a custom function to score a batch of images.",
             unit="s",
             changeable_on_resume=True,
-            applies_when=When("kind", rewards_using("timeout_seconds")),
+            applies_when=_used("timeout_seconds"),
         ),
     ] = 60.0
     retry_minutes: Annotated[
@@ -135,7 +143,7 @@ class Scorer(Section):
             "not, the run ends with a backup, from which it can be resumed.",
             unit="min",
             changeable_on_resume=True,
-            applies_when=When("kind", rewards_using("retry_minutes")),
+            applies_when=_used("retry_minutes"),
         ),
     ] = 10.0
 
@@ -173,7 +181,9 @@ def held_out_scorer(scorers: Sequence[Scorer], held_out_reward: str) -> Scorer |
     return next((s for s in scorers if s.kind == held_out_reward), Scorer(kind=held_out_reward))
 
 
-def wanted_files(scorer: Scorer) -> Iterator[FileRequest]:
+def wanted_files(scorer: Scorer) -> "Iterator[FileRequest]":
     """Yield the files of a reward model. A repository named in the settings replaces the published one."""
+    from modules.formats.published_files import file_request  # with the records, which the window is drawn without
+
     for published in REWARDS[scorer.kind].files:
         yield file_request(published, str(getattr(scorer, published.slot)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from modules.formats.published_files import PublishedFile
-from modules.rewards.registry import CLIP_SCORE
+from modules.rewards.records import CLIP_SCORE
 
 if TYPE_CHECKING:
     import torch

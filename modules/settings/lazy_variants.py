@@ -28,7 +28,8 @@ class VariantRecord(Protocol):
         ...
 
 
-Record = TypeVar("Record", bound=VariantRecord)
+Record = TypeVar("Record")
+Selectable = TypeVar("Selectable", bound=VariantRecord)
 Value = TypeVar("Value")
 
 
@@ -117,7 +118,7 @@ class Variants:
 
 
 def lazy_variants(
-    records: Mapping[str, Record], default: str, help_of: Callable[[Record], str] | None = None
+    records: Mapping[str, Selectable], default: str, help_of: Callable[[Selectable], str] | None = None
 ) -> tuple[Variants, BeforeValidator]:
     """Return the annotations of a field that holds the settings of one record of a registry.
 
