@@ -28,7 +28,7 @@ from modules.settings.field import records_of
 from modules.system.atomic import atomic_file, write_text
 from modules.system.problem import Problem, quote, shorten
 from modules.system.regular_files import read_json_object
-from modules.system.secrets import without_secrets
+from modules.system.secret_keys import without_secrets
 
 _MAX_DEPTH = 100
 _MAX_DEPTH_KEPT = 110  # unknown settings are stored a few levels deeper than they were, and have to load again

@@ -17,7 +17,7 @@ from modules.system.file_errors import plain_reason
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, quote
 from modules.system.regular_files import is_file, read_json_object
-from modules.system.secrets import without_secrets
+from modules.system.secret_keys import without_secrets
 
 LIST_VERSION = 2
 _NUM_PARENTS = 3

@@ -21,6 +21,7 @@ from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.paths import secrets_file
 from modules.system.redaction import MASK, RedactingFormatter, keep_secret, redact
+from modules.system.secret_keys import without_secrets
 from modules.system.secrets import (
     SECRET_NAMES,
     CloudSecrets,
@@ -34,7 +35,6 @@ from modules.system.secrets import (
     set_names,
     to_json,
     with_secret,
-    without_secrets,
 )
 from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
 from tests.unit.test_atomic import Calls, Dead

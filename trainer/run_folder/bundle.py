@@ -26,7 +26,8 @@ from modules.system.atomic import atomic_file
 from modules.system.gpu_tools import run_tool, why_no_answer
 from modules.system.hardware import torch_build
 from modules.system.redaction import MASK, redact, without_tokens
-from modules.system.secrets import stored_values, without_secrets
+from modules.system.secret_keys import without_secrets
+from modules.system.secrets import stored_values
 from modules.system.secrets_file import load_secrets
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.run_dir import age_of
