@@ -62,7 +62,7 @@ def _forms(value: str) -> Iterator[str]:
 # Tokens and passwords by their form, for secrets that were never stored in Darkroom: masked in what leaves the machine.
 #
 # A form that could be anything, such as 40 hexadecimal digits, counts as a token only after the name of its service or
-# of a secret.
+# of a secret. The patterns are texts, which are compiled when something leaves the machine, and not at every start.
 _NAMES = (
     r"(?:\w*(?:api|access|secret|account|private|signing|encryption)[_-]?key(?:[_-]id)?|\w*(?:token|secret|passwd|"
     r"password|passphrase|pwd|credentials?|authorization|cookie|session[_-]?id)|(?:x-amz-)?(?:signature|credential)|sig|"
@@ -79,23 +79,23 @@ _FORMS = (
     r"\beyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*",  # JSON web tokens
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
 )
-_BARE = re.compile("|".join(_FORMS), re.DOTALL)
-_IN_ADDRESS = re.compile(r"(?<=://)[^/\s\"'@]*:[^/\s\"']*@|(?<=://)[^/\s:@\"']{16,}@")
-_SCHEME = re.compile(r"(?i)\b((?:bearer|basic|digest|negotiate)\s+)[A-Za-z0-9._~+/=-]{6,}")
+_BARE = "(?s)" + "|".join(_FORMS)
+_IN_ADDRESS = r"(?<=://)[^/\s\"'@]*:[^/\s\"']*@|(?<=://)[^/\s:@\"']{16,}@"
+_SCHEME = r"(?i)\b((?:bearer|basic|digest|negotiate)\s+)[A-Za-z0-9._~+/=-]{6,}"
 _VALUE = r"(?!\[secret\])[^\s\\\"'&,;}\])]{6,}"
-_AFTER_A_NAME = re.compile(rf"(?i)(?<![\w-])({_NAMES}[\\\"']*\s*[=:]\s*[\\\"']*)({_VALUE})")
-_OF_A_SERVICE = re.compile(r"(?i)((?:wandb|civitai)[^\n]{0,120}?)\b[0-9a-f]{32,40}\b")
-_NETRC = re.compile(r"(?i)(\bmachine\s+\S+\s+login\s+)\S+(\s+password\s+)\S+")
+_AFTER_A_NAME = rf"(?i)(?<![\w-])({_NAMES}[\\\"']*\s*[=:]\s*[\\\"']*)({_VALUE})"
+_OF_A_SERVICE = r"(?i)((?:wandb|civitai)[^\n]{0,120}?)\b[0-9a-f]{32,40}\b"
+_NETRC = r"(?i)(\bmachine\s+\S+\s+login\s+)\S+(\s+password\s+)\S+"
 
 
 def without_tokens(text: str) -> str:
     """Return a text with "[secret]" in place of everything that has the form of a token or a password."""
-    text = _NETRC.sub(rf"\1{MASK}\2{MASK}", text)
-    text = _BARE.sub(MASK, text)
-    text = _IN_ADDRESS.sub(f"{MASK}@", text)
-    text = _SCHEME.sub(rf"\1{MASK}", text)
-    text = _OF_A_SERVICE.sub(rf"\1{MASK}", text)
-    return _AFTER_A_NAME.sub(_mask_value, text)
+    text = re.sub(_NETRC, rf"\1{MASK}\2{MASK}", text)
+    text = re.sub(_BARE, MASK, text)
+    text = re.sub(_IN_ADDRESS, f"{MASK}@", text)
+    text = re.sub(_SCHEME, rf"\1{MASK}", text)
+    text = re.sub(_OF_A_SERVICE, rf"\1{MASK}", text)
+    return re.sub(_AFTER_A_NAME, _mask_value, text)
 
 
 def _mask_value(match: re.Match[str]) -> str:
