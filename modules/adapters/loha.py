@@ -11,10 +11,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from modules.adapters.ranks import UNIFORM_RANKS
 from modules.adapters.settings import network_args
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
-from modules.adapters.training_settings import RankedSettings
+from modules.adapters.training_settings import UNIFORM_RANKS, RankedSettings
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, missing_factor, product_size
 from modules.formats.program_table import UNKNOWN, none, plain_lora_only
 from modules.settings.field import advanced_setting

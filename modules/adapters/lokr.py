@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
-from modules.adapters.ranks import UNIFORM_RANKS, factorization
+from modules.adapters.ranks import factorization
 from modules.adapters.settings import network_args
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
-from modules.adapters.training_settings import RankedSettings
+from modules.adapters.training_settings import UNIFORM_RANKS, RankedSettings
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size
 from modules.formats.program_table import Answer, none, plain_lora_only, refuses
 from modules.settings.field import Setting, advanced_setting

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
-from modules.adapters.ranks import UNIFORM_RANKS
 from modules.adapters.settings import network_args
 from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, OneTrainerNames, Shape
-from modules.adapters.training_settings import RankedSettings
+from modules.adapters.training_settings import UNIFORM_RANKS, RankedSettings
 from modules.formats.adapter_names import DOWN, MID, UP
 from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size
 from modules.formats.program_table import plain_lora_only

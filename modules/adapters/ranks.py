@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from modules.adapters.training_settings import RankedSettings
+from modules.adapters.training_settings import UNIFORM_RANKS, RankedSettings
 from modules.settings.layer_filter import LayerFilter, invalid_entry
 from modules.system.errors import DarkroomError
 from modules.system.patterns import compiled_pattern
@@ -99,8 +99,6 @@ class LayerRanks:
 
 
 Settings = TypeVar("Settings", bound=Any)
-# The settings with which every layer has the same rank and alpha, and a strength of alpha by rank.
-UNIFORM_RANKS = {"conv_rank": None, "conv_alpha": None, "layer_ranks": "", "rank_stabilized": False}
 
 
 def ranks_of(settings: RankedSettings) -> LayerRanks:

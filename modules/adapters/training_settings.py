@@ -93,6 +93,10 @@ class RankedSettings(AdapterSection):
     ] = False
 
 
+UNIFORM_RANKS = {"conv_rank": None, "conv_alpha": None, "layer_ranks": "", "rank_stabilized": False}
+"""The settings with which every layer has the same rank and alpha, and a strength of alpha by rank."""
+
+
 def max_norm_of(settings: AdapterSection) -> float | None:
     """Return the largest norm of a layer's change; None without a limit, or if the adapter does not support one."""
     limit = getattr(settings, "max_norm", None)
