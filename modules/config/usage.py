@@ -13,7 +13,6 @@ from modules.config.sections.data import Data
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.training import method_in_use
 from modules.data.inputs import ModelInput, inputs_by_name
-from modules.data.references import ReferenceFit
 from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import families_with
 from modules.families.spec import BASE_VARIANT, PartSpec
@@ -27,6 +26,7 @@ from modules.settings.shared_types import sides_of
 
 if TYPE_CHECKING:  # the window draws no captions and reads no adapter
     from modules.data.captions.drawing import CaptionDropout
+    from modules.data.references import ReferenceFit
     from modules.formats.adapter_forms import FileForm
 
 
@@ -236,6 +236,8 @@ def fit_of_references(config: Config) -> ReferenceFit | None:
     sizes = config.family.references
     if sizes is None or not reads_references(config):
         return None
+    from modules.data.references import ReferenceFit  # an editing model's, whose record has imported it
+
     return ReferenceFit(sizes, follows_image=config.data.reference_size == "image")
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from modules.data.references import ReferenceFit
+if TYPE_CHECKING:  # only editing models have reference images
+    from modules.data.references import ReferenceFit
 
 Value = TypeVar("Value")
 

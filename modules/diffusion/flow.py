@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from modules.diffusion.flow_convention import FlowConvention, flow_matching
 from modules.diffusion.latents import for_samples
-from modules.diffusion.process_spec import FlowConvention, PredictionType, ProcessSpec, flow_matching
+from modules.diffusion.process_spec import PredictionType, ProcessSpec
 
 
 @dataclass(frozen=True, eq=False)

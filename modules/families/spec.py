@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from modules.data.buckets import LatentFactor
-from modules.data.references import CaptionImages, ReferenceSizes
 from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.settings import FamilySettings
 
-if TYPE_CHECKING:  # the window reads this file, and no adapter
+if TYPE_CHECKING:  # the window reads this file, and no adapter; only editing models have reference images
+    from modules.data.buckets import LatentFactor
+    from modules.data.references import CaptionImages, ReferenceSizes
     from modules.formats.adapter_forms import FileForm
     from modules.formats.adapter_targets import AdapterTargets
 

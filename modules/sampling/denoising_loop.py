@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from modules.data.buckets import Size
+from modules.diffusion.flow_convention import FlowConvention, LogitNormalGrid
 from modules.diffusion.process import DDPMProcess, NoiseProcess
-from modules.diffusion.process_spec import FlowConvention, LogitNormalGrid
 from modules.families.protocol import ModelFamily
 from modules.families.spec import GuidedNorm, ProjectedGuidance
 from modules.sampling.registry import SAMPLERS, FlowScheduler, samplers_for

@@ -12,7 +12,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
 from modules.diffusion.flow import FlowProcess, flow_process_of
-from modules.diffusion.process_spec import ConstantShift, FlowConvention, Shift, Sign, TimeInput, TokenShift
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, Shift, Sign, TimeInput, TokenShift
 from modules.system.errors import DarkroomError
 
 SIGMAS = [1.0, 0.999, 0.75, 0.5, 0.1234, 1e-3]

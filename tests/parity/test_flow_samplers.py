@@ -13,7 +13,7 @@ from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
 from modules.data.buckets import Size
 from modules.diffusion.flow import FlowProcess, flow_process_of
-from modules.diffusion.process_spec import FlowConvention
+from modules.diffusion.flow_convention import FlowConvention
 from modules.families.protocol import ModelFamily
 from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
 from modules.sampling.registry import SAMPLERS, samplers_for

@@ -17,7 +17,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.diffusion.flow import FlowProcess
-from modules.diffusion.process_spec import ConstantShift, TokenShift, flow_matching
+from modules.diffusion.flow_convention import ConstantShift, TokenShift, flow_matching
 from modules.diffusion.timesteps.drawing import BatchPosition, draw_timesteps
 from modules.diffusion.training_noise import generalized_offset_factor
 from modules.families.registry import registered

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from modules.config.codec import decode
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.diffusion.process_spec import ConstantShift, TokenShift
+from modules.diffusion.flow_convention import ConstantShift, TokenShift
 from modules.families.flux.model import Flux
 from modules.families.flux.spec import FLUX
 from modules.families.kinds.identify import identify, who_loads_file

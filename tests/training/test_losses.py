@@ -14,8 +14,9 @@ from torch.nn import functional
 from modules.config.sections.loss import Loss, weighting_labels
 from modules.config.sections.training import Training
 from modules.diffusion.flow import FlowProcess
+from modules.diffusion.flow_convention import flow_matching
 from modules.diffusion.process import DDPMProcess, NoiseProcess
-from modules.diffusion.process_spec import DDPM, PredictionType, flow_matching
+from modules.diffusion.process_spec import DDPM, PredictionType
 from modules.diffusion.schedule import cumulative_alphas
 from modules.diffusion.weightings import (
     WEIGHTINGS,

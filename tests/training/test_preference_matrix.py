@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from benchmarks.loop_speed import run_setup
-from modules.diffusion.process_spec import flow_matching
+from modules.diffusion.flow_convention import flow_matching
 from modules.families.protocol import PartMemory
 from modules.families.registry import FAMILIES
 from modules.optim.param_groups import named_parameters

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from modules.config.schema import Config
-from modules.diffusion.process_spec import flow_matching
+from modules.diffusion.flow_convention import flow_matching
 from modules.families.z_image.model import ZImage
 from modules.optim.optimizers.adam import AdamW
 from modules.optim.spec import OptimizerSettings

@@ -12,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, TokenShift, flow_matching
 from modules.diffusion.noise import Rows, generator_for
-from modules.diffusion.process_spec import DDPM, ConstantShift, FlowConvention, TokenShift, flow_matching
+from modules.diffusion.process_spec import DDPM
 from modules.diffusion.timesteps.distributions import DISTRIBUTIONS
 from modules.diffusion.timesteps.drawing import BatchPosition, draw_timesteps, stratified_uniforms
 from modules.diffusion.timesteps.sampling import Stratification, TimestepSampling

@@ -7,7 +7,7 @@ from typing import Any
 from modules.config.imports.kohya_training import epochs_of_steps, optimizer, schedule
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
-from modules.diffusion.process_spec import ConstantShift
+from modules.diffusion.flow_convention import ConstantShift
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.spec import FamilySpec
 from modules.objectives.losses import LOSSES

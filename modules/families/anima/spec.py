@@ -7,7 +7,7 @@ network, the text conditioner, reads those states. The VAE is Qwen-Image's.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import QWEN3, QWEN_IMAGE_VAE, block_presets

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import DOUBLE_STREAM_LAYERS, KL_VAE, T5_TEXT, t5_prompts

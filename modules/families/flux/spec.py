@@ -14,7 +14,7 @@ from annotated_types import Interval
 from modules.data.buckets import Size
 from modules.data.inputs import PIXEL_INPAINTING, REFERENCES
 from modules.data.references import ReferenceSizes
-from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.diffusion.flow_convention import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import (

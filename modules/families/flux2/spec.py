@@ -6,7 +6,7 @@ It reads the guidance scale as an input.
 from typing import Literal
 
 from modules.data.inputs import REFERENCES
-from modules.diffusion.process_spec import flow_matching
+from modules.diffusion.flow_convention import flow_matching
 from modules.families.parts.flux2.classes import (
     CONVENTION,
     LATENTS,

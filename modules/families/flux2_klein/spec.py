@@ -6,7 +6,7 @@ The base models are for training, and are sampled with a guidance scale; klein i
 from typing import Literal
 
 from modules.data.inputs import REFERENCES
-from modules.diffusion.process_spec import flow_matching
+from modules.diffusion.flow_convention import flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.parts.flux2.classes import (
     CONVENTION,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from modules.data.inputs import REFERENCES
 from modules.data.references import ReferenceSizes
-from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass, VaeFile
 from modules.families.parts.part_classes import DOUBLE_STREAM_LAYERS, QWEN25_VL, T5_TEXT, chat_prompts

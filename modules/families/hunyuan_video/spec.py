@@ -7,7 +7,7 @@ prompts, CLIP-L gives one state for the whole prompt, and the guidance scale is 
 from dataclasses import replace
 from typing import Literal
 
-from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import (

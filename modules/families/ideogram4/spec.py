@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from modules.diffusion.process_spec import FlowConvention, LogitNormalGrid, RootShift, flow_matching
+from modules.diffusion.flow_convention import FlowConvention, LogitNormalGrid, RootShift, flow_matching
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE
 from modules.families.parts.part_classes import QWEN3_VL, block_presets, chat_parts, chat_prompts

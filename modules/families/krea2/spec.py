@@ -6,7 +6,7 @@ model, for training; Turbo was distilled from it.
 
 from typing import Literal
 
-from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.diffusion.flow_convention import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import QWEN3_VL, QWEN_IMAGE_VAE, block_presets, chat_parts, chat_prompts

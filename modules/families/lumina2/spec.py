@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import GEMMA2, KL_VAE, block_presets, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from modules.data.inputs import REFERENCES
 from modules.data.references import CaptionImages, ReferenceSizes
-from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.diffusion.flow_convention import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import (

@@ -7,7 +7,7 @@ is one token, and images with transparency, which is not trained here.
 from dataclasses import replace
 from typing import Literal
 
-from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.diffusion.flow_convention import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import QWEN3_VL, block_presets, chat_parts, chat_prompts

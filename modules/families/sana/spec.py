@@ -7,7 +7,7 @@ reads the prompts after an instruction. Sana Sprint, which was distilled for a f
 from dataclasses import replace
 from typing import Literal
 
-from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import GEMMA2, block_presets, chat_parts, chat_prompts
 from modules.families.settings import FamilySettings

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.diffusion_settings import CLIP_SKIP_2, skip_of

@@ -6,7 +6,7 @@ A Qwen3 reads the prompts, and the VAE is FLUX.1's. The base model, Turbo and De
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from modules.diffusion.process_spec import ConstantShift, FlowConvention, flow_matching
+from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.part_classes import KL_VAE, QWEN3, block_presets, chat_parts, chat_prompts

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
-from modules.diffusion.process_spec import FlowConvention
+from modules.diffusion.flow_convention import FlowConvention
 from modules.families.protocol import ModelFamily
 from tests.builders.configs import laid_over, small_config
 from tests.builders.editing_models import EDITING_MODELS, with_references

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from modules.data.buckets import Size
-from modules.diffusion.process_spec import FlowConvention
+from modules.diffusion.flow_convention import FlowConvention
 from modules.families.parts.attention_processor import set_attention
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for

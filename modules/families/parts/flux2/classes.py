@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from modules.data.references import ReferenceSizes
-from modules.diffusion.process_spec import FlowConvention, StepsShift, TokenShift
+from modules.diffusion.flow_convention import FlowConvention, StepsShift, TokenShift
 from modules.families.model_class import ModelClass, VaeFile
 from modules.families.parts.part_classes import KL_VAE, chat_prompts
 from modules.families.settings import FamilySettings
