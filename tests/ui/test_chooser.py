@@ -13,8 +13,9 @@ from modules.rewards.settings import Scorer
 from modules.settings.field import records_of
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
+from ui.forms.binding import choose_from_list
 from ui.forms.chooser import Chooser, about
-from ui.forms.fields import choose_from_list, is_explained
+from ui.forms.fields import is_explained
 from ui.widgets.controls import Choice
 
 

@@ -376,7 +376,7 @@ def test_the_next_window_follows_the_runs_of_the_queue(
         window.app.queue.refresh()
 
     process = Holder.of(os.getpid())
-    window.app.preferences.change(left_queue=LeftProcess(process.pid, process.started, ""))
+    window.app.preferences.change(left_queue=LeftProcess(pid=process.pid, started=process.started, log=""))
     session, queue, pages = window.app.context.session, QueueRun(file), window.app.context.navigation
     for number, run_dir in enumerate(run_dirs, start=1):
         change(lambda now: now.begin(number).with_run_dir(number, str(run_dir)))  # noqa: B023 - called at once
@@ -416,7 +416,9 @@ def test_the_next_window_follows_it_and_controls_it(
     window = open_window()
     session, closing = window.app.context.session, window.app.closing
     process = DetachedProcess(Holder.of(os.getpid()), tmp_path / "child.log")
-    left = LeftProcess(process.process.pid, process.process.started, str(process.log), str(run_dir))
+    left = LeftProcess(
+        pid=process.process.pid, started=process.process.started, log=str(process.log), run_dir=str(run_dir)
+    )
     window.app.preferences.change(left_run=left)
     closing.look()
     window.wait_until(lambda: session.is_active, "the attached run")
@@ -479,7 +481,7 @@ def test_the_queue_shows_its_runs_on_other_machines(open_window: Callable[..., W
 
 def test_a_process_that_has_ended_is_not_followed(open_window: Callable[..., Window], tmp_path: Path) -> None:
     window = open_window()
-    window.app.preferences.change(left_run=LeftProcess(os.getpid(), 1.0, "", str(tmp_path)))
+    window.app.preferences.change(left_run=LeftProcess(pid=os.getpid(), started=1.0, log="", run_dir=str(tmp_path)))
     window.app.closing.look()
     assert window.app.preferences.now.left_run is None
 
@@ -606,7 +608,7 @@ def test_a_run_that_outlives_the_window_is_noted_when_it_starts(
     session = ready.app.context.session
     ready.wait_until(lambda: session.is_active, "the run")
     left = ready.app.preferences.now.left_run
-    assert left == LeftProcess(process.process.pid, process.process.started, str(process.log))
+    assert left == LeftProcess(pid=process.process.pid, started=process.process.started, log=str(process.log))
     ready.wait_until(lambda: _saved_left_run() == left, "the saved session")
     commands = CommandDesk()
     session.pause()
@@ -630,7 +632,7 @@ def test_a_process_without_a_run_yet_is_followed_from_its_first_event(
 ) -> None:
     process, window = DetachedProcess(Holder.of(os.getpid()), tmp_path / "child.log"), open_window()
     process.events_file.write_text(to_line(PhaseChanged("loading")) + "\n")
-    left = LeftProcess(process.process.pid, process.process.started, str(process.log))
+    left = LeftProcess(pid=process.process.pid, started=process.process.started, log=str(process.log))
     window.app.preferences.change(left_run=left)
     window.app.closing.look()
     session = window.app.context.session
@@ -646,7 +648,9 @@ def test_another_window_does_not_follow_the_run_of_one_that_is_open(
     open_window: Callable[..., Window], tmp_path: Path
 ) -> None:
     first = open_window()
-    first.app.preferences.change(left_run=LeftProcess(os.getpid(), 1.0, "", str(tmp_path)), scale_percent=100)
+    first.app.preferences.change(
+        left_run=LeftProcess(pid=os.getpid(), started=1.0, log="", run_dir=str(tmp_path)), scale_percent=100
+    )
     first.app.save_session()
     second = take_session(session_file())
     assert second.last.settings.left_run is None

@@ -25,7 +25,7 @@ from ui.loop.series import Series
 from ui.loop.wording import start_figures
 from ui.widgets import dialog
 from ui.widgets.auto_bar import AutoBar
-from ui.widgets.canvas import DrawnCanvas, Shapes
+from ui.widgets.canvas import DrawnCanvas
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
@@ -42,6 +42,7 @@ from ui.widgets.plot_model import Line
 from ui.widgets.plot_pointer import draw_readout
 from ui.widgets.run_figures import NOTHING_YET, run_figure
 from ui.widgets.scroll import ScrollFrame
+from ui.widgets.shapes import Shapes
 from ui.widgets.table import Column, Table
 from ui.widgets.tabs import TabbedCard
 from ui.widgets.textarea import TextArea

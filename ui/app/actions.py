@@ -14,7 +14,6 @@ from typing import Any
 from modules.config.records import why_unused
 from modules.system.factories import load_factory
 from ui.app.catalogue import PAGES, page_shortcut
-from ui.features.presets.menu import add_presets
 from ui.features.remote.model import Machines
 from ui.features.run.model import Starter
 from ui.forms.context import Context, FeatureLinks
@@ -331,5 +330,7 @@ def make_feature_links(
             context(), run_dirs
         ),
         show_run_changes=lambda: load_factory(f"{_DIFFERENCES_MODULE}:Differences")(context(), "run"),
-        add_presets=lambda menu, presets, choose: add_presets(menu, context(), presets, choose),
+        add_presets=lambda menu, presets, choose: load_factory("ui.features.presets.menu:add_presets")(
+            menu, context(), presets, choose
+        ),
     )

@@ -208,7 +208,7 @@ class Closing:
 
     def _leave(self, run_dir: str, detached: DetachedProcess) -> None:
         process = detached.process
-        left = LeftProcess(process.pid, process.started, str(detached.log), run_dir)
+        left = LeftProcess(pid=process.pid, started=process.started, log=str(detached.log), run_dir=run_dir)
         self._context.preferences.change(left_run=left)
 
     def _close_when_over(self) -> None:
@@ -250,7 +250,7 @@ class Closing:
             failure = Failure("The queue has stopped", text, "Run the queue again: the run resumes from its backup.")
             self._context.interaction.show_failure(failure)
             return False
-        left = LeftProcess(process.pid, process.started, str(log))
+        left = LeftProcess(pid=process.pid, started=process.started, log=str(log))
         self._context.preferences.change(left_queue=left)
         return True
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from modules.system.factories import load_factory
 from ui.app.bottom_bar import BottomBar
 from ui.app.catalogue import PAGES, page_named, view_of
 from ui.app.message_bars import FindingsBar, NoticeBar
 from ui.app.side_bar import SideBar
 from ui.app.top_bar import TopBar
 from ui.features.first_steps.bar import FirstStepsBar
-from ui.features.presets.menu import read_menu
 from ui.forms.context import Context
 from ui.forms.page import Page, PageWithFields, page_task
 from ui.forms.setting_pages import PageSpec
@@ -129,7 +129,7 @@ def prepare_pages(pump: Pump) -> None:
     """
     modules = dict.fromkeys(view_of(spec).partition(":")[0] for spec in PAGES)
     imports = (partial(importlib.import_module, module) for module in modules)
-    jobs: Iterator[Callable[[], Any]] = iter((*imports, read_menu))
+    jobs: Iterator[Callable[[], Any]] = iter((*imports, _read_preset_menu))
 
     def do_next() -> None:
         if job := next(jobs, None):
@@ -139,6 +139,10 @@ def prepare_pages(pump: Pump) -> None:
         pump.redraw_soon(prepare_pages, do_next, quiet_seconds=_PAUSE_SECONDS)
 
     wait()
+
+
+def _read_preset_menu() -> None:
+    load_factory("ui.features.presets.menu:read_menu")()
 
 
 def _build(host: tk.Misc, context: Context, spec: PageSpec) -> Page:

@@ -12,11 +12,9 @@ from pathlib import Path
 from modules.config.records import why_unused
 from modules.config.schema import Config
 from modules.system.problem import count
-from ui.features.presets.menu import add_presets
-from ui.forms.binding import ChoiceBinding, tip_of
+from ui.forms.binding import ChoiceBinding, choose_from_list, tip_of
 from ui.forms.changes import changes
 from ui.forms.context import Context
-from ui.forms.fields import choose_from_list
 from ui.forms.setting_pages import TOP_BAR
 from ui.widgets.controls import Button, Choice
 from ui.widgets.fitted_text import shorten
@@ -100,7 +98,7 @@ class TopBar(Panel):
         menu = make_menu(self, context.theme)
         self._add_action(menu, "find_preset")
         menu.add_separator()
-        add_presets(menu, context, context.documents.presets(), context.documents.open_preset)
+        context.links.add_presets(menu, context.documents.presets(), context.documents.open_preset)
         if is_line(menu, "end"):
             menu.add_command(label="No presets", state="disabled")
         recent = [Path(name) for name in context.preferences.now.recent]

@@ -59,7 +59,6 @@ from ui.widgets.window import (
     create_root,
     forget_window,
     place,
-    set_icon,
 )
 
 if TYPE_CHECKING:  # the window needs these when a run begins
@@ -141,7 +140,7 @@ class App:
         self.root.update()
         if on_visible is not None:
             on_visible()
-        set_icon(self.root)
+        load_factory("ui.widgets.icon:set_icon")(self.root)
         self._views.accept_drops()
         self.context.pump.start()
         self.context.pump.background.run(self.diagnostics.log_system_facts, lambda _: None)

@@ -218,3 +218,14 @@ def explanation(record: FieldRecord) -> str:
     """Return the first sentence of a field's help; all of it if it is short."""
     text = record.setting.help
     return text if len(text) <= _SHORT_HELP else first_sentence(text)
+
+
+def choose_from_list(context: Context, record: FieldRecord, choose: Callable[[str], object]) -> None:
+    """Open the window of a field's choices, which is imported when it is opened first.
+
+    Not for a field that is gone and still shown, until its form is rebuilt.
+    """
+    from ui.forms.chooser import Chooser
+
+    if context.form.has(record.path):
+        Chooser(context, record, choose)

@@ -14,7 +14,16 @@ from modules.settings.every import Unit
 from modules.settings.field import FieldRecord
 from modules.system.paths import as_config_path, folder_for_images, from_root
 from modules.system.problem import Problem
-from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding, explanation, tip_of
+from ui.forms.binding import (
+    Binding,
+    ChoiceBinding,
+    EveryBinding,
+    FlagBinding,
+    TextBinding,
+    choose_from_list,
+    explanation,
+    tip_of,
+)
 from ui.forms.context import Context
 from ui.forms.records import support_note
 from ui.forms.weighted_files import WeightedFiles
@@ -207,17 +216,6 @@ def _choice(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
 def is_explained(record: FieldRecord) -> bool:
     """Return whether each choice of a field has a sentence about it, so that they are chosen in the window."""
     return bool(record.variants) or (bool(record.choice_help) and set(record.choices) <= set(record.choice_help))
-
-
-def choose_from_list(context: Context, record: FieldRecord, choose: Callable[[str], object]) -> None:
-    """Open the window of a field's choices, which is imported when it is opened first.
-
-    Not for a field that is gone and still shown, until its form is rebuilt.
-    """
-    from ui.forms.chooser import Chooser
-
-    if context.form.has(record.path):
-        Chooser(context, record, choose)
 
 
 def _every(master: tk.Misc, context: Context, record: FieldRecord) -> Control:

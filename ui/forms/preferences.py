@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,9 +21,10 @@ _MAX_WORKSPACES = 30
 _MAX_MODEL_FOLDERS = 20
 
 
-@dataclass(frozen=True)
-class LeftProcess:
+class LeftProcess(BaseModel):
     """A process that outlives the window: its log, and the folder of its single run if that is known."""
+
+    model_config = ConfigDict(frozen=True)
 
     pid: int
     started: float

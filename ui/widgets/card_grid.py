@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from ui.loop.pump import Pump
-from ui.widgets.canvas import CanvasBatch, Shapes
+from ui.widgets.canvas import CanvasBatch
 from ui.widgets.card_grid_input import GridInput
 from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.grid import Grid
 from ui.widgets.grid_card import GridCard, Handler
 from ui.widgets.grid_layout import GridLayout, card_layout
 from ui.widgets.photos import Key, Load
+from ui.widgets.shapes import Shapes
 from ui.widgets.theme import RADIUS, Theme
 
 _MAX_KEPT = 200

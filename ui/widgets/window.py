@@ -1,4 +1,4 @@
-"""The root window: its scale, mode, icon and place; the one place that configures customtkinter."""
+"""The root window: its scale, mode and place; the one place that configures customtkinter."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from pathlib import Path
 from tkinter import ttk
 from typing import Any
 
-from PIL import Image, ImageDraw, ImageTk
-
 from ui.widgets.ctk import ctk
 from ui.widgets.panel import ThemedWidget, focused_widget
-from ui.widgets.theme import COLOURS, Mode, Theme
+from ui.widgets.theme import Mode, Theme
 
 _DESIGN_DPI = 96
 _MAX_SCALE = 3.0
@@ -216,30 +214,6 @@ def _default_geometry(theme: Theme, screen: tuple[int, int]) -> str:
     room = (screen[0], screen[1] - FRAME_PX)
     width, height = (min(theme.px(want), have) for want, have in zip(DEFAULT_SIZE, room, strict=True))
     return f"{width}x{height}+{(screen[0] - width) // 2}+{(room[1] - height) // 3}"
-
-
-_SIDE_PX = 64
-_OVERSAMPLING = 4
-
-
-def set_icon(root: tk.Tk) -> None:
-    """Give the window its icon."""
-    photo: Any = ImageTk.PhotoImage(draw_icon(), master=root)
-    root.iconphoto(True, photo)
-    root.after_idle(lambda: photo)  # Tk has made its copy by then
-
-
-def draw_icon() -> Image.Image:
-    """Return the icon: an amber ring on a dark ground."""
-    side = _SIDE_PX * _OVERSAMPLING
-    image = Image.new("RGBA", (side, side))
-    draw = ImageDraw.Draw(image)
-    draw.rounded_rectangle((0, 0, side - 1, side - 1), side // 5, fill=COLOURS["sidebar"][1])
-    margin, width = side // 5, side // 9
-    draw.ellipse((margin, margin, side - margin, side - margin), outline=COLOURS["accent"][1], width=width)
-    centre, radius = side // 2, side // 10
-    draw.ellipse((centre - radius, centre - radius, centre + radius, centre + radius), fill=COLOURS["accent_hover"][1])
-    return image.resize((_SIDE_PX, _SIDE_PX), Image.Resampling.LANCZOS)
 
 
 _log = logging.getLogger(__name__)

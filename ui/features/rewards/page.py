@@ -12,8 +12,8 @@ from modules.config.usage import method_of, scorers_of
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from ui.features.rewards.model import COSTS, NEEDS, WATCH, Guide, guide_of
+from ui.forms.binding import choose_from_list
 from ui.forms.context import Context
-from ui.forms.fields import choose_from_list
 from ui.forms.form_with_list import FormWithList, ListSpec, Row
 from ui.forms.setting_pages import PageSpec
 from ui.widgets.card import Card
