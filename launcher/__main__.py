@@ -88,7 +88,8 @@ def start(arguments: Sequence[str], environ: Mapping[str, str], root: Path) -> N
     elif wanted.opens_windows:
         display.refuse_without_window(env, machine)
     job = install.Job(root, env, requirements.project_requirements(root, wanted.extras), environ)
-    checks.refuse_broken_torchvision(env, install.ensure(job))
+    install.ensure(job)
+    checks.refuse_broken_torchvision(env)
     _execute([str(env.python), "-s", "-m", wanted.module, *wanted.arguments], _program_environ(env, environ))
 
 

@@ -1,15 +1,15 @@
 """Checks whether the libraries that break most often can be imported, each in a process of its own."""
 
+import importlib.util
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 
 from launcher.environment import Environment
 from launcher.fix_commands import quote
 from launcher.messages import Failure, Sentence
 from launcher.progress import Progress
-from launcher.requirements import InstalledPackage, Package
+from launcher.requirements import installed_packages
 
 TORCHVISION_WORKS = ".darkroom-torchvision"
 
@@ -24,13 +24,14 @@ def refuse_broken_torch(env: Environment, version: str, progress: Progress) -> N
         raise Failure(Sentence.TORCH_BROKEN, version=version, prefix=env.prefix, reason=reason, command=command)
 
 
-def refuse_broken_torchvision(env: Environment, present: Mapping[Package, InstalledPackage]) -> None:
+def refuse_broken_torchvision(env: Environment) -> None:
     """Raise `Failure` if torchvision is installed but does not work: diffusers and peft fail with it.
 
     Darkroom never installs torchvision. The import takes seconds, so a success is recorded with the tested versions.
     """
-    if "torchvision" not in present:
+    if importlib.util.find_spec("torchvision") is None:
         return
+    present = installed_packages()
     tried = " ".join(f"{name} {present[name].version}" for name in ("torchvision", "torch") if name in present)
     note = env.prefix / TORCHVISION_WORKS
     if note.is_file() and note.read_text(encoding="utf-8", errors="replace") == tried:

@@ -49,12 +49,11 @@ class Job(NamedTuple):
         return self.env.prefix / CONSTRAINTS
 
 
-def ensure(job: Job, progress: Progress | None = None) -> dict[Package, InstalledPackage]:
-    """Install everything that is missing and return all installed packages. Runs in the environment's own Python."""
+def ensure(job: Job, progress: Progress | None = None) -> None:
+    """Install everything that is missing. Runs in the environment's own Python."""
     prefix = job.env.prefix
-    present = requirements.installed_packages()
-    if marker.stage(prefix) is None and not requirements.unmet_requirements(job.wanted, present):
-        return present
+    if marker.stage(prefix) is None and _is_complete(job):
+        return
     if not os.access(prefix, os.W_OK):
         raise read_only_failure(job.env)
     progress = progress or Progress()
@@ -70,7 +69,17 @@ def ensure(job: Job, progress: Progress | None = None) -> dict[Package, Installe
         if missing:
             _install(job, missing, present, progress)
         marker.clear(prefix)
-    return requirements.installed_packages()
+
+
+def _is_complete(job: Job) -> bool:
+    """Whether nothing is missing; known from the last start if the environment has not changed."""
+    prefix, state = job.env.prefix, requirements.environment_state()
+    if marker.are_met(prefix, state, job.wanted):
+        return True
+    is_complete = not requirements.unmet_requirements(job.wanted, requirements.installed_packages())
+    if is_complete:
+        marker.note_met(prefix, state, job.wanted)
+    return is_complete
 
 
 def _repair(job: Job, progress: Progress) -> None:

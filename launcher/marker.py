@@ -1,4 +1,4 @@
-"""The launcher's files in an environment: a lock, a record of unfinished work, a list of packages it installed."""
+"""The launcher's files in an environment: a lock, unfinished work, installed packages, met requirements."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -16,6 +16,7 @@ from launcher.messages import Failure, Sentence
 MARKER = ".darkroom-unfinished"
 LOCK = ".darkroom-lock"
 RECORD = ".darkroom-packages"
+MET = ".darkroom-met"
 
 Stage = Literal["creating", "installing"]
 
@@ -55,6 +56,20 @@ def packages_of_launcher(prefix: Path) -> frozenset[str]:
 def add_packages(prefix: Path, names: Iterable[str]) -> None:
     """Add packages to those installed by the launcher."""
     _write(prefix / RECORD, {"packages": sorted(packages_of_launcher(prefix) | set(names))})
+
+
+def are_met(prefix: Path, state: str, wanted: Iterable[str]) -> bool:
+    """Whether an environment in this state was found to meet the requirements."""
+    known = _read(prefix / MET)
+    return known.get("state") == state and _names(known.get("met")).issuperset(wanted)
+
+
+def note_met(prefix: Path, state: str, wanted: Iterable[str]) -> None:
+    """Record that an environment in this state meets the requirements, which takes long to find out."""
+    known = _read(prefix / MET)
+    before = _names(known.get("met")) if known.get("state") == state else frozenset()
+    with suppress(OSError):  # a read-only environment is checked again at the next start
+        _write(prefix / MET, {"state": state, "met": sorted(before.union(wanted))})
 
 
 @contextmanager

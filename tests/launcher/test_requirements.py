@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import requirements
+from launcher import install, requirements
+from launcher.environment import Environment
 from launcher.requirements import UnmetRequirement
 from tests.launcher import fake_pip
 from tests.launcher.conftest import CONSTRAINTS, PROJECT, ROOT
@@ -144,3 +145,24 @@ def test_the_launcher_needs_the_standard_library_alone() -> None:
             for name in names:
                 top = name.partition(".")[0]
                 assert top == "launcher" or top in sys.stdlib_module_names, f"{path.name}: {name}"
+
+
+def test_met_requirements_are_compared_again_only_in_a_changed_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comparing them took more than half of the time of a launch."""
+    compared: list[tuple[str, ...]] = []
+    monkeypatch.setattr(requirements, "unmet_requirements", lambda wanted, _present: compared.append(tuple(wanted)))
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    (tmp_path / "packages").mkdir()
+    metadata(tmp_path / "packages", "alpha", "1.0")
+    job = install.Job(tmp_path, Environment("venv", tmp_path), ["alpha>=1"], {})
+    install.ensure(job)
+    install.ensure(job)
+    assert compared == [("alpha>=1",)]
+    install.ensure(job._replace(wanted=["alpha>=1", "beta"]))
+    install.ensure(job)  # the record has the requirements of both
+    assert len(compared) == 2
+    metadata(tmp_path / "packages", "alpha", "2.0")
+    install.ensure(job)
+    assert len(compared) == 3
