@@ -51,11 +51,24 @@ from collections.abc import Mapping, Sequence
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback while it imports
 
-from trainer.cli import cache, queue, remote, runs, secrets, web
-from trainer.cli.jobs import run_request, verb_of
+from modules.system.factories import load_factory
 from trainer.cli.program import WRONG, Verb, add_verbs, run_program, run_verb
 from trainer.jobs.registry import JOBS
 
+# The verbs besides the jobs, imported when they are used.
+_VERBS: Mapping[str, str] = {
+    "train": "trainer.cli.runs:TRAIN",
+    "resume": "trainer.cli.runs:RESUME",
+    "fork": "trainer.cli.runs:FORK",
+    "report": "trainer.cli.runs:REPORT",
+    "cache": "trainer.cli.cache:CACHE",
+    "queue": "trainer.cli.queue:QUEUE",
+    "remote": "trainer.cli.remote:REMOTE",
+    "web": "trainer.cli.web:WEB",
+    "secrets": "trainer.cli.secrets:SECRETS",
+}
+VERBS = (*(name for name in _VERBS if name != "secrets"), *JOBS, "secrets")
+"""The names of all verbs, in the order of the help."""
 # Former verbs that are now packages outside the program: the command of each.
 _MOVED = {"benchmark": "python -m benchmarks", "make-demo-model": "python -m demo.make"}
 
@@ -67,34 +80,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{given[0]} is not part of the program any more. Use: {command}\n")
         return WRONG
     if given[:1] == ["job"]:  # for the window, so not among the verbs
-        return run_verb(
-            "python -m trainer job", Verb(f"{run_request.__doc__}", lambda _parser: None, run_request), given[1:]
-        )
-    return run_program(_parser, given)
+        return run_verb("python -m trainer job", load_factory("trainer.cli.jobs:REQUEST"), given[1:])
+    return run_program(lambda: _parser(given[:1]), given)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser for a command line with this first word: of that verb alone, else with the list of all."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_verbs(parser, _verbs())
+    names = [name for name in VERBS if name in first]
+    add_verbs(parser, {name: _verb(name) for name in names or VERBS}, with_arguments=bool(names))
     return parser
 
 
-def _verbs() -> Mapping[str, Verb]:
-    """Return all verbs by name."""
-    return {
-        "train": runs.TRAIN,
-        "resume": runs.RESUME,
-        "fork": runs.FORK,
-        "report": runs.REPORT,
-        "cache": cache.CACHE,
-        "queue": queue.QUEUE,
-        "remote": remote.REMOTE,
-        "web": web.WEB,
-        **{name: verb_of(spec) for name, spec in JOBS.items()},
-        "secrets": secrets.SECRETS,
-    }
+def _verb(name: str) -> Verb:
+    verb: Verb = load_factory(_VERBS[name]) if name in _VERBS else load_factory("trainer.cli.jobs:verb_of")(JOBS[name])
+    return verb
 
 
 if __name__ == "__main__":

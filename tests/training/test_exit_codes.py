@@ -15,7 +15,7 @@ from tests.builders.configs import small_config
 from tests.builders.full_disk import FullDisk
 from tests.builders.runs import run
 from tests.training.test_lora_tools import write_lora
-from trainer.__main__ import _verbs, main
+from trainer.__main__ import VERBS, main
 from trainer.cli import remote
 from trainer.events import RunFailed, RunFinished
 from trainer.jobs.registry import JOBS
@@ -54,7 +54,7 @@ WITHOUT_OUTPUT = {"report", "web", "checkpoints", "inspect", "models", "diff", "
 
 
 def test_every_verb_is_held_to_the_exit_codes() -> None:
-    assert {*WRITERS, *WITHOUT_OUTPUT} == set(_verbs())
+    assert {*WRITERS, *WITHOUT_OUTPUT} == set(VERBS)
 
 
 @pytest.fixture(scope="module")

@@ -87,6 +87,10 @@ def run_request(_options: argparse.Namespace) -> int:
     return run_job(*request, is_json=True)
 
 
+REQUEST = Verb("Do the job in the first line of standard input.", lambda _parser: None, run_request)
+"""The verb of the window's requests, which is not listed."""
+
+
 def run_job(spec: JobSpec, settings: Section, *, is_json: bool) -> int:
     """Run a job and return its exit code. With JSON lines, a line of standard input or its end stops it.
 

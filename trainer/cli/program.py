@@ -41,14 +41,23 @@ class Verb:
 
 
 def add_verbs(
-    parser: argparse.ArgumentParser, verbs: Mapping[str, Verb], *, metavar: str = "VERB", dest: str = "run_verb"
+    parser: argparse.ArgumentParser,
+    verbs: Mapping[str, Verb],
+    *,
+    metavar: str = "VERB",
+    dest: str = "run_verb",
+    with_arguments: bool = True,
 ) -> None:
-    """Add verbs to a parser, whose namespace has the `run` of the chosen one as `dest`."""
+    """Add verbs to a parser, whose namespace has the `run` of the chosen one as `dest`.
+
+    Their own arguments are not needed to list them.
+    """
     commands = parser.add_subparsers(metavar=metavar, required=True)
     for name, verb in verbs.items():
         begin, rest = verb.summary[:1], verb.summary[1:]
         command = commands.add_parser(name, help=begin.lower() + rest, description=f"{begin.upper()}{rest}.")
-        verb.arguments(command)
+        if with_arguments:
+            verb.arguments(command)
         command.set_defaults(**{dest: verb.run}, parser=command)
 
 
