@@ -7,7 +7,7 @@ that autograd saves for the backward pass are referenced by the tape.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Gradients = Literal["new", "accumulated", "fused"]
 """Weight gradients in the backward pass. "new": allocated one by one and kept; "accumulated": already allocated by an
@@ -45,9 +45,11 @@ class Storage:
         self.meter.live -= self.num_bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Array:
-    """A tensor without its data; `channels` are the channels of a layer's input or output, 0 if not known."""
+class Array(NamedTuple):
+    """A tensor without its data; `channels` are the channels of a layer's input or output, 0 if not known.
+
+    A tuple, as a search for settings that fit makes millions: a frozen dataclass takes several times as long to make.
+    """
 
     numel: int
     item_bytes: int
@@ -62,8 +64,7 @@ class Array:
         return self.numel * self.item_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """A moment of the backward pass.
 
     `in_use` are the bytes in use besides weights and their gradients, `later` the bytes of the weight gradients that

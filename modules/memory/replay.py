@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from modules.memory.arrays import Array, Storage, Tape
 from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Shape
@@ -48,7 +47,7 @@ class Replay:
     def inputs(self, *, need_grad: Sequence[int] = ()) -> list[Array]:
         """Return new inputs of the pass, of which those with an index in `need_grad` need a gradient."""
         made = [self._result(result, 0) for result in self._inputs]
-        return [replace(array, needs_grad=i in need_grad and array.is_float) for i, array in enumerate(made)]
+        return [array._replace(needs_grad=i in need_grad and array.is_float) for i, array in enumerate(made)]
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Run the pass and return its results."""
@@ -104,7 +103,7 @@ class Replay:
         again = self._run(program, prefix, inputs)
         outer.take_over(self.tape, gradient_bytes=sum(a.num_bytes for a in again if a.is_float))
         self.tape, self._is_inside, self._is_again, self._selected = outer, was_inside, False, None
-        return [replace(result, needs_grad=result.is_float) for result in results]
+        return [result._replace(needs_grad=result.is_float) for result in results]
 
     # -- operations
 
@@ -113,7 +112,7 @@ class Replay:
         names = [f"{prefix}{name}" for name in step.weights]
         path = names[0].removesuffix(".weight") if step.kind in ("linear", "conv") else ""
         if path:
-            operands = [replace(operands[0], channels=self.weights[names[0]][1]), *operands[1:]]
+            operands = [operands[0]._replace(channels=self.weights[names[0]][1]), *operands[1:]]
         if step.kind == "linear" and (form := self.plan.format_of(path)) is not None:
             num_out = self._counts[step.results[0].count]
             results = [self._multiply_quantized(path, operands[0], num_out, form)]
@@ -123,7 +122,7 @@ class Replay:
             results = self._replay_operation(step, names, operands)
         if not path:
             return results
-        out = replace(results[0], channels=self.weights[names[0]][0])
+        out = results[0]._replace(channels=self.weights[names[0]][0])
         return [self._with_adapter(path, operands[0], out, self.weights[names[0]])]
 
     def _replay_operation(self, step: Operation, names: Sequence[str], operands: Sequence[Array]) -> list[Array]:
@@ -143,7 +142,7 @@ class Replay:
         results = [self._result(r, target, length=length, needs_grad=needs_grad) for r in step.results]
         self._count_trained(names)
         if step.changes >= 0:
-            results.insert(0, replace(operands[step.changes], needs_grad=needs_grad))
+            results.insert(0, operands[step.changes]._replace(needs_grad=needs_grad))
         if needs_grad:
             self._save(step, [*taken, *weights, *results[-len(step.results) or len(results) :]], needs, target)
             self._mark(step, operands, results, names, is_trained)
@@ -158,7 +157,7 @@ class Replay:
         is_trained = self.plan.is_trained(name.rpartition(".")[0])
         needs_grad = self._records and (x.needs_grad or is_trained)
         is_fused = self.plan.fuses_norms and not self.plan.autocast_bytes
-        single = x if is_fused else self.to(replace(x, numel=out.numel), FLOAT32_BYTES)
+        single = x if is_fused else self.to(x._replace(numel=out.numel), FLOAT32_BYTES)
         scales = self._result(step.extras[0], FLOAT32_BYTES)
         if not is_fused:
             self.new(out.numel, FLOAT32_BYTES)
@@ -168,7 +167,7 @@ class Replay:
             if is_trained and not is_fused:
                 self._keep(self._like(out))
             self.tape.mark(2 * out.numel * (out.item_bytes if is_fused else FLOAT32_BYTES))
-        return replace(out, needs_grad=needs_grad)
+        return out._replace(needs_grad=needs_grad)
 
     def _save(self, step: Operation, known: Sequence[Array | None], needs: Sequence[bool], item_bytes: int) -> None:
         places = dict.fromkeys(p for saves, need in zip(step.saves, needs, strict=True) if need for p in saves)
@@ -223,7 +222,7 @@ class Replay:
             return self.to(x, self.plan.weight_bytes) if kind in _WITH_WEIGHT else x
         item_bytes = self.plan.compute_bytes if kind in _HALF else FLOAT32_BYTES if kind == "single" else x.item_bytes
         if item_bytes != x.item_bytes and part >= 0:
-            x = replace(x, numel=self._counts[part])
+            x = x._replace(numel=self._counts[part])
         return self.to(x, item_bytes)
 
     def _cast_weight(self, kind: str, name: str, *, trained: bool) -> Array | None:
@@ -250,7 +249,7 @@ class Replay:
     def _result(self, result: Result, item_bytes: int, *, length: int = 0, needs_grad: bool = False) -> Array:
         numel = self._counts[result.count]
         if result.item_bytes:
-            return replace(self.new(numel, result.item_bytes), is_float=False)
+            return self.new(numel, result.item_bytes)._replace(is_float=False)
         return self._product(numel, length, item_bytes=item_bytes or self.plan.weight_bytes, needs_grad=needs_grad)
 
     def _product(self, numel: int, length: int, *, item_bytes: int, needs_grad: bool) -> Array:
@@ -258,7 +257,7 @@ class Replay:
         if self._selected is None or length < MIN_KEPT_LENGTH:
             return self.new(numel, item_bytes, needs_grad=needs_grad)
         if self._is_again:
-            return replace(self._selected.pop(0), needs_grad=needs_grad)
+            return self._selected.pop(0)._replace(needs_grad=needs_grad)
         result = self.new(numel, item_bytes)
         self._selected.append(result)
         self.tape.keep(result)  # never offloaded
@@ -266,18 +265,19 @@ class Replay:
 
     # -- arrays
 
-    def new(self, numel: int, item_bytes: int, *, needs_grad: bool = False) -> Array:
+    def new(self, numel: int, item_bytes: int, *, needs_grad: bool = False, channels: int = 0) -> Array:
         """Return a new array."""
-        return Array(numel, item_bytes, needs_grad, Storage(self.tape.meter, numel * item_bytes))
+        storage = Storage(self.tape.meter, numel * item_bytes)
+        return Array(numel, item_bytes, needs_grad, storage, True, channels)
 
     def to(self, x: Array, item_bytes: int) -> Array:
         """Return x in another item size; unchanged if it already has it."""
         if x.item_bytes == item_bytes:
             return x
-        return replace(self.new(x.numel, item_bytes, needs_grad=x.needs_grad), channels=x.channels)
+        return self.new(x.numel, item_bytes, needs_grad=x.needs_grad, channels=x.channels)
 
     def _like(self, x: Array) -> Array:
-        return replace(self.new(x.numel, x.item_bytes, needs_grad=x.needs_grad), channels=x.channels)
+        return self.new(x.numel, x.item_bytes, needs_grad=x.needs_grad, channels=x.channels)
 
     def _cast_input(self, x: Array) -> Array:
         return self.to(x, self.plan.compute_bytes or x.item_bytes)
@@ -343,7 +343,7 @@ class Replay:
         """Return x times trained factors of its channels, a product that saves x."""
         if self._records:
             self._keep(x)
-        out = replace(self._like(x), needs_grad=self._records)
+        out = self._like(x)._replace(needs_grad=self._records)
         if self._records:
             self.tape.mark(3 * out.num_bytes)
         return out
@@ -366,7 +366,7 @@ class Replay:
         result = self._product(numel, taken.channels, item_bytes=taken.item_bytes, needs_grad=needs_grad)
         if self._records and copy is not None:
             self._keep(copy)
-        return replace(result, channels=channels)
+        return result._replace(channels=channels)
 
     def adapter_product(
         self, path: str, x: Array, trained: Mapping[str, Shape], *, channels: int, out: Array, composed: int = 0
@@ -390,7 +390,7 @@ class Replay:
         if self._records:
             self._keep(taken, *([weight] if weight is not None else []))
             self.tape.mark(result.num_bytes + taken.num_bytes)
-        return replace(result, channels=channels)
+        return result._replace(channels=channels)
 
     def own_product(self, x: Array, weight: Shape, *, out: Array) -> Array:
         """Return the product of a layer's frozen weight and an adapter's result; only a convolution saves its input."""
@@ -398,13 +398,12 @@ class Replay:
         result = self._product(out.numel, taken.channels, item_bytes=taken.item_bytes, needs_grad=self._records)
         if self._records and len(weight) > 2:
             self._keep(taken)
-        return replace(result, channels=weight[0])
+        return result._replace(channels=weight[0])
 
     def add(self, x: Array, y: Array) -> Array:
         """Return the sum of two arrays, which saves neither; y may be smaller and is then broadcast."""
         item_bytes = max(x.item_bytes, y.item_bytes)
-        total = self.new(x.numel, item_bytes, needs_grad=x.needs_grad or y.needs_grad)
-        return replace(total, channels=x.channels)
+        return self.new(x.numel, item_bytes, needs_grad=x.needs_grad or y.needs_grad, channels=x.channels)
 
     def product(self, x: Array, y: Array) -> Array:
         """Return the product of two arrays, which saves both."""
