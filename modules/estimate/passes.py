@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,6 +37,8 @@ class PartWeights:
 
     def trained_here(self, plan: PartPlan) -> list[Shape]:
         """Return the shapes of the trained weights on the training device."""
+        if plan.trains != "full":  # an adapter is asked about a model's thousand weights again and again
+            return list(self.adapter.values())
         trained = (shape for name, shape in self.shapes.items() if plan.is_trained_here(name.rpartition(".")[0]))
         return [*trained, *self.adapter.values()]
 
@@ -80,8 +83,12 @@ def _prefixes(blocks: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{name}." for name in blocks)
 
 
+_MOST_KNOWN = 200
+"""Results that are kept of a model: several searches for settings that fit, at most a few dozen megabytes."""
+
+
 class Passes:
-    """Replays the passes of one model, each once."""
+    """Replays the passes of one model, each once, for any number of plans."""
 
     def __init__(
         self,
@@ -99,6 +106,18 @@ class Passes:
         self._num_references = num_references
         self._recordings = recordings
         self._known: dict[Hashable, Any] = {}
+        self._changing = threading.Lock()
+
+    def are_of(
+        self, spec: FamilySpec, recordings: Mapping[str, PassesOfPart], num_references: int, seen_tokens: int
+    ) -> bool:
+        """Return whether these are the passes of a family, of the very same recordings and of these references."""
+        own = self._recordings
+        return (
+            (self._spec is spec and (self._num_references, self._seen_tokens) == (num_references, seen_tokens))
+            and own.keys() == recordings.keys()
+            and all(own[part] is recordings[part] for part in own)
+        )
 
     def role_of(self, part: str) -> Role:
         """Return the role of a part."""
@@ -354,9 +373,14 @@ class Passes:
         return next(p.name for p in self._spec.parts if p.role == role)
 
     def _once(self, key: Hashable, work: Callable[[], Any]) -> Any:
-        if key not in self._known:
-            self._known[key] = work()
-        return self._known[key]
+        known = self._known.get(key)
+        if known is None:
+            known = work()
+            with self._changing:  # two threads of the window may estimate at once
+                while len(self._known) >= _MOST_KNOWN:
+                    del self._known[next(iter(self._known))]
+                self._known[key] = known
+        return known
 
 
 def _num_operations(recording: Recording, program: Program, of_norm: int) -> int:

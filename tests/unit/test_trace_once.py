@@ -1,4 +1,4 @@
-"""Two estimates at the same time trace the passes of an unknown model once."""
+"""Estimates share their work: an unknown model is traced once, and each pass is replayed once."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.estimate.passes import Passes
 from modules.families.registry import FAMILIES
+from modules.settings.edit import replace_value
 from trainer.preflight import passes
+from trainer.preflight.run_budget import memory_estimate
 
 SPEC = FAMILIES["sd"]
+SIZES = {Size(512, 512): 4}
+SDXL = {"model": {"family": "sdxl", "base_model": "stabilityai/stable-diffusion-xl-base-1.0"}}
 CONFIGS: Mapping[str, Mapping[str, Any]] = {part.name: {"no": "shape that ships"} for part in SPEC.parts}
 
 
@@ -50,3 +57,46 @@ def test_an_estimate_that_waits_can_be_stopped(monkeypatch: pytest.MonkeyPatch) 
         passes.passes_of(SPEC, CONFIGS, stop)
     assert passes._tracing.acquire(blocking=False)
     passes._tracing.release()
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The families of the passes that are replayed, none of which is known."""
+    found: list[str] = []
+    replay = Passes._replay
+
+    def counted(self: Passes, *arguments: Any, **options: Any) -> Any:
+        found.append(self._spec.name)
+        return replay(self, *arguments, **options)
+
+    monkeypatch.setattr(passes, "_recent", [])
+    monkeypatch.setattr(Passes, "_replay", counted)
+    return found
+
+
+def test_passes_are_replayed_once_for_all_estimates_of_a_model(replayed: list[str]) -> None:
+    """A change of the config that changes no pass is estimated without one, also in another budget."""
+    first = memory_estimate(Config(), SIZES)
+    num_first = len(replayed)
+    assert num_first > 0
+    assert memory_estimate(Config(), SIZES) == first
+    assert memory_estimate(replace_value(Config(), "training.epochs", 3), SIZES) == first
+    assert len(replayed) == num_first
+    assert memory_estimate(replace_value(Config(), "training.batch_size", 5), SIZES) != first
+    assert len(replayed) > num_first
+    passes._recent.clear()
+    assert memory_estimate(Config(), SIZES) == first
+
+
+def test_few_models_and_results_are_kept(replayed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "_MAX_RECENT", 1)
+    monkeypatch.setattr("modules.estimate.passes._MOST_KNOWN", 2)
+    first, sdxl = memory_estimate(Config(), SIZES), Config.model_validate(SDXL)
+    assert first is not None
+    assert memory_estimate(sdxl, SIZES) != first
+    [kept] = passes._recent
+    assert kept._spec is FAMILIES["sdxl"]
+    assert len(kept._known) == 2
+    num_before = len(replayed)
+    assert memory_estimate(Config(), SIZES) == first
+    assert len(replayed) > num_before

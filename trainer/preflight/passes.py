@@ -34,6 +34,11 @@ _POLL_SECONDS = 0.1
 # The files of shapes whose common trace has failed: later estimates of the same model need not try again.
 _failed: set[frozenset[Path]] = set()
 _tracing = threading.Lock()
+# The passes of the models of the last estimates, the latest first, with all that was replayed of them: most changes of
+# a config change no pass, and a start estimates the same several times.
+_recent: list[Passes] = []
+_MAX_RECENT = 8
+_choosing = threading.Lock()
 
 
 def trace_unknown(config: Config, progress: Progress = no_progress) -> None:
@@ -67,7 +72,17 @@ def passes_of(
     if len(known) < len(spec.parts):
         with _one_at_a_time(progress):  # the window estimates for its preview and for the check of a start at once
             known = _trace_missing(spec, configs, progress)
-    return Passes(spec, known, num_references=num_references, seen_tokens=seen_tokens)
+    return _shared(spec, known, num_references, seen_tokens)
+
+
+def _shared(spec: FamilySpec, recordings: Mapping[str, PassesOfPart], num_references: int, seen_tokens: int) -> Passes:
+    """Return the passes of these recordings that an earlier estimate has replayed, or new ones."""
+    with _choosing:
+        passes = next((p for p in _recent if p.are_of(spec, recordings, num_references, seen_tokens)), None)
+        if passes is None:
+            passes = Passes(spec, recordings, num_references=num_references, seen_tokens=seen_tokens)
+        _recent[:] = [passes, *(other for other in _recent if other is not passes)][:_MAX_RECENT]
+    return passes
 
 
 def _trace_missing(
