@@ -228,6 +228,11 @@ def test_the_buttons_for_now(ready: Window) -> None:
     run = press_start(ready)
     page: Any = ready.app.shell.pages["run"]
     buttons = {b.cget("text"): b for b in walk(page.frame.buttons) if isinstance(b, Button)}
+    session = ready.app.context.session
+    assert buttons["Validate now"].cget("state") == "disabled", "without validation images it did nothing"
+    session.config = Config.model_validate({"concepts": [{"path": "some", "kind": "validation"}]})
+    session.changed()
+    ready.settle()
     for label, command in (
         ("Sample now", SampleNow), ("Validate now", ValidateNow), ("Back up now", BackupNow), ("Save now", SaveNow),
     ):  # fmt: skip

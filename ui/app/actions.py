@@ -18,6 +18,7 @@ from ui.features.remote.model import Machines
 from ui.features.run.model import Starter
 from ui.forms.context import Context, FeatureLinks
 from ui.forms.setting_pages import SIMPLE, PageSpec
+from ui.loop.run_session import RunSession
 from ui.widgets.actions import Action
 
 
@@ -187,7 +188,7 @@ _FREE_HELP = "Pause training and free the card's memory for other programs; Cont
 _STOP_HELP = "Stop the run; its backup can be resumed"
 _RUN_COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("sample_now", "Sample now", "SampleNow", "Generate samples after the current step"),
-    ("validate_now", "Validate now", "ValidateNow", "Validate after the current step"),
+    ("validate_now", "Validate now", "ValidateNow", "Validate after the current step, with the validation images"),
     ("backup_now", "Back up now", "BackupNow", "Write a backup after the current step"),
     ("save_now", "Save now", "SaveNow", "Save the model after the current step"),
 )
@@ -205,9 +206,14 @@ def _command_action(context: Context, name: str, label: str, command: str, help_
         name,
         label,
         send,
-        is_enabled=lambda: session.stage in ("running", "paused"),
+        is_enabled=lambda: session.stage in ("running", "paused") and (name != "validate_now" or _validates(session)),
         help=help_text,
     )
+
+
+def _validates(session: RunSession) -> bool:
+    """Return whether the current run has validation images, as far as its settings are known."""
+    return session.config is None or any(c.enabled and c.kind == "validation" for c in session.config.concepts)
 
 
 def _page_action(context: Context, page: PageSpec) -> Action:
