@@ -41,7 +41,7 @@ from ui.widgets.plot_model import Column as ReadoutColumn
 from ui.widgets.plot_model import Line
 from ui.widgets.plot_pointer import draw_readout
 from ui.widgets.run_figures import NOTHING_YET, run_figure
-from ui.widgets.scroll import ScrollFrame
+from ui.widgets.scroll import ScrollFrame, bind_wheel
 from ui.widgets.shapes import Shapes
 from ui.widgets.table import Column, Table
 from ui.widgets.tabs import TabbedCard
@@ -117,6 +117,37 @@ def test_enter_of_the_number_pad_is_return(screen: tk.Tk, theme: Theme) -> None:
     for widget in (button, text):
         widget.destroy()
     screen.unbind_all("<KP_Enter>")
+
+
+def test_a_page_stays_where_it_is_when_the_focus_comes_back(screen: tk.Tk, theme: Theme) -> None:
+    """Who typed, scrolled down and chose from a menu there found the page scrolled up to what was typed."""
+    bind_wheel(screen)
+    frame = ScrollFrame(screen, theme)
+    frame.place(x=0, y=0, width=300, height=200)
+    entries = [Entry(frame.body, theme, tk.StringVar(screen)) for _ in range(2)]
+    for entry in entries:
+        entry.pack(pady=(0, 900))
+    screen.update()
+    top, bottom = (entry.tk_entry for entry in entries)
+    top.focus_force()
+    screen.update()
+    frame.scroll_px(400)
+    before = frame.canvas.canvasy(0)
+    dialog = tk.Toplevel(screen)
+    dialog.focus_force()
+    screen.update()
+    dialog.destroy()
+    top.focus_force()
+    screen.update()
+    assert frame.canvas.canvasy(0) == before > 0
+    for entry in (bottom, top):  # as by Tab
+        entry.focus_force()
+        screen.update()
+        place = entry.winfo_rooty() - frame.canvas.winfo_rooty()
+        assert 0 <= place < 200
+    frame.destroy()
+    for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>", "<FocusIn>"):
+        screen.unbind_all(sequence)
 
 
 def test_a_line_of_text(screen: tk.Tk, theme: Theme) -> None:

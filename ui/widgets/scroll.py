@@ -109,7 +109,11 @@ class ScrollFrame(Panel):
 
 
 def bind_wheel(root: tk.Tk) -> None:
-    """Make the wheel scroll the frame under the pointer, and Tab scroll the focused widget into view."""
+    """Make the wheel scroll the frame under the pointer, and Tab scroll the focused widget into view.
+
+    A widget that gets the focus back, as after a menu or a dialog, stays where the user has scrolled it.
+    """
+    focused: dict[str, str] = {}  # in each window
 
     def on_wheel(event: tk.Event[Any]) -> None:
         frame = _frame_around(event.widget)
@@ -118,10 +122,16 @@ def bind_wheel(root: tk.Tk) -> None:
 
     def on_focus(event: tk.Event[Any]) -> None:
         # Tk also reports the focus to everything around the widget that has it.
-        if isinstance(event.widget, tk.Misc) and focused_widget(root) is event.widget:
-            frame = _frame_around(event.widget, is_for_wheel=False)
-            if frame is not None and event.widget is not frame.canvas:
-                frame.see(event.widget)
+        widget = event.widget
+        if isinstance(widget, tk.Menu) or not isinstance(widget, tk.Misc) or focused_widget(root) is not widget:
+            return
+        window = str(widget.winfo_toplevel())
+        if str(widget) == window or focused.get(window) == str(widget):
+            return
+        focused[window] = str(widget)
+        frame = _frame_around(widget, is_for_wheel=False)
+        if frame is not None and widget is not frame.canvas:
+            frame.see(widget)
 
     for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
         root.bind_all(sequence, on_wheel, add=True)
