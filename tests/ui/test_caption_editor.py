@@ -77,6 +77,24 @@ def test_the_editor_opens_at_an_image(window: Window, folder: Path) -> None:
     editors(window)[0].close()
 
 
+def test_the_captions_that_are_written_can_be_used_in_place_of_one_for_all(window: Window, folder: Path) -> None:
+    """What was written had no effect, and only the concept's editor could change that."""
+    context = window.app.context
+    concept = Concept(path=str(folder), caption_source="fixed_text", fixed_caption="a photo of zog")
+    items.add(context.form, "concepts", [concept])
+    context.links.edit_captions(0, folder / "b.png")
+    [editor] = editors(window)
+    window.wait_until(lambda: editor.model.session.current == folder / "b.png", "the image")
+    window.wait_until(editor.side.use_files.winfo_ismapped, "the offer")
+    assert "are not used" in editor.note.cget("text")
+    editor.side.use_files.invoke()
+    window.wait_until(lambda: not editor.side.use_files.winfo_ismapped(), "the end of the offer")
+    assert context.form.config.concepts[0].caption_source == "text_file"
+    window.wait_until(lambda: editor.model.session.current == folder / "b.png", "the same image")
+    assert editor.note.cget("text") == ""
+    editor.close()
+
+
 def editors(window: Window) -> list[CaptionEditor]:
     return [w for w in window.app.root.winfo_children() if isinstance(w, CaptionEditor)]
 

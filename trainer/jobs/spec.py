@@ -118,7 +118,7 @@ class JobSpec:
             value = get_path(settings, record.path)
             is_empty = not value.strip() if isinstance(value, str) else not value
             if is_empty and argument_of(self.settings, record.path).is_required:
-                raise DarkroomError(f"{record.label} is empty.", advice=record.setting.help)
+                raise DarkroomError(f"The field {record.label} is empty.", advice=record.setting.help)
         self.check(settings)
 
 

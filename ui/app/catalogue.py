@@ -45,6 +45,7 @@ PAGES: tuple[PageSpec, ...] = (
         "tools",
         "Tools",
         "Inspect and convert files; merge, combine, resize, extract and scale LoRAs.",
+        actions=("captions",),
     ),
     PageSpec(
         "choose",

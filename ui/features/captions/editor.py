@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modules.data.concept import Concept
 from modules.system.paths import session_file
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.captions.caption_side import CaptionSide
-from ui.features.captions.image_set import Source
+from ui.features.captions.image_set import Source, source_of
 from ui.features.captions.list_panel import OTHER_FOLDER, ListPanel
 from ui.features.captions.mask_canvas import MaskCanvas
 from ui.features.captions.model import CaptionModel
@@ -93,7 +94,7 @@ class CaptionEditor(Window):
             commands={
                 "previous": lambda: self._step_and_write(-1), "next": lambda: self._step_and_write(1),
                 "revert": self.model.revert, "replace": self.open_replace, "auto_captions": self.open_captions,
-                "auto_masks": self.open_masks,
+                "auto_masks": self.open_masks, "use_files": self.use_files,
             },
         )  # fmt: skip
         self.side.pack(fill="both", expand=True)
@@ -151,6 +152,7 @@ class CaptionEditor(Window):
         if self.model.image is None:
             self.canvas.mask = None  # no drawing on the mask of the last image
         self.note.set_text(self.model.note)
+        self.side.offer_files(is_offered=session.set.source.has_other_captions)
         self.status.set_text(f"Edited. {_RULE}" if session.is_edited else "")
         self.buttons["revert"].set_enabled(caption is not None and caption.differs_from_first)
         self.tool_bar.refresh()
@@ -164,6 +166,20 @@ class CaptionEditor(Window):
         if is_saved:
             self.status.set_text("Saved.")
         return is_saved
+
+    def use_files(self) -> None:
+        """Let the concept take its captions from the text files that are edited; this can be undone in the window."""
+        name, form = self.model.source_name, self._context.form
+        path = f"concepts.{name.removeprefix('concept ')}"
+        concept = form.value(path) if form.has(path) else None
+        if not isinstance(concept, Concept) or source_of(concept) != self.model.session.set.source:
+            self._context.notify("The concept has changed: open its captions again.")
+            return
+        form.edit(f"{path}.caption_source", "text_file")
+        image = self.model.session.current
+        self.model.open_concepts({**self.model.sources, name: source_of(form.value(path))}, name)
+        if image is not None:
+            self.model.show_image(image)
 
     def _choose_source(self, name: str) -> None:
         model = self.model

@@ -28,7 +28,10 @@ LIST_FILTERS: Mapping[ListFilter, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A folder to edit: how its captions and masks are named. `note` names what the editor does not edit there."""
+    """A folder to edit: how its captions and masks are named. `note` names what the editor does not edit there.
+
+    `has_other_captions` if it is a concept whose captions are not in files next to its images.
+    """
 
     folder: Path
     title: str
@@ -36,6 +39,7 @@ class Source:
     extension: str = ".txt"
     masks_folder: Path | None = None
     note: str = ""
+    has_other_captions: bool = False
 
     def caption_of(self, image: Path) -> Path:
         """Return the caption file of an image."""
@@ -51,8 +55,11 @@ def source_of(concept: Concept) -> Source:
     folder = from_root(concept.path)
     masks = concept.image.masks_folder if concept.image.mask_source == "folder" else ""
     notes = []
-    if concept.caption_source != "text_file":
-        notes.append("This concept does not take its captions from the text files that are edited here.")
+    has_other_captions = concept.caption_source != "text_file"
+    if has_other_captions:
+        notes.append(
+            "This concept takes its captions from elsewhere: the text files edited here are not used."
+        )
     if concept.image.mask_source == "alpha":
         notes.append("This concept uses the alpha channel of its images as masks, not the files that are edited here.")
     is_image = folder.suffix.lower() in SUFFIXES  # by its name: all concepts are asked, and a drive may be slow
@@ -63,6 +70,7 @@ def source_of(concept: Concept) -> Source:
         concept.caption_extension if concept.caption_source == "text_file" else ".txt",
         from_root(masks) if masks else None,
         " ".join(notes),
+        has_other_captions,
     )
 
 

@@ -233,7 +233,7 @@ class SamplePage:
         empty_text = "" if state.is_active else _EMPTY
         if images != self._images or empty_text != self.grid.empty_text:
             self._images, self.grid.empty_text = images, empty_text
-            self.grid.show([Tile(i.path, f"{i.caption}\n{i.prompt}", "Grid" if i.is_grid else "") for i in images])
+            self.grid.show([Tile(i.path, f"{i.caption}: {i.prompt}", "Grid" if i.is_grid else "") for i in images])
 
     def _on_destroy(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self.frame:
