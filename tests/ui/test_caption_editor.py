@@ -85,12 +85,33 @@ def test_the_captions_that_are_written_can_be_used_in_place_of_one_for_all(windo
     context.links.edit_captions(0, folder / "b.png")
     [editor] = editors(window)
     window.wait_until(lambda: editor.model.session.current == folder / "b.png", "the image")
-    window.wait_until(editor.side.use_files.winfo_ismapped, "the offer")
+    window.wait_until(editor.side.offers["use_files"].winfo_ismapped, "the offer")
     assert "are not used" in editor.note.cget("text")
-    editor.side.use_files.invoke()
-    window.wait_until(lambda: not editor.side.use_files.winfo_ismapped(), "the end of the offer")
+    editor.side.offers["use_files"].invoke()
+    window.wait_until(lambda: not editor.side.offers["use_files"].winfo_ismapped(), "the end of the offer")
     assert context.form.config.concepts[0].caption_source == "text_file"
     window.wait_until(lambda: editor.model.session.current == folder / "b.png", "the same image")
+    assert editor.note.cget("text") == ""
+    editor.close()
+
+
+def test_masked_training_is_offered_where_a_mask_is_not_used(window: Window, folder: Path) -> None:
+    """Who drew masks found out after the run that it had not used them."""
+    context = window.app.context
+    items.add(context.form, "concepts", [Concept(path=str(folder))])
+    context.links.edit_captions(0, folder / "b.png")
+    [editor] = editors(window)
+    window.wait_until(lambda: editor.model.session.mask is not None, "the image")
+    offer = editor.side.offers["use_masks"]
+    window.settle()
+    assert not offer.winfo_ismapped()
+    editor.tool_bar.buttons["white"].invoke()
+    window.wait_until(offer.winfo_ismapped, "the offer")
+    assert "Masked training is off" in editor.note.cget("text")
+    offer.invoke()
+    window.settle()
+    assert context.form.config.masks.enabled
+    assert not offer.winfo_ismapped()
     assert editor.note.cget("text") == ""
     editor.close()
 

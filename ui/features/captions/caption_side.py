@@ -39,11 +39,15 @@ _BUTTONS = (
         ("auto_masks", "Masks…", "Write masks with a model"),
     ),
 )
+_OFFERS = (
+    ("use_files", "Use the text files", "Train the concept with the captions that are edited here"),
+    ("use_masks", "Use masks", "Switch masked training on (Data page)"),
+)
 
 
 class CaptionSide(Panel):
     """`commands` has the commands of the buttons, by name: previous, next, revert, replace, auto_captions, auto_masks,
-    and use_files, whose button is shown by `offer_files`.
+    use_files and use_masks; the last two are shown by `offer`.
 
     `on_edit(text)` is called when the caption is edited; `counts()` returns how often each tag is used.
     """
@@ -69,8 +73,10 @@ class CaptionSide(Panel):
         self.caption.pack(fill="both", expand=True)
         self.note = WrappedText(footer, theme, role="small", colour="warning", on="card")
         self.note.pack(fill="x")
-        self.use_files = Button(footer, theme, "Use the text files", commands["use_files"], on="card")
-        context.tips.attach(self.use_files, lambda: "Train the concept with the captions that are edited here")
+        self.offers: dict[str, Button] = {}
+        for name, label, tip in _OFFERS:
+            self.offers[name] = Button(footer, theme, label, commands[name], on="card")
+            context.tips.attach(self.offers[name], lambda tip=tip: tip)  # type: ignore[misc]
         self.status = WrappedText(footer, theme, role="small", colour="muted", on="card")
         self.status.pack(fill="x", pady=(px(4), px(6)))
         self.buttons: dict[str, Button] = {}
@@ -84,12 +90,13 @@ class CaptionSide(Panel):
                 context.tips.attach(button, lambda tip=tip: tip)  # type: ignore[misc]
                 self.buttons[name] = button
 
-    def offer_files(self, *, is_offered: bool) -> None:
-        """Offer to train the concept with the text files that are edited, in place of its other captions."""
-        if is_offered and not self.use_files.winfo_manager():
-            self.use_files.pack(anchor="w", pady=(self.theme.px(4), 0), after=self.note)
+    def offer(self, name: str, *, is_offered: bool) -> None:
+        """Offer a change of the config with which what is edited here is used in training, or no longer."""
+        button = self.offers[name]
+        if is_offered and not button.winfo_manager():
+            button.pack(anchor="w", pady=(self.theme.px(4), 0), after=self.note)
         elif not is_offered:
-            self.use_files.pack_forget()
+            button.pack_forget()
 
     def show_name(self, name: str) -> None:
         """Show the name of the open image, shortened in the middle if it is long."""

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modules.config.records import why_unused
 from modules.data.concept import Concept
 from modules.system.paths import session_file
 from ui.features.captions.annotate_window import AnnotateWindow
@@ -25,6 +26,8 @@ from ui.widgets.theme import GAP, PAD
 
 _SIZE = (1280, 820)
 _SIDES = ((216, 0.17, 320), (286, 0.23, 430))  # of the list and the caption: least px, share of the width, most px
+_MASKED_TRAINING = "masks.enabled"
+_MASKS_UNUSED = "Masked training is off, so masks are not used."
 _RULE = "Saved when you open another image or close the window (Ctrl+S: now)."
 
 
@@ -95,6 +98,7 @@ class CaptionEditor(Window):
                 "previous": lambda: self._step_and_write(-1), "next": lambda: self._step_and_write(1),
                 "revert": self.model.revert, "replace": self.open_replace, "auto_captions": self.open_captions,
                 "auto_masks": self.open_masks, "use_files": self.use_files,
+                "use_masks": self.use_masks,
             },
         )  # fmt: skip
         self.side.pack(fill="both", expand=True)
@@ -151,8 +155,10 @@ class CaptionEditor(Window):
         session, caption = self.model.session, self.model.session.caption
         if self.model.image is None:
             self.canvas.mask = None  # no drawing on the mask of the last image
-        self.note.set_text(self.model.note)
-        self.side.offer_files(is_offered=session.set.source.has_other_captions)
+        are_masks_unused = self._are_masks_unused()
+        self.note.set_text(f"{self.model.note} {_MASKS_UNUSED if are_masks_unused else ''}".strip())
+        self.side.offer("use_files", is_offered=session.set.source.has_other_captions)
+        self.side.offer("use_masks", is_offered=are_masks_unused)
         self.status.set_text(f"Edited. {_RULE}" if session.is_edited else "")
         self.buttons["revert"].set_enabled(caption is not None and caption.differs_from_first)
         self.tool_bar.refresh()
@@ -180,6 +186,18 @@ class CaptionEditor(Window):
         self.model.open_concepts({**self.model.sources, name: source_of(form.value(path))}, name)
         if image is not None:
             self.model.show_image(image)
+
+    def use_masks(self) -> None:
+        """Switch masked training on; this can be undone in the window."""
+        self._context.form.edit(_MASKED_TRAINING, True)
+        self._refresh()
+
+    def _are_masks_unused(self) -> bool:
+        """Return whether the open image of a concept has a mask, and masked training is off."""
+        session, form = self.model.session, self._context.form
+        has_mask = session.current in session.set.masked or (session.mask is not None and session.mask.is_edited)
+        is_off = not form.value(_MASKED_TRAINING) and not why_unused(form.config, _MASKED_TRAINING)
+        return has_mask and is_off and self.model.source_name.startswith("concept ")
 
     def _choose_source(self, name: str) -> None:
         model = self.model

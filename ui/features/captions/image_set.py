@@ -57,9 +57,7 @@ def source_of(concept: Concept) -> Source:
     notes = []
     has_other_captions = concept.caption_source != "text_file"
     if has_other_captions:
-        notes.append(
-            "This concept takes its captions from elsewhere: the text files edited here are not used."
-        )
+        notes.append("This concept takes its captions from elsewhere: the text files edited here are not used.")
     if concept.image.mask_source == "alpha":
         notes.append("This concept uses the alpha channel of its images as masks, not the files that are edited here.")
     is_image = folder.suffix.lower() in SUFFIXES  # by its name: all concepts are asked, and a drive may be slow
