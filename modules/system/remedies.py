@@ -53,6 +53,11 @@ REMEDIES: Mapping[str, Remedy] = {
             "Use an attention that works",
             "--set training.attention=NAME uses one of those that the finding names.",
         ),
+        Remedy(
+            "device",
+            "Set it to auto",
+            "--set general.train_device=auto uses the GPU, or the CPU where there is none.",
+        ),
         Remedy("length", "How long to train…", "--set training.epochs=NUMBER sets how long to train."),
         Remedy(
             "preset",

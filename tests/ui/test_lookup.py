@@ -161,6 +161,9 @@ def test_the_nearest_is_found_and_no_hit_finds_nothing() -> None:
         ("appearance", "appearance_dark"),
         ("convert model", "page_tools"),
         ("civitai", "base_model"),
+        *((tool, "captions") for tool in ("caption tool", "mask tool", "dataset tool")),  # OneTrainer's names
+        ("convert model tool", "page_tools"),
+        ("generate captions", "auto_captions"),
         ("comfyui checkpoint", "base_model"),
     ],
 )

@@ -15,6 +15,7 @@ from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.test_secrets_dialog import click
 from tests.unit.preflight.setups import write_model, write_sdxl
+from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.requirements import problems_of_speed
 from trainer.run_folder.backup import list_backups, write_backup
 from trainer.run_folder.run_lock import RunLock
@@ -58,7 +59,7 @@ def test_a_model_of_another_family_can_be_trained_as_such(ready: Window, tmp_pat
     assert (config.model.family.name, config.model.base_model) == ("sdxl", str(model))
 
 
-def test_the_variant_and_an_attention_that_works_are_set(ready: Window, tmp_path: Path) -> None:
+def test_the_variant_the_device_and_an_attention_that_works_are_set(ready: Window, tmp_path: Path) -> None:
     context, buttons = ready.app.context, ready.app.shell.findings_bar.remedy_buttons
     context.form.edit("model.base_model", str(write_model(tmp_path / "sd")))
     context.form.edit("model.variant", "inpainting")
@@ -66,6 +67,10 @@ def test_the_variant_and_an_attention_that_works_are_set(ready: Window, tmp_path
     ready.settle()
     click(buttons["variant"])
     ready.wait_until(lambda: context.form.config.model.variant == "text_to_image", "the variant")
+    context.form.edit("general.train_device", "nowhere")
+    [finding] = problems_of_devices(context.form.config)
+    context.actions.run(ACTIONS_OF_REMEDIES[finding.remedy])
+    assert context.form.config.general.train_device == "auto"
     context.form.edit("training.attention", "flash")
     [finding] = problems_of_speed(context.form.config)
     context.actions.run(ACTIONS_OF_REMEDIES[finding.remedy])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
@@ -27,7 +28,8 @@ def problems_of_devices(config: Config) -> Iterator[Problem]:
         ("general.temp_device", config.general.temp_device),
     ):
         problems = list(_device(path, name))
-        yield from problems
+        remedy = "device" if path == "general.train_device" else ""
+        yield from (replace(problem, remedy=remedy) for problem in problems)
         if path == "general.train_device" and not problems:
             kind = hardware.here().kind_of(name)
             yield from _unknown_gpus(name)

@@ -40,6 +40,12 @@ def add_remedy_actions(context: Context) -> None:
             help="Set an attention that runs on the training device with what is installed",
         ),
         Action(
+            "use_auto_device",
+            "Set the training device to auto",
+            partial(_use_auto_device, context),
+            help="Train on the GPU, or on the CPU where there is none",
+        ),
+        Action(
             "add_to_queue",
             "Add this config to the queue",
             partial(_add_to_queue, context),
@@ -102,6 +108,10 @@ def _use_attention(context: Context) -> None:
         context.form.edit("training.attention", working[0])
     else:
         context.notify("No attention is known to work on this device.")
+
+
+def _use_auto_device(context: Context) -> None:
+    context.form.edit("general.train_device", "auto")
 
 
 def _install_packages(context: Context) -> None:

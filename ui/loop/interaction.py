@@ -23,6 +23,7 @@ ACTIONS_OF_REMEDIES: Mapping[str, str] = {
     "family": "train_as_found",
     "variant": "use_variant",
     "attention": "use_attention",
+    "device": "use_auto_device",
     "length": "length",
     "preset": "find_preset",
     "captions": "auto_captions",

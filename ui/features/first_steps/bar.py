@@ -13,7 +13,7 @@ from ui.forms.setting_pages import HOME
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, ButtonStyle
 from ui.widgets.fitted_text import FittedText
-from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.panel import Panel, Text, WrappedText, rule
 from ui.widgets.theme import CONTROL_HEIGHT, GAP, PAD, is_low
 
 _DONE = "You have been through all of it. Home has these ways to begin again."
@@ -76,6 +76,7 @@ class FirstStepsBar(Panel):
         self.buttons = {}
         px = self._context.theme.px
         if is_compact:
+            rule(self, self._context.theme).pack(fill="x")  # a card behind it has the same colour
             line = Panel(self, self._context.theme, "card")
             line.pack(fill="x", padx=px(PAD + 4), pady=(0, px(4)))
             self._draw_line(line, way, current, text)
