@@ -128,6 +128,9 @@ def test_a_default_caption_is_that_of_images_without_caption_files(tmp_path: Pat
         ("text_file", ""),
     ]
     assert "default_caption" not in messages(loaded)
+    elsewhere = imported(process(datasets=[{"folder_path": str(tmp_path / "elsewhere"), "default_caption": "a zog"}]))
+    assert elsewhere.config.concepts[0].caption_source == "text_file"
+    assert "The default caption 'a zog' is for images without a file" in messages(elsewhere)
 
 
 def test_what_the_interface_of_ai_toolkit_writes_always_is_not_reported() -> None:

@@ -34,12 +34,20 @@ def problems_of_training_adapter(config: Config) -> Iterator[Problem]:
     path, shown = from_root(name), shorten(name, max_chars=200)
     file_kind = identify(path)
     if file_kind.facts.get("defect") == "missing":
-        yield Problem(_PATH, f"{shown} does not exist.", advice="Download it and choose the file, or leave it empty.")
+        yield Problem(_PATH, f"{shown} does not exist.", advice=_advise_missing(name))
     elif file_kind.kind != "lora":
         yield Problem(_PATH, file_kind.explain(f"{shown} is not a LoRA."), advice=_CHOOSE)
     elif refusal := _refusal(config, path, file_kind, shown):
         yield refusal
     yield from _start_file(config)
+
+
+def _advise_missing(name: str) -> str:
+    """Return the advice for a file that is not there: ai-toolkit names it within a repository."""
+    parts = name.split("/")
+    is_in_repository = len(parts) > 2 and all(parts[:2]) and parts[0] not in (".", "..", "~")
+    place = f" from https://huggingface.co/{parts[0]}/{parts[1]}" if is_in_repository else ""
+    return f"Download {parts[-1] if place else 'it'}{place} and choose the file, or leave it empty."
 
 
 def _start_file(config: Config) -> Iterator[Problem]:

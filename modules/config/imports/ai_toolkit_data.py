@@ -5,6 +5,7 @@ There, a dataset with several resolutions counts as one dataset for each; here e
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,11 @@ def _concept(given: Args, shared_trigger: str, train: Args, result: Tree, notes:
         concept["caption_extension"] = extension
     else:
         notes.append(Problem("concepts", f"Captions in {quote(extension)} files are not supported.", "warning"))
-    concept |= caption_of_all(Path(folder), str(pop_first(given, "default_caption") or "").strip())
+    caption = str(pop_first(given, "default_caption") or "").strip()
+    concept |= (fixed := caption_of_all(Path(folder), caption))
+    if caption and not fixed and not os.path.isdir(folder):  # noqa: PTH112 - `Path` raises where it may not look
+        message = f"The default caption {quote(caption)} is for images without a file, and {quote(folder)} is not here."
+        notes.append(Problem("concepts", message, "warning", "If they have no files, set Captions from to Fixed text."))
     if number_of(given.get("network_weight")) == 1.0:
         del given["network_weight"]
     if image := _image(given, result) | ai_toolkit_folders(given, notes):

@@ -129,6 +129,24 @@ def test_an_adapter_of_the_published_size_is_checked_and_counted(tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("gone.safetensors", "Download it and choose the file, or leave it empty."),
+        ("/somewhere/else/gone.safetensors", "Download it and choose the file, or leave it empty."),
+        (
+            "owner/repository/v2.safetensors",
+            "Download v2.safetensors from https://huggingface.co/owner/repository and choose the file, or leave it empty.",
+        ),
+    ],
+)
+def test_a_training_adapter_that_is_missing_is_to_be_downloaded_from_where_it_is(name: str, advice: str) -> None:
+    """Every config of ai-toolkit for a turbo model names one in a repository."""
+    [problem] = problems_of_training_adapter(config_of("someone/Z-Image-Turbo", model={"training_adapter": name}))
+    assert problem.message == f"{name} does not exist."
+    assert problem.advice == advice
+
+
 def test_every_family_with_distilled_models_says_what_to_do() -> None:
     for spec in FAMILIES.values():
         if spec.distilled is not None:
