@@ -24,7 +24,7 @@ from modules.data.order import ConceptRepeats, sizes_of_epoch
 from modules.data.pairs import fingerprint_of_source, scan_source
 from modules.data.prompts import scan_prompts
 from modules.data.references import ReferenceFit, batch_shapes
-from modules.data.scan import Scan, Watch, ignore_progress, without_excluded
+from modules.data.scan import Scan, Watch, ignore_progress, never_stop, without_excluded
 from modules.data.stored_examples import StoredExamples
 from modules.system.problem import agree, count
 from modules.system.seeds import derive_seed
@@ -186,11 +186,16 @@ def build_dataset(
 
 
 def scan_concept(
-    concept: Concept, source: Path, *, index: ImageIndex | None = None, watch: Watch = ignore_progress
+    concept: Concept,
+    source: Path,
+    *,
+    index: ImageIndex | None = None,
+    watch: Watch = ignore_progress,
+    check: Callable[[], None] = never_stop,
 ) -> Scan:
     """Return the images, pairs or prompts of a concept's source, without those it excludes.
 
-    Raises OSError for an unreadable source.
+    `check` is called for each folder that is listed, and may raise to stop. Raises OSError for an unreadable source.
     """
     origin, include_subfolders = concept.caption_origin, concept.include_subfolders
     is_of_images = concept.has_images and not concept.holds_pairs
@@ -203,6 +208,7 @@ def scan_concept(
             holds_pairs=concept.holds_pairs,
             index=index,
             watch=watch,
+            check=check,
         )
         if names := concept.excluded_names:
             scan = without_excluded(scan, source, names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -260,11 +260,14 @@ def scan_source(
     holds_pairs: bool = False,
     index: ImageIndex | None = None,
     watch: scan.Watch = scan.ignore_progress,
+    check: Callable[[], None] = scan.never_stop,
 ) -> scan.Scan:
     """Return the contents of a concept's source: its images, or its pairs. The arguments are as in `scan_folder`."""
     if holds_pairs:
         return scan_pairs(source, captions=captions, index=index, watch=watch)
-    return scan.scan_folder(source, include_subfolders=include_subfolders, captions=captions, index=index, watch=watch)
+    return scan.scan_folder(
+        source, include_subfolders=include_subfolders, captions=captions, index=index, watch=watch, check=check
+    )
 
 
 def scan_pairs(
@@ -294,15 +297,20 @@ def scan_pairs(
 
 
 def fingerprint_of_source(
-    source: Path, *, include_subfolders: bool, holds_pairs: bool, other_files: tuple[Path, ...] = ()
+    source: Path,
+    *,
+    include_subfolders: bool,
+    holds_pairs: bool,
+    other_files: tuple[Path, ...] = (),
+    check: Callable[[], None] = scan.never_stop,
 ) -> str:
     """Return a hash of the paths, sizes and dates of the files that `scan_source` reads, and of `other_files`.
 
-    Raises OSError for an unreadable source.
+    `check` is called for each folder, and may raise to stop. Raises OSError for an unreadable source.
     """
     outside: Iterator[Path] = files_outside(source) if holds_pairs else iter(())
     return scan.fingerprint_of_folder(
-        source, include_subfolders=include_subfolders or holds_pairs, other_files=(*other_files, *outside)
+        source, include_subfolders=include_subfolders or holds_pairs, other_files=(*other_files, *outside), check=check
     )
 
 

@@ -74,6 +74,10 @@ def ignore_progress(_done: int, _all: int) -> None:
     """Do nothing: the `Watch` of a scan without progress."""
 
 
+def never_stop() -> None:
+    """Do nothing: the check of a scan that nobody stops while its folders are listed."""
+
+
 def image_index(cache_dir: Path | None) -> ImageIndex:
     """Return the index of the images that were scanned before, in the cache folder; None keeps it in memory only."""
     return ImageIndex(cache_dir / "images.sqlite" if cache_dir else None)
@@ -86,11 +90,12 @@ def scan_folder(
     captions: CaptionOrigin,
     index: ImageIndex | None = None,
     watch: Watch = ignore_progress,
+    check: Callable[[], None] = never_stop,
 ) -> Scan:
     """Return the contents of a folder, or of a single image, tar shard or table; `captions` is the origin of captions.
 
-    Only headers are read, and of files in `index` nothing; new ones are added to it, and not saved. Raises OSError for
-    an unreadable source.
+    Only headers are read, and of files in `index` nothing; new ones are added to it, and not saved. `check` is called
+    for each folder that is listed, and may raise to stop. Raises OSError for an unreadable source.
     """
     metadata = MetadataCaptions(folder, file=captions.file, columns=captions.columns)
     skipped: list[listing.SkippedEntry] = []
@@ -104,7 +109,7 @@ def scan_folder(
         archives = [folder]
     else:
         files_by_folder = list_files(
-            folder, include_subfolders=include_subfolders, leave_out=listing.skipped_recorder(skipped)
+            folder, include_subfolders=include_subfolders, leave_out=listing.skipped_recorder(skipped), check=check
         )
         listed = [PackedFiles.of(files) for files in files_by_folder]
         fingerprint = _fingerprint((part.unpack() for part in listed), ())
@@ -159,14 +164,21 @@ def _scan_files(
     return Scan(images, tuple(sorted(skipped, key=lambda s: s.path)), fingerprint)
 
 
-def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, other_files: Sequence[Path] = ()) -> str:
+def fingerprint_of_folder(
+    folder: Path,
+    *,
+    include_subfolders: bool,
+    other_files: Sequence[Path] = (),
+    check: Callable[[], None] = never_stop,
+) -> str:
     """Return a hash of the paths, sizes and dates of the files that `scan_folder` reads, and of `other_files`.
 
-    No file is opened, so it takes a small fraction of a scan's time. Raises OSError for an unreadable folder.
+    No file is opened, so it takes a small fraction of a scan's time. `check` is as there. Raises OSError for an
+    unreadable folder.
     """
     if folder.is_file():
         return _fingerprint((), [*_files_next_to(folder), *other_files])
-    listed = list_files(folder, include_subfolders=include_subfolders, leave_out=lambda _entry: None)
+    listed = list_files(folder, include_subfolders=include_subfolders, leave_out=lambda _entry: None, check=check)
     return _fingerprint(listed, other_files)
 
 

@@ -13,13 +13,14 @@ from PIL import Image
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.concept import Concept
+from modules.data.scan import image_index
 from modules.data.statistics import FileCounts, Statistics
 from modules.objectives.spec import LearnsFrom
 from modules.system.paths import as_config_path
 from ui.features.concepts.cards import CardFilter, card_of, summary_of
 from ui.features.concepts.model import clone, make_concepts
 from ui.features.concepts.preview import PreviewModel, describe_changes, describe_use
-from ui.features.concepts.scanning import STOPPED, ScanFacts, Scans
+from ui.features.concepts.scanning import STOPPED, ScanFacts, Scans, _scan
 from ui.features.concepts.statistics_tab import (
     bucket_bars,
     describe_tags,
@@ -32,7 +33,7 @@ from ui.features.concepts.statistics_tab import (
 from ui.features.concepts.task import Task
 from ui.forms import items
 from ui.forms.model import FormModel
-from ui.loop.background import Background
+from ui.loop.background import Background, JobCancelledError
 from ui.widgets.grid_layout import card_layout
 from ui.widgets.thumbnails import ThumbnailCache, collage
 
@@ -239,6 +240,25 @@ def test_the_scan_of_a_path_that_is_gone_is_cancelled(sets: list[Concept]) -> No
     do(jobs.pop())
     assert scans.facts_of(sets[1]) is not None
     assert not jobs
+
+
+@pytest.mark.parametrize("number", [4, 14])
+def test_a_scan_stops_while_it_lists_folders(tmp_path: Path, number: int) -> None:
+    """Of a path that is typed, each part is a folder: the whole disk was listed, and the scan of the rest waited."""
+    for name in range(8):
+        (tmp_path / f"{name}").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "0" / "image.png")
+    num_reports = 0
+
+    def report(_what: str, _done: int, _total: int) -> None:
+        nonlocal num_reports
+        num_reports += 1
+        if num_reports == number:  # in the listing for the comparison, and in that of the scan itself
+            raise JobCancelledError
+
+    with pytest.raises(JobCancelledError):
+        _scan(Concept(path=str(tmp_path), include_subfolders=True), image_index(None), None, report)
+    assert num_reports == number
 
 
 def test_a_reporting_job_stops_at_its_next_report_once_cancelled() -> None:

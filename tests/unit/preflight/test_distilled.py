@@ -136,7 +136,8 @@ def test_an_adapter_of_the_published_size_is_checked_and_counted(tmp_path: Path)
         ("/somewhere/else/gone.safetensors", "Download it and choose the file, or leave it empty."),
         (
             "owner/repository/v2.safetensors",
-            "Download v2.safetensors from https://huggingface.co/owner/repository and choose the file, or leave it empty.",
+            "Download v2.safetensors from https://huggingface.co/owner/repository and choose the file, or "
+            "leave it empty.",
         ),
     ],
 )

@@ -202,18 +202,20 @@ def _scan(concept: Concept, index: ImageIndex, record: _ScanRecord | None, repor
     if concept.path.strip().startswith(HUB_SCHEME):
         return _ScanRecord("on the Hugging Face hub")
     source, report_images = from_root(concept.path.strip()), partial(report, "scanning")
+    check = partial(report_images, 0, 0)  # the path that is being typed may be that of a whole disk
     try:
-        report_images(0, 0)
+        check()
         file = concept.caption_origin.file
         fingerprint = fingerprint_of_source(
             source,
             include_subfolders=concept.include_subfolders,
             holds_pairs=concept.holds_pairs,
             other_files=() if file is None else (file,),
+            check=check,
         )
         if record is not None and record.fingerprint == fingerprint and isinstance(record.result, Scan):
             return record
-        scan = scan_concept(concept, source, index=index, watch=report_images)
+        scan = scan_concept(concept, source, index=index, watch=report_images, check=check)
     except FileNotFoundError:
         return _ScanRecord("not found")
     except OSError as error:
