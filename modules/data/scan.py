@@ -75,7 +75,7 @@ def ignore_progress(_done: int, _all: int) -> None:
 
 
 def never_stop() -> None:
-    """Do nothing: the check of a scan that nobody stops while its folders are listed."""
+    """Do nothing: the check of a scan that is not stopped while it lists folders."""
 
 
 def image_index(cache_dir: Path | None) -> ImageIndex:

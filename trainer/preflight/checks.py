@@ -165,7 +165,7 @@ def check(
     memory_of = cache(gpu_memory)  # the driver may take its time
     if budget is not None:
         problems += problems_of_estimates(
-            budget, training, validation, total_steps=total_steps, is_new=is_new, memory_of=memory_of
+            budget, training, validation, total_steps=total_steps, is_new=is_new, memory_of=memory_of, progress=progress
         )
     if concept_problems:
         return Report(tuple(problems), None)

@@ -28,7 +28,7 @@ from trainer.preflight.budget import (
 )
 from trainer.preflight.machine import Machine, this_machine
 from trainer.preflight.presets_here import MAX_IMAGE_SECONDS, names_on_processor
-from trainer.preflight.report import RunFigures
+from trainer.preflight.report import Progress, RunFigures, no_progress
 from trainer.preflight.run_budget import TIGHT, Budget, problems_of_reading
 from trainer.preflight.sampling_model import memory_problems_of_sampling_model
 from trainer.preflight.search import StepTimes
@@ -43,18 +43,19 @@ def problems_of_estimates(
     total_steps: int,
     is_new: bool = True,
     memory_of: Callable[[str], GpuMemory | None] = gpu_memory,
+    progress: Progress = no_progress,
 ) -> Iterator[Problem]:
     """Yield problems of layer names, memory and disk space.
 
     For a new run also which layers of the adapter file that it starts from it trains. `memory_of(device)` returns the
-    GPU's memory.
+    GPU's memory; `progress` is called in what takes long.
     """
     config = budget.config
     yield from layer_problems(budget)
     if is_new:
         yield from start_problems(budget)
     yield from memory_problems(budget, memory_of=memory_of)
-    yield from problems_of_processor(budget, total_steps=total_steps)
+    yield from problems_of_processor(budget, total_steps=total_steps, progress=progress)
     if is_new:
         yield from problems_of_subject_length(budget, training)
     yield from problems_of_reading(budget)
@@ -125,7 +126,11 @@ _DEVICE = "general.train_device"
 
 
 def problems_of_processor(
-    budget: Budget, *, total_steps: int, machine_of: Callable[[Config], Machine] = this_machine
+    budget: Budget,
+    *,
+    total_steps: int,
+    machine_of: Callable[[Config], Machine] = this_machine,
+    progress: Progress = no_progress,
 ) -> Iterator[Problem]:
     """Yield an error for a run that needs a GPU where there is none, a warning for one that takes long without it.
 
@@ -141,19 +146,20 @@ def problems_of_processor(
     if needed > TIGHT * machine.memory_bytes:
         has = f"the computer has {format_size(machine.memory_bytes)}"
         message = f"{why} The run needs about {format_size(needed)} of memory, and {has}."
-        yield Problem(_DEVICE, message, advice=_other_ways(machine), remedy="preset")
+        yield Problem(_DEVICE, message, advice=_other_ways(machine, progress), remedy="preset")
         return
     step = step_seconds(StepTimes(budget).facts(config), num_cores=machine.num_cores)
     times = (
         f"On {count(machine.num_cores, 'core')} of the processor a step takes about {about(step)}, and the "
         f"{count(total_steps, 'step')} of the run about {about(step * total_steps)}, without the samples."
     )
+    all_the_same = "" if is_chosen else " To train here all the same, set the device to cpu."
     if step > MAX_IMAGE_SECONDS * config.training.batch_size * config.training.accumulation_steps:
         yield Problem(
             _DEVICE,
             f"{why} The run is sized for a GPU. {times}",
             "warning" if is_chosen else "error",
-            _other_ways(machine) + ("" if is_chosen else " To train here all the same, set the device to cpu."),
+            _other_ways(machine, progress) + all_the_same,
             "preset",
         )
     elif step * total_steps > _LONG_SECONDS:
@@ -162,8 +168,8 @@ def problems_of_processor(
         )
 
 
-def _other_ways(machine: Machine) -> str:
+def _other_ways(machine: Machine, progress: Progress) -> str:
     """Return the advice: presets that the processor can train, or another machine."""
-    names = " or ".join(names_on_processor(machine))
+    names = " or ".join(names_on_processor(machine, progress))
     smaller = f"Choose a smaller model, such as the preset {names}" if names else "Choose a smaller model"
     return f"{smaller}, or train on a machine with a GPU, your own or a rented one (Machines…, --on NAME)."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 
 from modules.config.presets import MAX_OFFERED, Preset, families_for_card, list_presets, preset_for, readable_configs
 from modules.config.schema import Config
@@ -18,6 +17,7 @@ from modules.system.paths import from_root
 from trainer.preflight.fit import Fit, fit_budget
 from trainer.preflight.machine import Machine
 from trainer.preflight.model_files import downloaded_folder
+from trainer.preflight.passes import ESTIMATING
 from trainer.preflight.report import Progress, no_progress
 from trainer.preflight.run_budget import TIGHT, Budget, known_budget, on_a_gpu
 from trainer.preflight.search import StepTimes
@@ -68,7 +68,7 @@ def offers(
     fast_first = families_for_card(configs, machine.card_gb)
     fitting: list[Offer] = []
     for family in (*fast_first, *(f for f in newest_families() if f not in fast_first)):
-        progress("estimating", len(fitting), 0)
+        progress(ESTIMATING, len(fitting), 0)
         if (preset := preset_for(family, Config(), machine.card_gb, configs)) is None:
             continue
         needs = estimate_run(configs[preset], machine)
@@ -80,14 +80,18 @@ def offers(
     return tuple(dict.fromkeys((*fitting[:_NEWEST], *by_time[:1], *fitting)))[:MAX_OFFERED]
 
 
-def names_on_processor(machine: Machine) -> tuple[str, ...]:
-    """Return the names of the presets that the processor of a machine can train, the fastest first."""
-    return _names_on_processor(replace(machine, gpu=None, disk_bytes=None, why_no_gpu=""))
+_known_names: dict[Machine, tuple[str, ...]] = {}
 
 
-@cache
-def _names_on_processor(machine: Machine) -> tuple[str, ...]:
-    return tuple(offer.preset.name for offer in offers(machine))
+def names_on_processor(machine: Machine, progress: Progress = no_progress) -> tuple[str, ...]:
+    """Return the names of the presets that the processor of a machine can train, the fastest first.
+
+    All are estimated, once, which may take a minute: `progress` is called before each, and may raise to stop.
+    """
+    machine = replace(machine, gpu=None, disk_bytes=None, why_no_gpu="")
+    if machine not in _known_names:
+        _known_names[machine] = tuple(offer.preset.name for offer in offers(machine, progress=progress))
+    return _known_names[machine]
 
 
 def fits(needs: RunEstimate, machine: Machine) -> bool:

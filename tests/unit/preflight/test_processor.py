@@ -9,11 +9,12 @@ import pytest
 from modules.config.presets import DEMO, Preset, list_presets
 from modules.config.schema import Config
 from modules.data.buckets import Size
+from modules.families.registry import FAMILIES
 from modules.system import hardware
 from modules.system.hardware import GpuMemory, Hardware
 from modules.system.problem import Problem
 from tests.builders.budgets import budget_of_run
-from trainer.preflight import estimates
+from trainer.preflight import estimates, presets_here
 from trainer.preflight.estimates import problems_of_processor
 from trainer.preflight.machine import Machine, this_machine
 from trainer.preflight.presets_here import estimate_run, fit_to_free_memory, fits, offers
@@ -48,10 +49,21 @@ def test_a_run_sized_for_a_gpu_is_an_error_that_names_what_runs_here(name: str) 
     assert "sana" not in problem.advice, "half a minute for an image is too slow"
 
 
+def test_the_presets_for_a_processor_are_looked_for_with_progress_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check showed "scanning 0 of 20" for a minute, and could not be stopped."""
+    monkeypatch.setattr(presets_here, "_known_names", {})
+    monkeypatch.setattr(presets_here, "estimate_run", lambda _config, _machine: None)
+    reported: list[str] = []
+    for _ in range(2):
+        assert presets_here.names_on_processor(DESKTOP, lambda what, *_: reported.append(what)) == ()
+    assert set(reported) == {"estimating memory"}
+    assert len(reported) <= len(FAMILIES)
+
+
 def test_one_that_needs_more_memory_than_the_computer_has_is_an_error_on_any_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(estimates, "names_on_processor", lambda _machine: ())
+    monkeypatch.setattr(estimates, "names_on_processor", lambda *_: ())
     for device in ("auto", "cpu"):
         [problem] = found(on(preset("#sd 1.5 LoRA"), device), replace(DESKTOP, memory_bytes=2 * GB))
         assert problem.severity == "error"
