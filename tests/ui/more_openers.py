@@ -14,8 +14,7 @@ from tests.ui.conftest import Window
 from tests.ui.test_checkpoints import write_checkpoints, write_images
 from trainer.run_folder.records import read_record
 from ui.features.checkpoints.model import CheckpointTable
-from ui.features.checkpoints.vote import BlindVote
-from ui.features.checkpoints.vote_window import VoteWindow
+from ui.features.checkpoints.vote import BlindVote, VoteWindow
 from ui.features.checkpoints.window import open_checkpoints
 from ui.features.packages import open_install
 from ui.features.presets.model import preset_rows

@@ -32,8 +32,7 @@ from ui.app.window import App
 from ui.features.captions.opening import open_caption_editor
 from ui.features.config_views.differences import Differences
 from ui.features.config_views.json_window import JsonView
-from ui.features.probe.model import BATCH, RATE, ProbeFindings
-from ui.features.probe.window import ProbeWindow
+from ui.features.probe import BATCH, RATE, ProbeFindings, ProbeWindow
 from ui.features.runs.comparison import RunComparison
 from ui.features.search.finder import Finder
 from ui.features.tokens import SecretsDialog

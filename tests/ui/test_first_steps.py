@@ -16,7 +16,7 @@ from trainer.events import RunFinished
 from trainer.launch import RunRequest
 from trainer.preflight.report import Report
 from ui.app.catalogue import PAGES
-from ui.features.first_steps.model import WAYS, Progress, current_step
+from ui.features.first_steps import WAYS, Progress, current_step
 from ui.forms.model import Source
 from ui.loop.run_state import RunState
 

@@ -22,7 +22,7 @@ from trainer.run_status import RunStatus
 from ui.app import home_cards, recent_runs
 from ui.app.home_model import machine_rows, why_no_gpu, work_of
 from ui.app.recent_runs import describe_run
-from ui.features.first_steps.model import WAYS
+from ui.features.first_steps import WAYS
 from ui.forms.model import Source
 from ui.widgets.controls import Button
 from ui.widgets.panel import Text

@@ -17,8 +17,7 @@ from tests.ui.conftest import Window
 from tests.ui.test_fitting import AtOnce
 from trainer.event_lines import to_line
 from trainer.job_events import JobFinished, JobProgress
-from ui.features.probe.model import BATCH, RATE, Probing, batches_of, read_findings
-from ui.features.probe.window import ProbeWindow
+from ui.features.probe import BATCH, RATE, ProbeWindow, Probing, batches_of, read_findings
 from ui.forms.model import FormModel
 
 

@@ -146,7 +146,7 @@ def add_actions(
             is_enabled=lambda: not why_unused(context.form.config, "training.method"),  # a VAE has a method of its own
             help=_WHICH_METHOD_HELP,
         ),
-        Action("probe", "Probe…", opener_of("probe.window:open_probe"), help=_PROBE_HELP),
+        Action("probe", "Probe…", opener_of("probe:open_probe"), help=_PROBE_HELP),
         Action("self_test", "Self-test…", opener_of("self_test:open_self_test"), help=_SELF_TEST_HELP),
         Action("tokens", "Tokens…", opener_of("tokens:open_secrets"), help=_TOKENS_HELP),
         Action("machines", "Machines…", opener_of("remote.window:MachinesWindow"), help=_MACHINES_HELP),

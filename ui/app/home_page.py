@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from modules.config.presets import DEMO
 from ui.app.home_cards import MachineCard, QueueCard, RecentCard
 from ui.app.home_model import CardButton, RecentRuns, Work, work_of
-from ui.features.first_steps.model import HIDDEN, WAYS
+from ui.features.first_steps import HIDDEN, WAYS
 from ui.features.run.model import Starter
 from ui.forms.context import Context
 from ui.forms.model import Source

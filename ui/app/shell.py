@@ -16,7 +16,7 @@ from ui.app.catalogue import PAGES, page_named, view_of
 from ui.app.message_bars import FindingsBar, NoticeBar
 from ui.app.side_bar import SideBar
 from ui.app.top_bar import TopBar
-from ui.features.first_steps.bar import FirstStepsBar
+from ui.features.first_steps import FirstStepsBar
 from ui.forms.context import Context
 from ui.forms.page import Page, PageWithFields, page_task
 from ui.forms.setting_pages import PageSpec

@@ -9,8 +9,7 @@ from pathlib import Path
 from modules.system.errors import DarkroomError
 from ui.features.checkpoints.grid import CheckpointGrid, Place
 from ui.features.checkpoints.model import CheckpointSession, Row
-from ui.features.checkpoints.vote import FEWEST, MOST, BlindVote
-from ui.features.checkpoints.vote_window import VoteWindow
+from ui.features.checkpoints.vote import FEWEST, MOST, BlindVote, VoteWindow
 from ui.forms.context import Context
 from ui.forms.section_form import SectionForm
 from ui.loop.interaction import Answer
