@@ -3,9 +3,10 @@
 The loss of a step varies with its timesteps far more than training changes it, and by a factor: most are within a
 factor of three of the typical one, some far above. So the logarithms of parts of the run are compared, whose spread is
 about the same everywhere; a slow fall shows sooner in the line of least squares. A validation has the same timesteps
-and noise each time. Its values still vary, as the weights do, so their own scatter decides what counts as a change: the
-lowest of many is low by chance. Where there are enough validations they decide: a training loss that falls does not
-show overfitting.
+and noise each time. Its values still wander, as the weights do, and the lowest of many is low by chance. So a rise has
+to be larger than what a random walk with the steps of this run's validations reaches (`_Wander`). Where there are
+enough validations they decide: a training loss that falls does not show overfitting. A learning rate that has risen, as
+at a restart, raises both losses for a while: losses at a lower one are not compared, or have to be doubled.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ _START = 8  # steps in which the model is nearly untrained: a run may break befo
 _ERRORS, _LIKELY_ERRORS = 4.0, 2.5  # standard errors; a smaller difference is taken for chance, or reported as unsure
 _MUCH = 0.25  # of the lowest level: more than the share of hard images or a new part of the schedule changes
 _MIN_SHARE = 1e-3  # of the median loss: a loss of 0, as of an image without a masked region, has no logarithm
+_MUCH_AT_HIGHER_RATE = 1.0  # the same, where the learning rate was lower
 _MIN_VALIDATIONS = 3  # after the lowest one, for a rise that lasts
 _CLEAR = 0.1  # of the first validation: at the same timesteps and noise, even two of them show it
-_NOTICED = 0.01  # of a validation loss: less than this is neither a gain nor a loss that a sample shows
-_SCATTER = 4.0  # times the scatter of validations, over the root of how many are compared; by simulation
-_FEW, _NOTICED_OF_FEW = 5, 0.02  # validations: the scatter of so few is not known
+_NOTICED, _RISE = 0.015, 0.04  # of a validation loss: less is no gain, or no rise, that a sample shows
+_WANDERS = 3.0  # times the deviation of a random walk; by simulation, as the lowest point is chosen
+_MOST_WANDER = 0.014  # from one validation to the next: of few validations, a bend of the curve looks like wandering
+_NEAR_LOWEST = 0.15  # above the lowest validation: before, the curve itself bends
+_SAME_RATE = 0.8  # of the learning rate, or more
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +45,31 @@ class Verdict:
     since_step: int | None = None
 
 
-def read_losses(points_N2: NDArray[np.float64], validations: Sequence[tuple[int, float]] = ()) -> Verdict:
+def read_losses(
+    points_N2: NDArray[np.float64],
+    validations: Sequence[tuple[int, float]] = (),
+    rates_N2: NDArray[np.float64] | None = None,
+) -> Verdict:
     """Return the verdict on the losses of a run: of its steps (N, 2: step, loss), and of its validations (step, loss).
 
-    Of a long run an even selection of its steps is enough. All values must be finite. Only for losses that compare a
-    prediction to a target: the loss of a policy gradient or of a preference does not.
+    Of a long run an even selection of its steps is enough. `rates_N2` are its learning rates (step, rate), if they are
+    known. All values must be finite. Only for losses that compare a prediction to a target: the loss of a policy
+    gradient or of a preference does not.
     """
-    of_steps = _read_steps(points_N2)
-    if of_steps.finding == "diverging":
+
+    def rates_at(steps_N: NDArray[np.float64]) -> NDArray[np.float64]:
+        if rates_N2 is None or not len(rates_N2):
+            return np.ones(len(steps_N))
+        return np.interp(steps_N, rates_N2[:, 0], rates_N2[:, 1])
+
+    of_steps = _read_steps(points_N2, rates_at(points_N2[:, 0]))
+    if of_steps.finding == "diverging" or not validations:
         return of_steps
-    return _read_validations(validations, is_fitting=of_steps.finding == "learning") or of_steps
+    rates_V = rates_at(np.array([step for step, _ in validations], dtype=np.float64))
+    return _read_validations(validations, rates_V, is_fitting=of_steps.finding == "learning") or of_steps
 
 
-def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
+def _read_steps(points_N2: NDArray[np.float64], rates_N: NDArray[np.float64]) -> Verdict:
     number = len(points_N2)
     if number < _MIN_STEPS:
         return Verdict("unknown", f"Too early to say: {number:,} of {_MIN_STEPS} steps.")
@@ -74,8 +90,9 @@ def _read_steps(points_N2: NDArray[np.float64]) -> Verdict:
     def level(steps: NDArray[np.intp]) -> float:
         return math.exp(logs_N[steps].mean())
 
-    for low in (start, lowest):
-        if errors_above(low, last) > _ERRORS and level(last) > (1 + _MUCH) * level(low):
+    was_lower = rates_N[lowest].mean() < _SAME_RATE * rates_N[last].mean()
+    for low, much in ((start, _MUCH), (lowest, _MUCH_AT_HIGHER_RATE if was_lower else _MUCH)):
+        if errors_above(low, last) > _ERRORS and level(last) > (1 + much) * level(low):
             step = int(points_N2[low[-1], 0])
             return Verdict(
                 "diverging",
@@ -110,61 +127,101 @@ def _falls(logs_N: NDArray[np.float64]) -> bool:
     return -slope > _LIKELY_ERRORS * float(np.sqrt(rests_N @ rests_N / (len(logs_N) - 2) / squares))
 
 
-def _read_validations(validations: Sequence[tuple[int, float]], *, is_fitting: bool) -> Verdict | None:
+def _read_validations(
+    validations: Sequence[tuple[int, float]], rates_V: NDArray[np.float64], *, is_fitting: bool
+) -> Verdict | None:
     """Return the verdict on validations; None if there are too few, unless they fell clearly.
 
     `is_fitting`: the training loss falls, so a validation loss that rises far means overfitting, not divergence.
     """
     number = len(validations)
+    (_, first), (_, last) = validations[0], validations[-1]
     if number < _MIN_VALIDATIONS:
-        if not validations or validations[-1][1] >= (1 - _CLEAR) * validations[0][1]:
+        if last >= (1 - _CLEAR) * first:
             return None
-        fell = f"{validations[0][1]:.4f} to {validations[-1][1]:.4f}"
-        return Verdict("learning", f"Learning: the validation loss fell, {fell}.")
-    values = np.array([value for _, value in validations])
-    lowest = int(values.argmin())
-    (_, first), (step, least), (_, last) = validations[0], validations[lowest], validations[-1]
-    if not is_fitting and values[-2:].min() > (1 + _MUCH) * first:
+        return Verdict("learning", f"Learning: the validation loss fell, {first:.4f} to {last:.4f}.")
+    width = max(_MIN_VALIDATIONS, math.isqrt(number))
+    has_same_rate = rates_V >= _SAME_RATE * rates_V[-1]
+    step, least = min(validations, key=lambda validation: validation[1])
+    if not is_fitting and min(loss for _, loss in validations[-2:]) > (1 + _MUCH) * first:
         return Verdict(
             "diverging",
             f"Diverging: the validation loss rose from {least:.4f} at step {step:,} to {last:.4f}, far above the "
             f"first one, {first:.4f}. A lower learning rate may help.",
             step,
         )
-    width = max(_MIN_VALIDATIONS, math.isqrt(number))
-    noticed = max(_NOTICED, _SCATTER * _scatter(values) / math.sqrt(width)) if number > _FEW else _NOTICED_OF_FEW
-    around, now = (float(np.median(part)) for part in (values[max(0, lowest - width // 2) :][:width], values[-width:]))
+    if has_same_rate[-width:].all():
+        compared = [validation for validation, is_same in zip(validations, has_same_rate, strict=True) if is_same]
+        verdict = _compare_validations(compared, width, first, is_fitting=is_fitting)
+        if verdict.finding == "overfitting" or (step, least) in compared:
+            return verdict
+    if last > (1 + _RISE) * least:
+        at_rate = f"{least:.4f} at step {step:,}; now it is {last:.4f}, at a learning rate that has risen since"
+        return Verdict("unknown", f"Too early to say: the validation loss was {at_rate}.")
+    return Verdict("learning", f"Learning: the validation loss fell, {first:.4f} to {last:.4f}.")
+
+
+def _compare_validations(
+    validations: Sequence[tuple[int, float]], width: int, first: float, *, is_fitting: bool
+) -> Verdict:
+    """Return the verdict on three validations and more at rates like the present one; `width` is how many are recent.
+
+    `first` is the validation loss of the untrained model, at whatever rate.
+    """
+    number = len(validations)
+    logs_V = np.log(np.maximum([loss for _, loss in validations], 1e-30))
+    lowest = int(logs_V.argmin())
+    (step, least), (_, last) = validations[lowest], validations[-1]
+    settled = int(np.argmax(logs_V < logs_V[lowest] + _NEAR_LOWEST))
+    settled_V = logs_V[settled:]
+    deviation = min(_step_of_walk(settled_V), _MOST_WANDER)
+
+    def wandering(num: int) -> float:
+        """Return how far validations wander within so many of them, as the difference of logarithms."""
+        return _WANDERS * deviation * math.sqrt(num)
+
+    rise, gain = max(_RISE, wandering(len(settled_V))), max(_NOTICED, wandering(len(settled_V)))
+    start = math.log(max(first, 1e-30))
+    around = float(np.median(logs_V[max(settled, lowest - width // 2) :][:width]))
+    now = float(np.median(logs_V[-width:]))
     # The lowest of values that only scatter is below the others, too: something must have been learned, or unlearned.
-    has_changed = is_fitting or around < (1 - noticed) * first or now > (1 + 2 * noticed) * first
-    if has_changed and lowest < number - width and now > (1 + noticed) * around and last > (1 + noticed) * least:
+    has_changed = is_fitting or around < start - gain or now > start + rise
+    if has_changed and lowest < number - width and min(now - around, logs_V[-1] - logs_V[lowest]) > rise:
         return Verdict(
             "overfitting",
             f"Overfitting since step {step:,}: the validation loss was lowest there, {least:.4f}, and the last "
             f"{width} are higher, now {last:.4f}. The model of that step may be the better one.",
             step,
         )
-    earlier = values[min(1, number - width - 1) : number - width][-width:] if number > width else values[:1]
-    if now < (1 - noticed) * float(np.median(earlier)):
-        if last > (1 + _NOTICED) * least:
+    earlier_V = logs_V[min(1, number - width - 1) : number - width][-width:] if number > width else logs_V[:1]
+    fell = float(np.median(earlier_V)) - now
+    if start - now > gain and fell > max(_NOTICED, wandering(width)):
+        if logs_V[-1] > logs_V[lowest] + _NOTICED:
             where = f"{first:.4f} to {least:.4f} at step {step:,}; the last one is higher, {last:.4f}"
             return Verdict("learning", f"Learning so far: the validation loss fell, {where}.")
         return Verdict("learning", f"Learning: the validation loss is still falling, {first:.4f} to {least:.4f}.")
-    return Verdict("flat", _flat(first, least, step, width, noticed))
-
-
-def _flat(first: float, least: float, step: int, width: int, noticed: float) -> str:
-    if least < (1 - noticed) * first:
-        return (
+    if start - logs_V[lowest] > gain:
+        return Verdict(
+            "flat",
             f"Flat: the validation loss fell from {first:.4f} to {least:.4f} at step {step:,}, and the last {width} "
-            "are neither clearly lower nor clearly higher."
+            "are neither clearly lower nor clearly higher.",
         )
-    return (
-        f"Flat: the last {width} validations are neither clearly lower nor clearly higher than the first, {first:.4f}."
+    return Verdict(
+        "flat",
+        f"Flat: the last {width} validations are neither clearly lower nor clearly higher than the first, {first:.4f}.",
     )
 
 
-def _scatter(values: NDArray[np.float64]) -> float:
-    """Return the standard deviation of validations about their own curve, relative to them."""
-    logs = np.log(np.maximum(values[len(values) // 3 :], 1e-30))  # before, the curve itself bends
-    bends = logs[1:-1] - (logs[:-2] + logs[2:]) / 2  # of independent values they have 3/2 of the variance
-    return float(np.median(np.abs(bends))) / 0.6745 / math.sqrt(1.5) * (1 + 1 / len(bends))
+def _step_of_walk(logs_V: NDArray[np.float64]) -> float:
+    """Return the standard deviation of the steps of a random walk that scatters like validations about their curve.
+
+    Blocks of values are compared, so that values that are independent of each other count as a walk of small steps.
+    Median, since a curve that turns bends at one place.
+    """
+    width = max(1, round(math.sqrt(len(logs_V)) / 2))
+    while width > 1 and len(logs_V) < 5 * width - 1:  # at least twice as many bends as a block is wide
+        width -= 1
+    sums_V = np.cumsum(np.insert(logs_V, 0, 0.0))
+    means_V = (sums_V[width:] - sums_V[:-width]) / width
+    bends_V = means_V[width:-width] - (means_V[: -2 * width] + means_V[2 * width :]) / 2
+    return float(np.median(np.abs(bends_V))) / 0.6745 / math.sqrt(width) if len(bends_V) else math.inf

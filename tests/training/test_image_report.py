@@ -9,19 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.data.batch import Batch
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
-from trainer.callbacks.image_report import _neighbour_correlations
+from trainer.callbacks.image_report import _neighbour_correlations, _with_looks
 from trainer.commands import ReportNow, Stop
 from trainer.events import PhaseChanged, StepFinished, WarningRaised
 from trainer.machine_events import ImagesReported
-from trainer.run_folder.image_report import DATA_FILE, newest_report
+from trainer.run_folder.image_report import DATA_FILE, ImageLoss, ImageReport, newest_report
 from trainer.step.fixed_losses import FixedLosses, LossesAtTimestep
 
 
@@ -91,6 +93,57 @@ def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, im
     once_more = run(load_file(run_dir / "config.json").config, resume_from=run_dir, kind="report")
     assert once_more.finished.message == again.finished.message
     assert newest_report(run_dir) == newest, "the same weights, the same losses"
+
+
+def test_the_report_on_a_backup_of_a_fine_tune_measures_its_start_too(
+    tiny_sd: Path, images: Path, tmp_path: Path
+) -> None:
+    """By the loss alone far fewer bad images are found. A run that trains has no memory for its start."""
+    config = laid_over(config_of(tmp_path, tiny_sd, images), {"training": {"trains": "full", "epochs": 1}})
+
+    def reports_of(config: Config) -> tuple[ImageReport, ImageReport]:
+        """Return the report in mid-run, and the one on the last backup."""
+        run_dir = Path(run_with_report(config, step=2).finished.backup_path).parents[1]
+        in_training = newest_report(run_dir)
+        run(load_file(run_dir / "config.json").config, resume_from=run_dir, kind="report")
+        of_backup = newest_report(run_dir)
+        assert in_training is not None
+        assert of_backup is not None
+        return in_training, of_backup
+
+    in_training, of_backup = reports_of(config)
+    assert {(i.before, i.without_caption) for i in in_training.images} == {((), ())}
+    assert all(len({i.losses, i.before, i.without_caption}) == 3 and i.before for i in of_backup.images)
+    changes = {"training": {"learning_rate": 3e-5}, "general": {"workspace_dir": str(tmp_path / "other")}}
+    _, of_other = reports_of(laid_over(config, changes))
+    starts, losses = (
+        [{(i.kind, i.path): values(i) for i in report.images} for report in (of_backup, of_other)]
+        for values in (lambda i: (i.before, i.without_caption), lambda i: i.losses)
+    )
+    assert starts[0] == starts[1], "the same model before training"
+    assert losses[0] != losses[1]
+
+
+def photo(seed: int) -> Image.Image:
+    """Return a smooth image of several colours, unlike those of other seeds."""
+    small = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((320, 240), Image.Resampling.BICUBIC)
+
+
+def test_the_same_photo_twice_or_encoded_again_is_a_near_duplicate_and_black_is_plain(tmp_path: Path) -> None:
+    for seed in range(6):
+        photo(seed).save(tmp_path / f"{seed}.png")
+    photo(1).save(tmp_path / "again.png")
+    photo(2).resize((200, 150)).save(tmp_path / "small.jpg", quality=70)
+    Image.new("RGB", (320, 240), "black").save(tmp_path / "black.png")
+    Image.new("RGB", (320, 240), "white").save(tmp_path / "white.png")
+    (tmp_path / "broken.png").write_bytes(b"")
+    found = _with_looks([ImageLoss(str(p), "a", "training", "", 1, (0.1,)) for p in sorted(tmp_path.iterdir())])
+    same = {Path(i.path).name: Path(i.same_as).name for i in found if i.same_as}
+    assert same == {"1.png": "again.png", "again.png": "1.png", "2.png": "small.jpg", "small.jpg": "2.png"}
+    assert {Path(i.path).name for i in found if i.is_plain} == {"black.png", "white.png"}
+    twice = _with_looks([found[0], replace(found[0], kind="validation")])
+    assert {i.same_as for i in twice} == {""}, "one file of two concepts"
 
 
 @pytest.mark.parametrize("shape", [(4, 32, 48), (16, 3, 32, 48)])

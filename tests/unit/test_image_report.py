@@ -258,6 +258,38 @@ def test_noise_is_found_by_its_latents_though_its_loss_is_usual(number: int) -> 
     assert outliers(compared(*stars[:5], replace(image("noise"), correlation=-0.5))) == {}, "too few to tell"
 
 
+def test_a_plain_image_is_called_so_and_not_like_noise() -> None:
+    """What rounding leaves of its latents has no structure."""
+    photos = [replace(image(f"cat {n}"), correlation=0.6) for n in range(20)]
+    black = replace(image("black", 0.3), correlation=0.05, is_plain=True)
+    report = compared(*photos, black)
+    assert outliers(report) == {"black": "plain"}
+    assert report.summary.endswith("times the usual loss, one plain colour).")
+    assert outliers(compared(*photos[:4], black)) == {"black": "plain"}, "among a few, too"
+    assert outliers(compared(*(replace(photo, is_plain=True) for photo in photos))) == {}, "a folder of colours"
+
+
+def test_a_plain_image_does_not_hide_another_bad_one() -> None:
+    images = measured_in("scenes")
+    good = [image for n, image in images.items() if n.startswith("ok")]
+    black = replace(images["black0"], is_plain=True)
+    found = outliers(compare_images(90, TIMES_OF_PHOTOS, [*good, black, images["wrongcaption2"]]))
+    assert found == {"black0": "plain", "wrongcaption2": "caption"}
+
+
+def test_near_duplicates_are_named(tmp_path: Path) -> None:
+    images = [image(f"cat {n}") for n in range(4)]
+    images[1] = replace(images[1], same_as=images[3].path)
+    images[3] = replace(images[3], same_as=images[1].path)
+    report = compared(*images)
+    assert report.summary.endswith("Near duplicates, which count twice: cat 1.png and cat 3.png.")
+    assert "near duplicate of cat 3.png" in page_of(report, lambda path: b"")
+    write_report(tmp_path, report, lambda path: b"")
+    assert newest_report(tmp_path) == report
+    many = [replace(image(str(n)), same_as="/images/first.png") for n in range(7)]
+    assert compared(*many).summary.endswith("; 2 more.")
+
+
 def test_a_report_is_written_and_read_again(tmp_path: Path) -> None:
     report = compared(*(image(f"cat {n}") for n in range(9)), image("<b>&", 3))
     page = write_report(tmp_path, report, lambda path: b"jpeg")

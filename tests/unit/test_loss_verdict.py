@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,124 @@ def test_validations_that_only_scatter_are_no_overfitting() -> None:
         curve = [(10 * n, level * draw.lognormvariate(0, 0.01)) for n, level in enumerate(levels)]
         verdicts = [read_losses(np.empty((0, 2)), curve[: n + 1]) for n in range(20)]
         called[has_learned] += any(verdict.finding == "overfitting" for verdict in verdicts)
-    assert called == {True: 40, False: 3}
+    assert called == {True: 40, False: 0}
+
+
+Draw = np.random.Generator
+
+
+def walk(draw: Draw, number: int, step: float) -> NDArray[np.float64]:
+    """Return a random walk without a trend: it is as likely to rise as to fall, and wanders the farther, the longer."""
+    return step * draw.standard_normal(number).cumsum()
+
+
+def wander(draw: Draw, number: int, deviation: float, memory: float) -> NDArray[np.float64]:
+    """Return values that wander about 0 (AR(1)): of each, the share `memory` remains in the next."""
+    values = deviation * draw.standard_normal(number)
+    for place in range(1, number):
+        values[place] = memory * values[place - 1] + math.sqrt(1 - memory**2) * values[place]
+    return values
+
+
+NOISES: dict[str, Callable[[Draw, int], NDArray[np.float64]]] = {
+    **{f"independent {s:.0%}": lambda draw, number, s=s: wander(draw, number, s, 0) for s in (0.01, 0.03, 0.05)},
+    **{
+        f"wandering {s:.0%}, memory {m:g}": lambda draw, number, s=s, m=m: wander(draw, number, s, m)
+        for s in (0.01, 0.03, 0.05)
+        for m in (0.5, 0.8, 0.95)
+    },
+    **{f"a walk of {s:.1%}": lambda draw, number, s=s: walk(draw, number, s) for s in (0.005, 0.01, 0.02)},
+}
+
+
+def findings_of(
+    noise: str, number: int, *, seed: int, rise: float = 0.0, has_learned: bool = True, every: int = 1
+) -> list[str]:
+    """Return the finding at some of the validations, which fell at first; from a third of them on they rise."""
+    places = np.arange(number)
+    logs = math.log(0.1) + (np.log(0.3 + 0.7 * np.exp(-places / 1.5)) if has_learned else 0 * places)
+    logs = logs + rise * np.maximum(0, places - number // 3) + NOISES[noise](np.random.default_rng(seed), number)
+    validations = [(10 * n, value) for n, value in enumerate(np.exp(logs).tolist())]
+    return [read_losses(np.empty((0, 2)), validations[:n]).finding for n in range(every, number + 1, every)]
+
+
+@pytest.mark.parametrize("has_learned", [False, True])
+@pytest.mark.parametrize("noise", NOISES)
+def test_validations_that_wander_without_a_trend_are_seldom_called_overfitting(noise: str, has_learned: bool) -> None:
+    """Of runs of thirty that wandered by 3 %, 33 % were called so at the end, and of runs of a hundred 80 %."""
+    runs = [findings_of(noise, 30, seed=seed, has_learned=has_learned, every=5) for seed in range(20)]
+    assert sum("overfitting" in findings for findings in runs) <= (5 if noise.endswith("2.0%") or "5%" in noise else 3), "at some time"
+    assert sum(findings[-1] in ("overfitting", "diverging") for findings in runs) <= 2, "at the end; up to 5 %"
+    if "3%" in noise:
+        long = [findings_of(noise, 100, seed=seed, has_learned=has_learned, every=100)[-1] for seed in range(20)]
+        few = [findings_of(noise, number, seed=seed, every=number)[-1] for seed in range(20) for number in (4, 6, 8)]
+        assert "overfitting" not in {*long, *few}
+
+
+@pytest.mark.parametrize(
+    ("noise", "rise", "later"),
+    [
+        ("independent 1%", 0.02, 9),
+        ("independent 1%", 0.04, 7),
+        ("independent 3%", 0.04, 7),
+        ("wandering 1%, memory 0.8", 0.02, 9),
+        ("wandering 3%, memory 0.8", 0.04, 7),
+    ],
+)
+def test_validations_that_rise_are_called_overfitting_a_few_validations_later(
+    noise: str, rise: float, later: int
+) -> None:
+    runs = [findings_of(noise, 30, seed=seed, rise=rise) for seed in range(15)]
+    assert all(findings[-1] == "overfitting" for findings in runs)
+    assert np.median([findings.index("overfitting") + 1 - 10 for findings in runs]) <= later
+
+
+RATES = np.column_stack((np.arange(1, 2001), 1e-4 * (0.5 + 0.5 * np.cos(np.arange(2000) % 500 / 500 * math.pi))))
+
+
+def of_restarts(seed: int, *, overfits: bool = False) -> tuple[NDArray[np.float64], list[tuple[int, float]]]:
+    """Return losses and validations of a run that learns, of four cycles of the rate, which raises both by up to 15 %.
+
+    Those that overfit rise by a half from the end of the second cycle on.
+    """
+    draw, steps = np.random.default_rng(seed), RATES[:, 0]
+    levels = 0.1 * (0.5 + 0.5 * np.exp(-steps / 250)) * (1 + 1500 * RATES[:, 1])
+    losses = levels * draw.lognormal(-0.06, 0.35, 2000)
+    kept = np.append(0, np.arange(50, 2001, 50))
+    values = np.append(0.1, levels[kept[1:] - 1] * draw.lognormal(0, 0.01, 40))
+    values *= 1 + overfits * np.maximum(0, kept - 1000) / 2000
+    return np.column_stack((steps, losses)), list(zip(kept.tolist(), values.tolist(), strict=True))
+
+
+def test_a_restart_of_the_learning_rate_is_neither_divergence_nor_overfitting() -> None:
+    """The training loss rises by 15 % for a while: each fourth run was called diverging, and others overfitting."""
+    found: dict[bool, set[str]] = {False: set(), True: set()}
+    for seed, overfits in itertools.product(range(10), found):
+        losses, validations = of_restarts(seed, overfits=overfits)
+        for until in range(100, 2001, 100):
+            so_far = [(step, value) for step, value in validations if step <= until]
+            verdict = read_losses(losses[:until], so_far, RATES[:until])
+            found[overfits].add(verdict.finding)
+        assert (verdict.finding == "overfitting") == overfits
+    assert found[False] == {"learning", "flat", "unknown"}
+    losses, validations = of_restarts(1)
+    after_restart = read_losses(losses[:1100], [v for v in validations if v[0] <= 1100], RATES[:1100])
+    assert "at a learning rate that has risen since." in after_restart.sentence
+
+
+def test_a_run_that_breaks_at_a_restart_or_after_its_warm_up_diverges() -> None:
+    losses, _ = of_restarts(1)
+    losses[1500:, 1] *= 4
+    assert read_losses(losses, (), RATES).finding == "diverging"
+    warm_up = np.column_stack((RATES[:, 0], 1e-4 * np.minimum(1, RATES[:, 0] / 400)))
+    assert read_losses(losses, (), warm_up).finding == "diverging"
+
+
+def test_overfitting_since_the_first_validation_is_found_after_a_warm_up() -> None:
+    validations = [(50 * n, 0.1 * (1 + 0.02 * n)) for n in range(12)]
+    warm_up = np.column_stack((RATES[:, 0], 1e-4 * np.minimum(1, RATES[:, 0] / 100)))
+    verdict = read_losses(np.empty((0, 2)), validations, warm_up)
+    assert (verdict.finding, verdict.since_step) == ("overfitting", 100)
 
 
 def test_validations_that_rise_from_the_first_one_on_are_overfitting() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +15,9 @@ import torch
 from modules.data.batch import Batch
 from modules.data.captions.drawing import CaptionDropout
 from modules.data.decode import flatten
+from modules.data.doctor.dataset_checks import similar_groups
+from modules.data.doctor.measure import measure
+from modules.data.doctor.pixel_checks import MIN_SPREAD
 from modules.data.images import BrokenImageError, open_image, upright
 from modules.data.plans import EpochPlans
 from modules.memory.placement import Placement
@@ -48,8 +51,8 @@ class ImageReportCallback:
     """Takes `ReportNow` after a step: measures all images at fixed timesteps, as they are in the first epoch.
 
     The report goes into the run's folder. Training is unaffected. `losses` is None for a run whose images have no
-    denoising loss: its method learns from prompts, or it trains the VAE. Within `original()` the model is without its
-    trained adapters; None for a run without adapters, whose weights before training are not in memory.
+    denoising loss: its method learns from prompts, or it trains the VAE. Within `original()` the model is the one
+    before training: without its trained adapters, or with copies of its weights; None if these are not in memory.
     """
 
     def __init__(
@@ -85,6 +88,10 @@ class ImageReportCallback:
         self._meeting = meeting
         meeting.offer(_TASK, self._measure_share)
 
+    def compare_to(self, original: Callable[[], AbstractContextManager[None]]) -> None:
+        """Measure the images also within `original()`, in which the model is the one before training."""
+        self._original = original
+
     def is_due(self, before: Counters, now: Counters) -> bool:
         """Return whether it is requested."""
         return self._desk.has(ReportNow)
@@ -107,7 +114,7 @@ class ImageReportCallback:
             message = f"The losses of {count(len(broken), 'image')} are not finite, so these are left out: "
             self._emit(WarningRaised(f"{message}{', '.join(broken[:_MAX_NAMED])}.", "Look at the precision first."))
             images = [image for image in images if _is_finite(image)]
-        report = compare_images(counters.step, self._losses.timesteps, images)
+        report = compare_images(counters.step, self._losses.timesteps, _with_looks(images))
         path = ""
         with SideOutput("The report on the images", self._run_dir, self._emit).warn_on_failure():
             path = str(write_report(self._run_dir, report, _thumbnail))
@@ -198,6 +205,21 @@ class ImageReportCallback:
 
 def _is_finite(image: ImageLoss) -> bool:
     return all(map(math.isfinite, (*image.losses, *image.before, *image.without_caption)))
+
+
+def _with_looks(images: Sequence[ImageLoss]) -> list[ImageLoss]:
+    """Return the images with what their files show: whether they have one colour, and which others look the same."""
+    measured = {}
+    for path in dict.fromkeys(image.path for image in images):
+        with suppress(BrokenImageError):
+            measured[path] = measure(Path(path))
+    structured = [path for path, of_path in measured.items() if of_path.spread >= MIN_SPREAD]
+    same: dict[str, str] = {}
+    for group, _distance in similar_groups([measured[path] for path in structured]):
+        first, *others = (structured[number] for number in group)
+        same |= {first: others[0], **dict.fromkeys(others, first)}
+    plain = measured.keys() - set(structured)
+    return [replace(image, is_plain=image.path in plain, same_as=same.get(image.path, "")) for image in images]
 
 
 def _neighbour_correlations(latents_BCHW: torch.Tensor) -> list[float]:

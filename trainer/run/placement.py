@@ -53,15 +53,17 @@ def _parts_with_weights(family: ModelFamily) -> dict[str, nn.Module]:
     return {name: m for name, m in modules.items() if not any(p.is_meta for p in m.parameters())}
 
 
-def placed_copy(family: ModelFamily, groups: Sequence[TrainGroup], placement: Placement, *, name: str) -> FrozenCopy:
-    """Return a copy of the trained weights as they are now, which is offloaded except in training.
+def placed_copy(
+    family: ModelFamily, groups: Sequence[TrainGroup], placement: Placement, *, name: str, phase: str = phases.TRAIN
+) -> FrozenCopy:
+    """Return a copy of the trained weights as they are now, which is offloaded except in a phase.
 
     Copies of offloaded weights always are. `name` identifies the copy among the parts of the placement.
     """
     offloaded = _offloaded_ids(family)
     copy = FrozenCopy(weight for group in groups for weight in group.parameters.values())
     resident = (c for weight, c in zip(copy.weights, copy.copies, strict=True) if id(weight) not in offloaded)
-    placement.add(name, nn.ParameterList(resident), phases=(phases.TRAIN,))
+    placement.add(name, nn.ParameterList(resident), phases=(phase,))
     return copy
 
 

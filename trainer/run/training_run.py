@@ -39,7 +39,7 @@ from trainer.run.open_folder import remove_unfinished_files
 from trainer.run.placement import freed_memory, placed_copy
 from trainer.run.recipe import start_recipe
 from trainer.run.setup import RunSetup
-from trainer.run.start import announce, original_of, restore_best, take_start_weights
+from trainer.run.start import announce, compare_report_to_start, original_of, restore_best, take_start_weights
 from trainer.run.stepper import build_stepper, step_graphs
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
@@ -118,7 +118,7 @@ def _loop(run: PreparedRun) -> LoopOutcome:
 
 def report_images(setup: RunSetup) -> None:
     """Restore a backup and report on the images of its run; nothing is trained. Raises DarkroomError, StopRequested."""
-    run = prepare(setup)
+    run = prepare(setup, for_report=True)
     counters, message, path = run.training.counters, "The images were compared.", ""
     try:
         if setup.machine.ranks.rank.is_main:
@@ -161,8 +161,11 @@ def _at_start(run: PreparedRun) -> None:
         callbacks.rewards.at_start(counters)
 
 
-def prepare(setup: RunSetup) -> PreparedRun:
-    """Load the model, fill the caches, build the stepper and the callbacks, restore a backup, and announce the run."""
+def prepare(setup: RunSetup, *, for_report: bool = False) -> PreparedRun:
+    """Load the model, fill the caches, build the stepper and the callbacks, restore a backup, and announce the run.
+
+    `for_report`: the run is only prepared for a report on its images, which compares a fine-tune to its start, too.
+    """
     model, loaders = load_run(setup)
     reward_models = load_reward_models_of(setup)
     perceptual = load_perceptual_of(setup)
@@ -174,7 +177,7 @@ def prepare(setup: RunSetup) -> PreparedRun:
     meeting = Meeting(setup.machine.ranks, desk=setup.desk)
     callbacks = build_callbacks(setup, model, loaders, stepper, total_steps, reward_models, perceptual, meeting)
     backups = Backups(setup, model, stepper, method, loaders.training.plans.fingerprint, callbacks, meeting)
-    training = _training(setup, model, loaders, stepper, method, callbacks, backups, meeting)
+    training = _training(setup, model, loaders, stepper, method, callbacks, backups, meeting, for_report=for_report)
     backups.offer_step(training)
     if not model.sharded:  # a pause of a run that shards its model keeps the memory
         setup.desk.freed_memory = lambda: freed_memory(
@@ -247,6 +250,8 @@ def _training(
     callbacks: RunCallbacks,
     backups: Backups,
     meeting: Meeting,
+    *,
+    for_report: bool = False,
 ) -> Training:
     """Return the state of the training loop at the step where the run starts or resumes."""
     config = setup.config
@@ -285,6 +290,8 @@ def _training(
     has_start_weights = take_start_weights(setup, model, stepper)
     _share_weights(ranks, model)
     original = original_of(config, model, has_start_weights=has_start_weights)
+    if for_report:
+        compare_report_to_start(callbacks.image_report, model, setup.machine.precision)
     if setup.backup and setup.saved:
         restore(
             setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method, sharded=model.sharded

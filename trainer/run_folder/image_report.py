@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from modules.system.atomic import write_text
 from modules.system.problem import agree, count, join_words, list_first
 
-Verdict = Literal["", "high", "low", "details", "composition", "unlearned", "memorized", "caption", "noise"]
+Verdict = Literal["", "high", "low", "details", "composition", "unlearned", "memorized", "caption", "noise", "plain"]
 VERDICTS: Mapping[Verdict, str] = {
     "high": "high loss",
     "low": "low loss",
@@ -29,6 +29,7 @@ VERDICTS: Mapping[Verdict, str] = {
     "memorized": "learned more",
     "caption": "odd caption",
     "noise": "like noise",
+    "plain": "one plain colour",
 }
 
 FOLDER, DATA_FILE, PAGE_FILE = "report", "images.json", "images.html"
@@ -55,13 +56,15 @@ class ImageLoss:
 
     `uses` counts its uses in full epochs. `before` are its losses in the model without the trained adapter, and
     `without_caption` those in that model with the empty prompt; empty if they are not known. `correlation` is how much
-    its latents are like their neighbours. `verdict` states how it differs from the other images:
+    its latents are like their neighbours. `is_plain`: its pixels have one colour. `same_as` is the path of another image
+    that looks the same, empty if there is none. `verdict` states how it differs from the other images:
 
     - "high", "low": its loss is far above or far below theirs
     - "details", "composition": it is unusually high at little or at much noise for its mean
     - "unlearned", "memorized": training lowered its loss far less or far more than theirs
     - "caption": in the model before training its caption raises its loss, compared to what captions do for theirs
     - "noise": its latents are far less like their neighbours than in the others
+    - "plain": it has one colour, and most others have not
     """
 
     path: str
@@ -75,6 +78,8 @@ class ImageLoss:
     correlation: float = 1.0
     before: tuple[float, ...] = ()
     without_caption: tuple[float, ...] = ()
+    is_plain: bool = False
+    same_as: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,11 @@ class ImageReport:
 
     @property
     def summary(self) -> str:
-        """The report as a sentence."""
+        """The report as a sentence, and another one if images look the same."""
+        return " ".join(part for part in (self._losses, describe_duplicates(self.images)) if part)
+
+    @property
+    def _losses(self) -> str:
         outliers, total = self.outliers, count(len(self.images), "image")
         if not outliers:
             found = "none stands out" if _are_compared(self.images) else f"with fewer than {_FEWEST} none can stand out"
@@ -105,6 +114,17 @@ class ImageReport:
 def _describe(image: ImageLoss) -> str:
     odd = f", {VERDICTS[image.verdict]}" if image.verdict not in ("", "high", "low") else ""
     return f"{image.times:.2g} times the usual loss{odd}"
+
+
+def describe_duplicates(images: Iterable[ImageLoss]) -> str:
+    """Return which images look the same as another one, as a sentence; empty if none do."""
+    of_path = {image.path: image.same_as for image in images if image.same_as}
+    pairs = list(dict.fromkeys(tuple(sorted(pair)) for pair in of_path.items()))
+    if not pairs:
+        return ""
+    named = [f"{Path(one).name} and {Path(other).name}" for one, other in pairs[:_MAX_NAMED]]
+    more = f"; {len(pairs) - _MAX_NAMED:,} more" if len(pairs) > _MAX_NAMED else ""
+    return f"Near duplicates, which count twice: {'; '.join(named)}{more}."
 
 
 def describe_hardest(images: Iterable[ImageLoss]) -> str:
@@ -155,11 +175,15 @@ def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
     for column, (_, below) in zip(points_ND.T, values, strict=True):
         if not below:
             np.maximum(column, 0.0, out=column)
+    plain = [number for number, image in enumerate(images) if image.is_plain]
+    plain = plain if len(plain) <= len(images) / 2 else []
     noisy = _find_noise(images)
-    others = [number for number in range(len(images)) if number not in noisy]  # among which noise would hide the rest
+    others = [number for number in range(len(images)) if number not in {*plain, *noisy}]  # they would hide the rest
     outliers = {others[place] for place in _find_outliers(points_ND[others])}
 
     def verdict_on(number: int) -> Verdict:
+        if number in plain:
+            return "plain"
         if number in noisy:
             return "noise"
         if number not in outliers:
@@ -298,6 +322,8 @@ def _image(data: dict[str, Any]) -> ImageLoss:
         correlation,
         before,
         without,
+        bool(data.get("is_plain", False)),
+        str(data.get("same_as", "")),
     )
 
 
@@ -315,15 +341,15 @@ _ADVICE = (
     "details: a high loss at little noise, as of grain or patterns. Odd composition: at much noise, as of an image of "
     "something else. Learned less: training helped the other images far more, so it shows something else. Learned "
     "more: the model memorized what does not follow from the other images, such as a wrong caption. Odd caption: "
-    "before training the model expected something else from its caption. Like noise: its latents have no structure, as "
-    "of noise or of one plain colour. Losses differ for good reasons, too: detailed images have higher ones."
+    "before training the model expected something else from its caption. Like noise: its latents have no structure. "
+    "Losses differ for good reasons, too: detailed images have higher ones."
 )
 _STYLE = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;background:Canvas;"
     "color:CanvasText}:root{color-scheme:light dark}table{border-collapse:collapse;width:100%}"
     "td,th{padding:.35em .7em;text-align:left;vertical-align:top;border-top:1px solid #8884}"
     "td.n{text-align:right;font-variant-numeric:tabular-nums}"
-    ".high,.details,.composition,.unlearned,.memorized,.caption,.noise{background:#d9480f33}.low{background:#1971c233}"
+    ".high,.details,.composition,.unlearned,.memorized,.caption,.noise,.plain{background:#d9480f33}.low{background:#1971c233}"
     f"img{{display:block;max-width:{_THUMBNAIL_PX}px;max-height:{_THUMBNAIL_PX}px}}"
     "small{opacity:.75;overflow-wrap:anywhere}"
 )
@@ -348,7 +374,9 @@ def _row(image: ImageLoss, thumbnail: bytes) -> str:
     shown = f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(thumbnail).decode()}">' if thumbnail else ""
     losses = "".join(f'<td class="n">{loss:.4f}' for loss in image.losses)
     text = "<br>".join(html.escape(t) for t in (f"{image.concept} ({image.kind})", image.caption, image.path) if t)
-    verdict = f"<br><small>{VERDICTS[image.verdict]}</small>" if image.verdict else ""
+    marks = [VERDICTS[image.verdict]] if image.verdict else []
+    marks += [f"near duplicate of {html.escape(Path(image.same_as).name)}"] if image.same_as else []
+    verdict = f"<br><small>{'<br>'.join(marks)}</small>" if marks else ""
     name = html.escape(Path(image.path).name)
     return (
         f'<tr class="{image.verdict}"><td>{shown}<td><b>{name}</b><br><small>{text}</small>'

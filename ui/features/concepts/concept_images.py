@@ -77,11 +77,12 @@ def find_losses(workspace: Path, kind: Kind, images: Sequence[SourceImage]) -> C
 
 
 def describe_loss(loss: ImageLoss) -> str:
-    """Return the loss of an image compared to the losses of the others."""
+    """Return the loss of an image compared to the losses of the others, and which one looks the same, if one does."""
+    same = f", near duplicate of {Path(loss.same_as).name}" if loss.same_as else ""
     if round(loss.times, 1) == 1:
-        return "the usual loss"
+        return f"the usual loss{same}"
     times = f"{loss.times:.2g}" if loss.times < 100 else f"{loss.times:,.0f}"
-    return f"{times} times the usual loss"
+    return f"{times} times the usual loss{same}"
 
 
 def is_excluded(concept: Concept, image: SourceImage) -> bool:

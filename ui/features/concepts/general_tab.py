@@ -332,6 +332,8 @@ def _tile(
     loss = losses.of(image) if losses is not None else None
     verdict = loss.verdict if loss is not None else ""
     badge, ring = VERDICTS.get(verdict, ""), ("info" if verdict == "low" else "warning") if verdict else ""
+    if loss is not None and loss.same_as and not verdict:
+        badge, ring = "near duplicate", "warning"
     if image.path_text in without:
         badge, ring = "no reference", "warning"
     if image.path_text in excluded:
