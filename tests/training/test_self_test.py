@@ -41,6 +41,7 @@ from trainer.probe.self_test_verdict import (
     of_measures,
     of_predictions,
     of_prompts,
+    of_scale,
     of_settings,
     passed,
 )
@@ -167,12 +168,14 @@ MEASURED: dict[str, tuple[Plant, str]] = {
     "NaN in the VAE": (weights("vae", with_nan), "values of the VAE are not finite"),
     "a random text encoder": (weights("text_encoder", random_weight), "are random numbers, without any training"),
 }
+HALF_A_SCALE = "a scale that is half of the right one"
 # What only may be wrong, and is weighed against what the model learns; and prompts that are ignored.
 WEIGHED: dict[str, tuple[Plant, str]] = {
+    HALF_A_SCALE: (scaled(0.5), "the scaling factor of the VAE is wrong"),  # blamed on the learning rate, or passed
     "a random VAE": (weights("vae", random_weight), "is no longer the same after it has been encoded and decoded"),
     "a scale that is too small": (scaled(0.2), "the latents of the image are much too small"),
     "a scale that is too large": (scaled(5.0), "the latents of the image are much too large"),
-    "a scale that is twice too large": (scaled(2.0), "does not fit the VAE or the settings"),
+    "a scale that is twice too large": (scaled(2.0), "the scaling factor of the VAE is wrong"),
     "a third of noise in the denoiser": (weights("denoiser", with_noise(0.3)), "predicts the noise worse than a guess"),
     "a random denoiser": (weights("denoiser", random_weight), "predicts the noise worse than a guess"),
     "a denoiser that predicts 0": (weights("denoiser", without_output), "predicts the noise worse than a guess"),
@@ -321,6 +324,26 @@ def test_a_level_of_noise_at_which_a_model_predicts_badly_is_enough() -> None:
     assert of_predictions(at_one_level, GOOD, denoiser="UNet", is_distilled=False) is None
 
 
+HALVED = replace(GOOD, latents_rms=0.5)
+AT_ONE_LEVEL = replace(KNOWN, by_timestep={"500": 0.1, "900": 0.03})
+
+
+@pytest.mark.parametrize(
+    ("known", "measures", "is_wrong"),
+    [
+        (AT_ONE_LEVEL, HALVED, True),
+        (AT_ONE_LEVEL, replace(GOOD, latents_rms=2.0), True),
+        (AT_ONE_LEVEL, GOOD, False),
+        (KNOWN, HALVED, False),  # the model predicts them well, so they are as it knows them
+        (AT_ONE_LEVEL, replace(HALVED, contrast=0.1), False),  # a pale image
+    ],
+)
+def test_a_wrong_scale_of_the_vae_has_two_signs(known: ImageTrial, measures: Measures, is_wrong: bool) -> None:
+    verdict = of_scale(known, measures)
+    assert (verdict is not None) == is_wrong
+    assert verdict is None or "at timestep 900 the model's loss is 1.5 times that of a guess" in verdict.notes[0]
+
+
 @pytest.mark.parametrize(
     ("share", "is_distilled", "fault"),
     [
@@ -433,6 +456,13 @@ OVERFLOWS = ImageTrial(failure="The loss is not a number.", by_timestep={"500": 
             None,
             "Probably the precision is too low: the UNet",
             ["run failed. The loss", "bfloat16"],
+        ),
+        (
+            HALVED,
+            replace(AT_ONE_LEVEL, after=0.05),
+            FAILS,
+            "Probably the scaling factor of the VAE is wrong",  # not the settings, which may fail because of it
+            ["It learns nevertheless: ", "with yours the loss falls by 0.1%", "correct the scaling factor"],
         ),
         (replace(GOOD, colour_fit=0.3), LEARNS, LEARNS, "Probably the text encoder", ["It learns nevertheless: "]),
         (

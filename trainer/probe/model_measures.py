@@ -6,7 +6,8 @@ None of them needs the weights of a published model for comparison:
 - The largest singular value of a matrix against that of random numbers of the same size and mean square,
   `rms (sqrt(m) + sqrt(n))` (Marchenko and Pastur 1967; Bai and Yin 1993). A matrix that has learned anything has some
   directions far above it (Martin and Mahoney 2021, "Implicit Self-Regularization in Deep Neural Networks").
-- The root mean square of the latents of an image, near 1 for the VAE and the scale that belong together.
+- The root mean square of the latents of an image, near 1 for the VAE and the scale that belong together, and the
+  contrast of the image: without any, its latents are small.
 - The error of the colours of an image that the VAE has encoded and decoded, as means of small squares: a decoder that
   is a diffusion model, and any VAE of a noisy image, draws other details.
 - The mean colours of what the model expects for "a red square", "a blue square" and so on. Every model that follows
@@ -101,6 +102,7 @@ def measure_model(config: Config, image: Path, *, side_px: int, num_timesteps: i
         return Measures(
             random_parts=random_parts,
             latents_rms=rms,
+            contrast=float(image_13PP.std()),
             decoding_error=_decoding_error(decoded_13PP.clamp(-1, 1) - image_13PP),
             colour_fit=fit,
             colour_spread=spread,

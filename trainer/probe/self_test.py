@@ -45,6 +45,7 @@ from trainer.probe.self_test_verdict import (
     of_prediction_type,
     of_predictions,
     of_prompts,
+    of_scale,
     of_settings,
     of_untrained_denoiser,
     passed,
@@ -148,7 +149,8 @@ class _Tester:
             found = found or of_untrained_denoiser(label, join_words(trained), known)
             return weigh(doubts, found, known=known, mine=None)
         mine = self._try("config", config, "3 of 3: learning with your settings")
-        culprit = "" if mine.works or not known.learns else self._culprit()
+        is_explained = any(doubt.explains_settings for doubt in doubts)
+        culprit = "" if mine.works or not known.learns or is_explained else self._culprit()
         found = of_settings(mine, culprit=culprit, known=known) or passed(known, mine, measures)
         return weigh(doubts, found, known=known, mine=mine)
 
@@ -156,6 +158,8 @@ class _Tester:
         """Return the verdict on predictions that are certainly wrong, if they are; otherwise add to the doubts."""
         config, measures = self._request.config, self.measures
         label, is_distilled = config.family.denoiser.label, bool(distilled_by(config))
+        if not is_distilled and not doubts and (scale := of_scale(known, measures)):
+            doubts.append(scale)
         if doubt := of_predictions(known, measures, denoiser=label, is_distilled=is_distilled):
             if verdict := self._other_prediction():
                 return verdict

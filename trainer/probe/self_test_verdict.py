@@ -26,6 +26,9 @@ Overall, of a distilled model: it predicts one of the possible images, whose err
 _PREDICTS_WELL = 0.75
 """Of the best linear guess, which for v-prediction is about 0, as of a model that predicts nothing. The demo's: 0.5."""
 _RMS_RANGE = (0.4, 2.5)  # of the latents of one image
+_USUAL_RMS = (0.65, 1.6)  # of one with contrast; outside, a second sign shows that the scale is wrong
+_CONTRAST = 0.25  # of the pixels, from -1 to 1: an image with less has smaller latents
+_WORSE_THAN_A_GUESS = 1.2  # at one noise level, as a second sign: the demo's models have at most 0.9 there
 _DECODING_ERROR = 0.1  # mean squared, of values from -1 to 1: that of one grey for a photograph is about 0.3
 _COLOUR_FIT = 0.6  # random text encoders and shuffled tokens: up to 0.5; the demo's models: 0.9
 _COLOUR_SPREAD = 1e-3
@@ -83,12 +86,14 @@ class Measures:
     `broken_parts` and `random_parts` are the labels of parts with weights that are not finite, and of text encoders
     whose weights are like random numbers. `bounds` are the losses by timestep of the best linear guess.
     `colour_fit` is the correlation of the colours of eight prompts with those that they name, from -1 to 1, and
-    `colour_spread` how far they are apart, of a range of 2.
+    `colour_spread` how far they are apart, of a range of 2. `contrast` is the standard deviation of the image's pixels,
+    in the same range.
     """
 
     broken_parts: tuple[str, ...] = ()
     random_parts: tuple[str, ...] = ()
     latents_rms: float = 1.0
+    contrast: float = 1.0
     decoding_error: float = 0.0
     colour_fit: float = 1.0
     colour_spread: float = 1.0
@@ -104,6 +109,7 @@ class Verdict:
     message: str
     notes: tuple[str, ...] = ()
     is_doubt: bool = False
+    explains_settings: bool = False  # a doubt that has two signs: settings that work otherwise may fail because of it
 
 
 def of_measures(measures: Measures) -> Verdict | None:
@@ -154,6 +160,31 @@ def of_predictions(known: ImageTrial, measures: Measures, *, denoiser: str, is_d
     if share <= (_HIGHEST_SHARE if is_distilled else 1):
         return None
     return _predicts_badly(known, measures, denoiser, f"{share:.0%} of that")
+
+
+def of_scale(known: ImageTrial, measures: Measures) -> Verdict | None:
+    """Return the verdict on a VAE in another scale than the denoiser's; None if there are not both signs of it.
+
+    The latents of an image with contrast are smaller or larger than usual, and at one level of noise the model predicts
+    them worse than without any knowledge of images.
+    """
+    timestep, share = _worst(known, measures)
+    is_usual = _USUAL_RMS[0] <= measures.latents_rms <= _USUAL_RMS[1]
+    if is_usual or measures.contrast < _CONTRAST or share <= _WORSE_THAN_A_GUESS:
+        return None
+    much = "small" if measures.latents_rms < 1 else "large"
+    return Verdict(
+        "weights",
+        f"Probably the scaling factor of the VAE is wrong: the latents of the image are too {much} for the model.",
+        (
+            f"They are {measures.latents_rms:.2g} on average (root mean square), where about 1 is usual, and at "
+            f"timestep {timestep} the model's loss is {share:.1f} times that of a guess without knowledge of images.",
+            "Choose the VAE of this model on the Model page, or correct the scaling factor in its config. Until then a "
+            "test of your settings shows little.",
+        ),
+        is_doubt=True,
+        explains_settings=True,
+    )
 
 
 def of_levels(known: ImageTrial, measures: Measures, *, denoiser: str) -> Verdict | None:
@@ -240,14 +271,15 @@ def of_prompts(measures: Measures) -> Verdict | None:
 def weigh(doubts: Sequence[Verdict], found: Verdict, *, known: ImageTrial, mine: ImageTrial | None) -> Verdict:
     """Return the verdict of a test whose trials led to the verdict `found`, and which had doubts about the model.
 
-    Settings that fail while known ones learn are wrong whatever the model is like, and a run that ends before its first
-    validation shows nothing. Otherwise the first doubt is the verdict, with what was learned nevertheless; the others
-    are in the notes. `mine` is None if it was not tried.
+    Settings that fail while known ones learn are wrong whatever the model is like, unless a doubt explains it, and a
+    run that ends before its first validation shows nothing. Otherwise the first doubt is the verdict, with what was
+    learned nevertheless; the others are in the notes. `mine` is None if it was not tried.
     """
     if not doubts:
         return found
     has_started = bool(known.by_timestep)
-    if (found.cause == "unknown" and not has_started) or (found.cause == "settings" and known.learns):
+    are_settings_wrong = found.cause == "settings" and known.learns and not doubts[0].explains_settings
+    if (found.cause == "unknown" and not has_started) or are_settings_wrong:
         also = (f"There is a doubt about the model, too. {doubt.message}" for doubt in doubts)
         return replace(found, notes=(*found.notes, *also))
     first, *others = doubts
