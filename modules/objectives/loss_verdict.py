@@ -4,7 +4,7 @@ The loss of a step varies with its timesteps far more than training changes it, 
 factor of three of the typical one, some far above. So the logarithms of parts of the run are compared, whose spread is
 about the same everywhere; a slow fall shows sooner in the line of least squares. A validation has the same timesteps
 and noise each time. Its values still wander, as the weights do, and the lowest of many is low by chance. So a rise has
-to be larger than what a random walk with the steps of this run's validations reaches (`_Wander`). Where there are
+to be larger than what a random walk with the steps of this run's validations reaches (`_step_of_walk`). Where there are
 enough validations they decide: a training loss that falls does not show overfitting. A learning rate that has risen, as
 at a restart, raises both losses for a while: losses at a lower one are not compared, or have to be doubled.
 """
@@ -34,6 +34,7 @@ _WANDERS = 3.0  # times the deviation of a random walk; by simulation, as the lo
 _MOST_WANDER = 0.014  # from one validation to the next: of few validations, a bend of the curve looks like wandering
 _NEAR_LOWEST = 0.15  # above the lowest validation: before, the curve itself bends
 _SAME_RATE = 0.8  # of the learning rate, or more
+_NEITHER = "neither clearly lower nor clearly higher"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +202,13 @@ def _compare_validations(
             return Verdict("learning", f"Learning so far: the validation loss fell, {where}.")
         return Verdict("learning", f"Learning: the validation loss is still falling, {first:.4f} to {least:.4f}.")
     if start - logs_V[lowest] > gain:
-        return Verdict(
-            "flat",
-            f"Flat: the validation loss fell from {first:.4f} to {least:.4f} at step {step:,}, and the last {width} "
-            "are neither clearly lower nor clearly higher.",
-        )
+        is_higher = now - around > _RISE
+        how = f"higher, now {last:.4f}, but by no more than they may wander" if is_higher else _NEITHER
+        where = f"{first:.4f} to {least:.4f} at step {step:,}, and the last {width} are {how}"
+        return Verdict("flat", f"Flat: the validation loss fell from {where}.")
     return Verdict(
         "flat",
-        f"Flat: the last {width} validations are neither clearly lower nor clearly higher than the first, {first:.4f}.",
+        f"Flat: the last {width} validations are {_NEITHER} than the first, {first:.4f}.",
     )
 
 

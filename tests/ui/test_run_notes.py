@@ -84,6 +84,18 @@ def test_the_verdict_with_learned_weights_is_on_the_loss_without_them() -> None:
     assert unweighted.startswith("Diverging"), "the loss itself does rise"
 
 
+def test_the_verdict_knows_of_a_restart_of_the_learning_rate() -> None:
+    """It raises the loss for a while, which was called divergence."""
+    begun = replace(started("/run"), method="denoise")
+    restarted = [
+        replace(step(n), loss=(0.1 if low else 0.14) * (1 + n % 7 / 10), learning_rates={"unet": 1e-4 if low else 1e-3})
+        for n, low in ((n, 300 < n <= 900) for n in range(1, 1201))
+    ]
+    assert verdict_line(folded(begun, *restarted)).startswith("Flat")
+    constant = (replace(event, learning_rates={"unet": 1e-3}) for event in restarted)
+    assert verdict_line(folded(begun, *constant)).startswith("Diverging")
+
+
 def test_a_missing_best_model_leaves_the_result(tmp_path: Path) -> None:
     offer = best_offer(ended(tmp_path), Config())
     assert offer is not None

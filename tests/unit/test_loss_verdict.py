@@ -41,12 +41,19 @@ def curve(name: str, *, until: int) -> tuple[NDArray[np.float64], list[tuple[int
         ("flat", 420, "flat", None),
         ("diverging", 420, "diverging", 0),
         ("overfitting", 350, "learning", None),
-        ("overfitting", 900, "overfitting", 350),
+        ("overfitting", 900, "flat", None),  # a rise of 4 %, and it wanders by as much: it is too early to say
     ],
 )
 def test_recorded_runs(name: str, until: int, finding: str, since: int | None) -> None:
     verdict = read_losses(*curve(name, until=until))
     assert (verdict.finding, verdict.since_step) == (finding, since)
+
+
+def test_a_rise_that_may_be_wandering_is_stated_as_such() -> None:
+    assert read_losses(*curve("overfitting", until=900)).sentence == (
+        "Flat: the validation loss fell from 0.1256 to 0.0374 at step 350, and the last 3 are higher, now 0.0417, but "
+        "by no more than they may wander."
+    )
 
 
 def test_without_validations_only_the_training_loss_decides() -> None:
@@ -171,7 +178,9 @@ def findings_of(
 def test_validations_that_wander_without_a_trend_are_seldom_called_overfitting(noise: str, has_learned: bool) -> None:
     """Of runs of thirty that wandered by 3 %, 33 % were called so at the end, and of runs of a hundred 80 %."""
     runs = [findings_of(noise, 30, seed=seed, has_learned=has_learned, every=5) for seed in range(20)]
-    assert sum("overfitting" in findings for findings in runs) <= (5 if noise.endswith("2.0%") or "5%" in noise else 3), "at some time"
+    assert sum("overfitting" in findings for findings in runs) <= (
+        5 if noise.endswith("2.0%") or "5%" in noise else 3
+    ), "at some time"
     assert sum(findings[-1] in ("overfitting", "diverging") for findings in runs) <= 2, "at the end; up to 5 %"
     if "3%" in noise:
         long = [findings_of(noise, 100, seed=seed, has_learned=has_learned, every=100)[-1] for seed in range(20)]
