@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -382,6 +383,7 @@ def test_images_by_loss_are_marked_excluded_and_used_again(
         ImageLoss(str(folders[0] / f"cat_{n}.png"), "cats", "training", "", 1, (0.1,), times, verdict)
         for n, times, verdict in ((1, 3.84, "high"), (0, 0.97, ""))
     ]
+    measured[1] = replace(measured[1], same_as=str(folders[0] / "cat_2.png"))
     older, damaged = (tmp_path / "workspace" / "runs" / f"2026-01-0{n}_10-00-00" for n in (1, 2))
     write_report(older, ImageReport(300, (500,), tuple(measured)), lambda _path: b"")
     (damaged / "report" / "step-00000009").mkdir(parents=True)
@@ -390,7 +392,9 @@ def test_images_by_loss_are_marked_excluded_and_used_again(
     general = concepts.editor.tabs["General"]
     window.wait_until(lambda: general.order_row.winfo_ismapped() and len(general.grid_view.tiles) == 3, "the losses")
     tiles = general.grid_view.tiles
-    assert [(t.path.name, t.badge) for t in tiles] == [("cat_1.png", "high loss"), ("cat_0.png", ""), ("cat_2.png", "")]
+    badges = [("cat_1.png", "high loss"), ("cat_0.png", "near duplicate"), ("cat_2.png", "")]
+    assert [(t.path.name, t.badge) for t in tiles] == badges
+    assert tiles[1].caption == "the usual loss, near duplicate of cat_2.png · a cat that sits"
     assert tiles[0].caption == "3.8 times the usual loss · (no caption)"
     assert general.losses.cget("text") == (
         f"Losses after step 300 of {older.name}: 1 stands out; 1 image was not measured."
@@ -413,7 +417,9 @@ def test_images_by_loss_are_marked_excluded_and_used_again(
     assert form.value("concepts.0.excluded") == ""
     viewer.close()
     general.order.set("name")
-    window.wait_until(lambda: [t.badge for t in general.grid_view.tiles] == ["", "high loss", ""], "the other order")
+    window.wait_until(
+        lambda: [t.badge for t in general.grid_view.tiles] == ["near duplicate", "high loss", ""], "the other order"
+    )
     assert len(concepts.model.scans._records) == 2, "no scans with other exclusions are kept"
     form.edit("concepts.0.path", str(folders[1] / "below"))
     window.wait_until(lambda: general.summary.cget("text").startswith("1 image,"), "the other folder")

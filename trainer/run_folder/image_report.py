@@ -56,8 +56,8 @@ class ImageLoss:
 
     `uses` counts its uses in full epochs. `before` are its losses in the model without the trained adapter, and
     `without_caption` those in that model with the empty prompt; empty if they are not known. `correlation` is how much
-    its latents are like their neighbours. `is_plain`: its pixels have one colour. `same_as` is the path of another image
-    that looks the same, empty if there is none. `verdict` states how it differs from the other images:
+    its latents are like their neighbours. `is_plain`: its pixels have one colour. `same_as` is the path of another
+    image that looks the same, empty if there is none. `verdict` states how it differs from the other images:
 
     - "high", "low": its loss is far above or far below theirs
     - "details", "composition": it is unusually high at little or at much noise for its mean
