@@ -122,7 +122,7 @@ REGISTRIES = {
             "ui/app/actions.py": "entries of menus that open a window",
             "ui/features/about.py": "the button of a job",
             "ui/features/runs/details.py": "the button that opens the window of a job",
-            "ui/features/tools/model.py": "the tools of its page: reading all records of jobs takes half a second",
+            "ui/features/tools/page.py": "the tools of its page: reading all records of jobs takes half a second",
             "ui/features/tools/inspect_card.py": "which tools use a file, and what its button says",
         },
     ),

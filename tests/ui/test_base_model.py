@@ -170,7 +170,7 @@ def test_a_download_shows_its_size_its_licence_and_the_free_space(
             raise DarkroomError("Hugging Face could not be asked.", advice="Check the connection.")
         return facts[name]
 
-    monkeypatch.setattr("ui.features.base_model.download.repository_facts", answer)
+    monkeypatch.setattr("ui.features.base_model.model.repository_facts", answer)
     dialog = open_dialog(window)
     assert asked == []
     assert dialog.repository.get() == "stable-diffusion-v1-5/stable-diffusion-v1-5"

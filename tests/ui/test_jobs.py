@@ -23,7 +23,7 @@ from trainer.jobs.registry import JOBS
 from trainer.jobs.sample import sample_in
 from trainer.jobs.spec import AdapterChoice, JobSpec, argument_of, request_in, request_line, validate_settings
 from ui.features.generate.model import SampleSession
-from ui.features.tools.model import place_for, proposed_output, tools
+from ui.features.tools.page import place_for, proposed_output, tools
 from ui.loop.background import Background
 from ui.loop.jobs import JobRunner, JobState, apply_event
 

@@ -25,9 +25,9 @@ from tests.unit.test_run_records import write_run
 from trainer.events import Event, ModelSaved, RunFailed, RunFinished, SampleReady, ValidationFinished
 from trainer.run_folder.records import read_record
 from trainer.run_folder.result import record_result, use_as_result
-from ui.features.run.best_offer import BestOffer, UsedModel
 from ui.features.run.end_card import EndCard
 from ui.features.run.ending import end_of, look_at, pairs_of
+from ui.features.run.notices import BestOffer, UsedModel
 from ui.features.run.program_copy import copy_into
 from ui.features.run.samples import write_stars
 from ui.loop.background import JobCancelledError

@@ -22,8 +22,8 @@ from trainer.log_lines import LogLine
 from trainer.machine_events import MemoryMeasured
 from trainer.run_folder.elsewhere import Elsewhere
 from trainer.timing import Timing
-from ui.features.run.best_offer import best_offer, undo, use
 from ui.features.run.facts import describe_edits, machine_line, memory_lines, run_lines, time_lines, verdict_line
+from ui.features.run.notices import best_offer, undo, use
 from ui.forms.changes import changes
 from ui.loop.folding import fold, history_before, prepend_history
 from ui.loop.past_runs import read_state_so_far

@@ -27,8 +27,8 @@ from trainer.machine_events import ImagesReported, MemoryMeasured
 from trainer.run_folder.backup import write_backup
 from ui.features.config_views.differences import RUN, Differences
 from ui.features.run import step_model
-from ui.features.run.best_offer import UsedModel, best_offer
 from ui.features.run.facts import describe_edits, verdict_line
+from ui.features.run.notices import UsedModel, best_offer
 from ui.features.run.samples import STARS_FILE, read_stars
 from ui.features.run.step_model import NO_MODEL
 from ui.forms.changes import changes

@@ -14,8 +14,7 @@ from modules.model_finder.programs import PROGRAMS
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import format_size
-from ui.features.base_model.download import Download
-from ui.features.base_model.model import PATH, Choice, FoundModels, choice_of, choice_with_parts, find_parts
+from ui.features.base_model.model import PATH, Choice, Download, FoundModels, choice_of, choice_with_parts, find_parts
 from ui.forms.context import Context
 from ui.loop.interaction import Answer
 from ui.widgets.controls import Button

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.kinds.identify import identify
+from modules.settings.field import FieldRecord, Section, records_of
 from modules.system.errors import DarkroomError
-from modules.system.paths import from_root
+from modules.system.paths import as_config_path, from_root
 from trainer.jobs.registry import JOBS
-from trainer.jobs.spec import AdapterChoice, JobSpec
+from trainer.jobs.spec import LORA, LORA_FILE, AdapterChoice, JobSpec, argument_of
 from ui.features.tools.inspect_card import InspectView
-from ui.features.tools.model import OUTPUT, place_for, proposed_output, tools
 from ui.forms.context import Context
 from ui.forms.page import PageFrame
 from ui.forms.remedy_row import RemedyRow
@@ -32,6 +32,45 @@ from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import TabbedCard
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.window import accept_paths
+
+TOOLS: tuple[str, ...] = ("convert", "lora-merge", "lora-combine", "lora-resize", "lora-extract", "lora-blocks")
+OUTPUT = "out"
+
+
+def tools() -> tuple[JobSpec, ...]:
+    """Return the records of the tools."""
+    return tuple(JOBS[name] for name in TOOLS)
+
+
+def proposed_output(spec: JobSpec, settings: Section) -> str:
+    """Return a name for the result next to its input; empty without any."""
+    value = getattr(settings, spec.input)
+    first = (value[0].path if value else "") if isinstance(value, tuple) else value
+    source = Path(first)
+    if not source.name:
+        return ""
+    stem, suffix = source.name.removesuffix(source.suffix), ".safetensors" if source.suffix else ""
+    ending = spec.ending if spec.ending.endswith(".safetensors") else f"{spec.ending}{suffix}"
+    return as_config_path(source.with_name(f"{stem}{ending}"))
+
+
+def place_for(spec: JobSpec, settings: Section, *, is_lora: bool) -> FieldRecord | None:
+    """Return the field for a dropped model or LoRA: a list or an empty field, else the first that may hold it."""
+    fields = [record for record in records_of(spec.settings) if _accepts(spec, record, is_lora=is_lora)]
+    fields.sort(key=lambda record: is_lora != _is_for_loras(spec, record))
+    free = (record for record in fields if record.kind == "list" or not getattr(settings, record.path))
+    return next(free, next(iter(fields), None))
+
+
+def _accepts(spec: JobSpec, record: FieldRecord, *, is_lora: bool) -> bool:
+    if _is_for_loras(spec, record):
+        return is_lora
+    return record.setting.path_kind == "model"
+
+
+def _is_for_loras(spec: JobSpec, record: FieldRecord) -> bool:
+    return argument_of(spec.settings, record.path).metavar in (LORA, LORA_FILE)
+
 
 _OVERWRITE = "overwrite"  # asked for when the job starts
 _PROPOSED, _SETTINGS = "proposed", "settings"
