@@ -68,8 +68,9 @@ class Panel(tk.Frame):
 
     def recolour(self, token: str) -> None:
         """Change the colour token."""
-        self.token = token
-        self.apply_theme()
+        if token != self.token:
+            self.token = token
+            self.apply_theme()
 
 
 class Text(tk.Label):

@@ -29,7 +29,8 @@ class ScrollFrame(Panel):
         )
         self.body = Panel(self.canvas, theme, colour)
         bar = AutoBar(self, theme, self.canvas.yview, on=colour)
-        self._window = self.canvas.create_window(0, 0, anchor="nw", window=self.body)
+        # Hidden until the width is known: everything in it would be laid out and drawn at several other widths first.
+        self._window = self.canvas.create_window(0, 0, anchor="nw", window=self.body, state="hidden")
         self._bar = bar
         self._top_px = self._blank_px = self._body_px = self._window_px = 0
         self.canvas.configure(yscrollcommand=self._note_view)
@@ -90,7 +91,7 @@ class ScrollFrame(Panel):
 
         Blank room follows it then. A window that is made larger shows more of it instead.
         """
-        self.canvas.itemconfigure(self._window, width=event.width)
+        self.canvas.itemconfigure(self._window, width=event.width, state="normal")
         top, window_px = self._top_px, self.winfo_toplevel().winfo_height()
         blank = top + event.height - self.body.winfo_reqheight()
         stays = top > 0 and window_px == self._window_px and blank <= event.height // _MAX_BLANK
