@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tkinter as tk
-from functools import partial
-from typing import Literal
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from typing import Any, Literal
 
 from modules.config.schema import Config
 from modules.system.problem import count
@@ -35,7 +36,7 @@ _START_LABELS = {"idle": "Start", "checking": "Checking…", "stopping": "Stoppi
 
 
 class BottomBar(Panel):
-    """Shows the session; empty while nothing runs."""
+    """Shows the session; empty while nothing runs. What the first run shows first is built then."""
 
     def __init__(self, master: Panel, context: Context) -> None:
         super().__init__(master, context.theme, "bar")
@@ -49,10 +50,8 @@ class BottomBar(Panel):
         inner.pack(fill="x", padx=px(PAD + 4), pady=px(12))
         inner.columnconfigure(0, weight=1)
         self._add_phase(inner)
-        self.epoch_label, self.epoch_bar = self._add_progress(inner, 1)
-        self.step_label, self.step_bar = self._add_progress(inner, 2)
-        self.figures = {name: self._add_figure(inner, name, 3 + i) for i, name in enumerate(FIGURES)}
-        self._add_buttons(inner)
+        self._inner = inner
+        self._add_start()
         context.tips.attach(self.detail, lambda: self.detail.hidden_text)
         self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._make_room))
         context.session.changed.subscribe(self._refresh_soon)
@@ -61,6 +60,69 @@ class BottomBar(Panel):
         context.form.changed.subscribe(self._count_edits_soon)
         context.navigation.page_wanted.subscribe(lambda _page: self._refresh_soon())
         self.refresh()
+
+    @cached_property
+    def figures(self) -> Mapping[str, Text]:
+        """The figures of the run, by their name."""
+        return {name: self._add_figure(self._inner, name, 3 + i) for i, name in enumerate(FIGURES)}
+
+    @cached_property
+    def _epochs(self) -> tuple[Text, ThinBar]:
+        return self._add_progress(self._inner, 1)
+
+    @cached_property
+    def _steps(self) -> tuple[Text, ThinBar]:
+        return self._add_progress(self._inner, 2)
+
+    @property
+    def epoch_label(self) -> Text:
+        """The epoch and their number."""
+        return self._epochs[0]
+
+    @property
+    def epoch_bar(self) -> ThinBar:
+        """The progress of the run."""
+        return self._epochs[1]
+
+    @property
+    def step_label(self) -> Text:
+        """The step of the epoch and their number."""
+        return self._steps[0]
+
+    @property
+    def step_bar(self) -> ThinBar:
+        """The progress of the epoch."""
+        return self._steps[1]
+
+    @cached_property
+    def second(self) -> Button:
+        """The button next to Start: Pause, Continue, Resume, or the page of choices."""
+        button = self._make_button("Pause", self._press_second, width=84, rank=0, changes=True)
+        tk.Misc.lower(button, self.start)  # Tab comes to it before Start
+        self._context.tips.attach(button, self._second_tip)
+        return button
+
+    @cached_property
+    def machine(self) -> Button:
+        """The button that chooses where the next run trains."""
+        button = self._make_button("", self._open_machines_menu)
+        self._context.tips.attach(button, self._machine_tip)
+        return button
+
+    @cached_property
+    def more(self) -> Button:
+        """The button that opens the other ways to pause."""
+        button = self._make_button("▾", self._open_pause_menu, width=28)
+        self._context.tips.attach(button, lambda: "Other ways to pause")
+        return button
+
+    @property
+    def _has_figures(self) -> bool:
+        return self._context.session.is_active or self._context.session.state.step is not None
+
+    @property
+    def _are_figures_built(self) -> bool:
+        return "figures" in vars(self)
 
     def notify(self, text: str) -> None:
         """Show a short message until the next change."""
@@ -77,10 +139,11 @@ class BottomBar(Panel):
         self._show_phase(session.stage, state)
         # The figures of a run stay until the next one starts; only an active run has bars.
         self.phase_bar.set((state.phase_share or 0.0) if session.is_active else 0.0)
-        self.epoch_bar.set(state.run_share if session.is_active else 0.0)
-        self.step_bar.set(state.epoch_share if session.is_active else 0.0)
-        self._show_counts(state)
-        self._show_figures(state)
+        if self._has_figures or self._are_figures_built:
+            self.epoch_bar.set(state.run_share if session.is_active else 0.0)
+            self.step_bar.set(state.epoch_share if session.is_active else 0.0)
+            self._show_counts(state)
+            self._show_figures(state)
         self._show_buttons()
         self._make_room()
 
@@ -90,7 +153,9 @@ class BottomBar(Panel):
         _set_visible(self.phase_bar, is_shown=session.is_active and session.state.phase_share is not None)
         room = self._room_of(self.phase_bar) if session.is_active else 0
         self._phase_box.rowconfigure(2, minsize=room)  # also without it: the page stays where it is
-        has_figures = session.is_active or session.state.step is not None
+        has_figures = self._has_figures
+        if not has_figures and not self._are_figures_built:
+            return
         is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
         is_tiny = self.winfo_width() < self._context.theme.px(_TINY_WIDTH)
         for name, value in self.figures.items():
@@ -149,22 +214,20 @@ class BottomBar(Panel):
         value.pack(anchor="w")
         return value
 
-    def _add_buttons(self, inner: Panel) -> None:
+    def _add_start(self) -> None:
         context = self._context
-        box = Panel(inner, context.theme, "bar")
-        box.grid(row=0, column=3 + len(FIGURES), sticky="e", padx=(context.theme.px(12), 0))
-        make = partial(Button, box, context.theme, on="bar", height=36, rank=0, changes=True)
-        self.second = make("Pause", self._press_second, width=84)
+        self._buttons = Panel(self._inner, context.theme, "bar")
+        self._buttons.grid(row=0, column=3 + len(FIGURES), sticky="e", padx=(context.theme.px(12), 0))
         self.second_name = ""
-        self.start = make("Start", lambda: self._context.actions.run(self._start_name()), style="primary", width=104)
+        self.start = self._make_button(
+            "Start", lambda: context.actions.run(self._start_name()), style="primary", width=104, rank=0, changes=True
+        )
         self.start.pack(side="right", padx=(GAP, 0))
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
-        context.tips.attach(self.second, self._second_tip)
-        self.machine = Button(box, context.theme, "", self._open_machines_menu, on="bar", height=36)
-        context.tips.attach(self.machine, self._machine_tip)
-        self.more = Button(box, context.theme, "▾", self._open_pause_menu, on="bar", width=28, height=36)
-        context.tips.attach(self.more, lambda: "Other ways to pause")
         self._menu: tk.Menu | None = None
+
+    def _make_button(self, label: str, press: Callable[[], object], **options: Any) -> Button:
+        return Button(self._buttons, self._context.theme, label, press, on="bar", height=36, **options)
 
     def _show_phase(self, stage: str, state: RunState) -> None:
         title, detail, tone = _describe_phase(stage, state)
@@ -211,7 +274,8 @@ class BottomBar(Panel):
     def _show_machine(self, stage: str) -> None:
         """Show where the next run trains, if there is a choice; a fork trains here, where its backup is."""
         machines = self._context.models.of(Machines)
-        self.machine.pack_forget()
+        if "machine" in vars(self):
+            self.machine.pack_forget()
         if machines.known and stage == "idle" and self._context.starter.fork_from is None:
             self.machine.configure(text=f"On {machines.chosen} ▾" if machines.chosen else f"{HERE} ▾")
             self.machine.pack(side="left", padx=(0, GAP))
