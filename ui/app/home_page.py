@@ -37,7 +37,7 @@ class HomePage:
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         self.frame = PageFrame(master, context, spec)
         self._context = context
-        self._was_active, self._is_wide = False, False
+        self._was_active, self._is_wide, self._wants_machine = False, False, False
         self._next_look = 0.0
         self._runs = RecentRuns(context.pump.background)
         body = self._body = self.frame.add_scroll(context).body
@@ -62,10 +62,9 @@ class HomePage:
         self.work.refresh(None)
 
     def on_show(self) -> None:
-        """Follow the window, and read the runs once it is drawn."""
-        self._next_look = time.monotonic() + _QUIET_SECONDS
+        """Follow the window, and read the runs and the hardware once it is drawn."""
+        self._next_look, self._wants_machine = time.monotonic() + _QUIET_SECONDS, True
         self._soon()
-        self._context.pump.redraw_soon((self, "machine"), self.machine.find, quiet_seconds=_QUIET_SECONDS)
 
     def _soon(self) -> None:
         if self.frame.is_shown:
@@ -82,6 +81,9 @@ class HomePage:
         if self.frame.is_shown and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_SECONDS
             self._runs.refresh(self._context.workspaces())
+            if self._wants_machine:
+                self._wants_machine = False
+                self.machine.find()
         return False
 
     def _show_runs(self) -> None:

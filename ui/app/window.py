@@ -136,7 +136,7 @@ class App:
         place(self.root, self.theme, self.preferences.now.geometry)
         self.root.deiconify()
         self.root.update()
-        self.context.pump.tick()
+        self.context.pump.draw()
         self.root.update()
         if on_visible is not None:
             on_visible()

@@ -133,12 +133,23 @@ class Pump:
 
     def tick(self, budget_seconds: float = BUDGET_SECONDS) -> None:
         """Do one turn's work now."""
-        self._first_slice_left = FIRST_SLICE_SECONDS
-        self._is_drawing = False
         deadline = time.perf_counter() + budget_seconds
+        self._begin_turn()
         for drain in list(self._drains):
             if drain in self._drains:
                 notify(drain, deadline)
+        self._work_until(deadline)
+
+    def draw(self, budget_seconds: float = BUDGET_SECONDS) -> None:
+        """Do one turn's work without draining the sources: their background work would delay the first drawing."""
+        self._begin_turn()
+        self._work_until(time.perf_counter() + budget_seconds)
+
+    def _begin_turn(self) -> None:
+        self._first_slice_left = FIRST_SLICE_SECONDS
+        self._is_drawing = False
+
+    def _work_until(self, deadline: float) -> None:
         self._draw(deadline)
         self._run_tasks(deadline)
         if not self._is_drawing:
