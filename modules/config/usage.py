@@ -13,7 +13,6 @@ from modules.config.sections.data import Data
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.training import method_in_use
 from modules.data.inputs import ModelInput, inputs_by_name
-from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import families_with
 from modules.families.spec import BASE_VARIANT, PartSpec
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
@@ -27,6 +26,7 @@ from modules.settings.shared_types import sides_of
 if TYPE_CHECKING:  # the window draws no captions and reads no adapter
     from modules.data.captions.drawing import CaptionDropout
     from modules.data.references import ReferenceFit
+    from modules.estimate.step_passes import StepPasses
     from modules.formats.adapter_forms import FileForm
 
 
@@ -97,6 +97,8 @@ def images_per_pass(config: Config) -> int:
 
 def step_passes(config: Config) -> StepPasses:
     """Return the passes through the denoiser of an optimizer step with full batches."""
+    from modules.estimate.step_passes import passes_of_step  # for estimates, which the window makes in the background
+
     method, training = method_of(config), config.training
     denoisers = config.family.names_of("denoiser")
     return passes_of_step(

@@ -1,17 +1,19 @@
 """A concept: a folder of images with captions, and how both are augmented."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
 from modules.data.captions.settings import CAPTION_AUGMENTATION, CaptionChanges
-from modules.data.captions.sources import CaptionOrigin
 from modules.data.image_settings import IMAGE_AUGMENTATION, ImageChanges
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.settings.shared_types import UpTo1000
 from modules.system.paths import from_root
+
+if TYPE_CHECKING:  # the window reads captions once a page shows them
+    from modules.data.captions.sources import CaptionOrigin
 
 Kind = Literal["training", "validation", "prior_prediction", "regularization", "prompts", "pairs", "validation_pairs"]
 PAIR_KINDS = ("pairs", "validation_pairs")
@@ -244,8 +246,10 @@ class Concept(Section):
         return self.kind in PAIR_KINDS
 
     @property
-    def caption_origin(self) -> CaptionOrigin:
+    def caption_origin(self) -> "CaptionOrigin":
         """The origin of its captions."""
+        from modules.data.captions.sources import CaptionOrigin
+
         named = {"one_file": self.captions_file, "metadata": self.metadata_file}.get(self.caption_source, "")
         file = from_root(named) if named or self.caption_source == "one_file" else None
         columns = tuple(c.strip() for c in self.caption_columns.split(",") if c.strip())

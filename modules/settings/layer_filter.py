@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from modules.system.errors import DarkroomError
-from modules.system.patterns import compiled_pattern, fault_of_pattern
 
 Preset = Literal["attention_mlp", "attention", "blocks", "all", "custom"]
 
@@ -39,7 +38,11 @@ class LayerFilter:
         return [entry for entry in self.entries if not any(self._matches(entry, path) for path in known)]
 
     def _matches(self, entry: str, path: str) -> bool:
-        return compiled_pattern(entry).is_in(path) if self.is_regex else entry in path
+        if not self.is_regex:
+            return entry in path
+        from modules.system.patterns import compiled_pattern  # few configs have regular expressions
+
+        return compiled_pattern(entry).is_in(path)
 
 
 EVERYTHING = LayerFilter(("",))
@@ -79,7 +82,11 @@ def select_layers(layers: LayerFilter, paths: Iterable[str], *, page: str) -> li
 
 def invalid_entry(layers: LayerFilter) -> tuple[str, str] | None:
     """Return the first entry that is not a usable regular expression, and the reason; None if all are usable."""
-    faults = ((entry, fault_of_pattern(entry)) for entry in (layers.entries if layers.is_regex else ()))
+    if not layers.is_regex:
+        return None
+    from modules.system.patterns import fault_of_pattern
+
+    faults = ((entry, fault_of_pattern(entry)) for entry in layers.entries)
     return next(((entry, fault) for entry, fault in faults if fault), None)
 
 

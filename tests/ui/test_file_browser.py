@@ -15,7 +15,7 @@ from ui.widgets.files import listing
 from ui.widgets.files.browser import Browser, DialogAnswer, Enter, Purpose, Rejection, common_start, completions
 from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, natural_order, read_folder
 from ui.widgets.files.new_folder import create_folder
-from ui.widgets.files.places import mounted_disks, places, with_recent
+from ui.widgets.files.places import mounted_disks, places
 from ui.widgets.grid_layout import GridLayout, tile_layout
 
 JSON = (("Config", "*.json"),)
@@ -203,7 +203,6 @@ def test_places_are_listed_once_and_only_if_they_exist(tree: Path, monkeypatch: 
     assert [(p.heading, p.folder) for p in found] == [
         ("Places", Path.home()), ("Places", tree), ("Places", tree / "cats"), ("Recent folders", tree / "dogs"),
     ]  # fmt: skip
-    assert with_recent(("/a", "/b"), Path("/b")) == ("/b", "/a")
     assert folder_of(tree / "gone" / "deep") == tree
 
 

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict
 from modules.system.file_lock import Holder
 from ui.forms.setting_pages import HOME
 from ui.loop.signal import Signal
-from ui.widgets.files.places import with_recent
 
 if TYPE_CHECKING:
     from trainer.run_folder.attached import DetachedProcess
@@ -119,7 +118,8 @@ class Preferences:
 
     def note_folder(self, folder: Path) -> None:
         """Add a folder in which a file dialog was answered to the recent ones."""
-        self.change(recent_folders=with_recent(self.now.recent_folders, folder))
+        others = (name for name in self.now.recent_folders if name != str(folder))
+        self.change(recent_folders=(str(folder), *others)[:_MAX_RECENT])
 
     @property
     def recent_folders(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import platformdirs
 
-MAX_RECENT = 8
 _MOUNT_PARENTS = ("/media", "/mnt", "/run/media", "/Volumes")
 
 
@@ -52,11 +51,6 @@ def mounted_disks(*, mounts_file: Path = Path("/proc/mounts")) -> tuple[Path, ..
         return (Path("/"), *_usual_mounts(mounts_file.read_text(encoding="utf-8", errors="replace")))
     volumes = Path("/Volumes")
     return (Path("/"), *sorted(volumes.iterdir())) if volumes.is_dir() else (Path("/"),)
-
-
-def with_recent(recent: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Return the recent folders with one more at the front."""
-    return (str(folder), *(name for name in recent if name != str(folder)))[:MAX_RECENT]
 
 
 def _usual_mounts(text: str) -> Iterator[Path]:
