@@ -93,6 +93,16 @@ def test_without_a_gpu_the_size_is_that_of_the_computers_memory() -> None:
     assert fits.size_label == "Card memory"
 
 
+def test_a_size_that_is_entered_while_the_run_is_measured_counts() -> None:
+    """The entry showed it, and the proposal was for the memory of this computer."""
+    background = AtOnce()
+    fits = fitting(form(), background)
+    fits.set_card("24 GB")
+    background.finish()
+    assert (fits.stage, fits.card_text) == ("ready", "24 GB")
+    assert fits.card_note == "6.0 GB are free here now"
+
+
 def test_another_size_is_computed_anew_and_a_wrong_one_is_said() -> None:
     model, background = form(), AtOnce()
     fits = fitting(model, background)

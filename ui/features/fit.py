@@ -136,7 +136,10 @@ class Fitting:
         """Compute for another size of the card; an invalid one is reported."""
         from trainer.preflight.fit import size_of
 
-        if self._measurement is None or self._measurement.budget is None:
+        if self._measurement is None:
+            self.card_text = text  # computed for once the run is measured
+            return
+        if self._measurement.budget is None:
             return
         size, budget = size_of(text), self._measurement.budget
         self.card_text = text
@@ -177,7 +180,7 @@ class Fitting:
             return
         text = f"{(measurement.free_bytes or _USUAL_BYTES) / 1e9:.1f} GB"
         self._detected_text = text if measurement.free_bytes else ""
-        self.set_card(text)
+        self.set_card(self.card_text or text)
 
     def _show_work(self, what: str, done: int, total: int) -> None:
         progress = f" {done:,} of {total:,}" if total > 1 else ""
