@@ -274,7 +274,7 @@ def test_list_entries_are_named() -> None:
     form = FormModel()
     items.add(form, "concepts", [Concept(name="cats"), Concept()])
     assert entry_name("concepts.0.path", form.config) == "cats"
-    assert entry_name("concepts.1.path", form.config) == "number 2"
+    assert entry_name("concepts.1.path", form.config) == "entry 2"
     assert entry_name("training.epochs", form.config) == ""
 
 

@@ -177,7 +177,7 @@ def entry_name(path: str, config: Config) -> str:
     for index, name in enumerate(names):
         if name.isdigit():
             item = value_at(config, ".".join(names[: index + 1]))
-            return str(getattr(item, "name", "")) or f"number {int(name) + 1}"
+            return str(getattr(item, "name", "")) or f"entry {int(name) + 1}"
     return ""
 
 
