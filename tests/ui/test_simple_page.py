@@ -28,7 +28,7 @@ from trainer.preflight.search import Worth
 from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.simple import looking
 from ui.features.simple.here import Here
-from ui.features.simple.images import CountedImages, count_images, with_one_sentence
+from ui.features.simple.images import CountedImages, count_images, in_all, with_one_sentence
 from ui.features.simple.model import FIELDS, STEPS, Progress
 from ui.features.simple.page import SimplePage
 from ui.forms.model import Source
@@ -275,6 +275,20 @@ def test_a_tree_of_folders_is_not_listed_to_its_end_and_a_count_can_be_stopped(
         checks = [None] * num_checks
         with pytest.raises(IndexError):
             count_images(concept, check=checks.pop)
+
+
+def test_a_folder_that_is_not_there_is_no_step_that_is_done(tmp_path: Path) -> None:
+    """A config of another computer had a tick at its images."""
+    gone, hub = Concept(path=str(tmp_path / "cats")), Concept(path="hf://owner/dataset")
+    (tmp_path / "dogs").mkdir()
+    there = Concept(path=str(tmp_path / "dogs"))
+    counted = in_all([count_images(concept) for concept in (gone, hub, there)])
+    assert counted == CountedImages(missing=("cats",))
+    progress = Progress(replace_value(Config(), "concepts", (gone, there)), OTHER, counted=counted)
+    step = BY_TITLE["Images"]
+    assert step.describe(progress) == "cats: its folder was not found. Correct it under Images and captions."
+    assert step.is_wrong(progress)
+    assert not step.is_done(progress)
 
 
 def test_one_image_in_too_many_subfolders_is_named_as_one() -> None:

@@ -125,7 +125,7 @@ class CheckpointsWindow(Window):
         self.form.pack(fill="x")
         self.grid_view = CheckpointGrid(self, context.theme, context.pump, on_open=self.open, on_choose=self.choose)
         self.grid_view.empty_text = _EMPTY
-        self.grid_view.pack(fill="both", expand=True, padx=(px(PAD), 0), pady=(px(8), 0))
+        self.grid_view.pack(fill="both", expand=True, padx=px(PAD), pady=(px(8), 0))
         self._fit_form()
 
     def _add_footer(self) -> None:

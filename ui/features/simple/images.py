@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
+from modules.data.hub import HUB_SCHEME
 from modules.settings.edit import get_path, replace_value
 from modules.settings.shared_types import side_of
 from modules.system.paths import as_config_path, from_root
@@ -24,7 +25,7 @@ class CountedImages:
 
     `in_subfolders` are images in subfolders that the concept does not use; with `is_part` there may be more of them.
     They are not counted where it or another one has its masks, references or images in a subfolder: with subfolders,
-    these would be trained, too.
+    these would be trained, too. `missing` are the concepts whose folder is not there, or cannot be listed.
     """
 
     images: int = 0
@@ -33,6 +34,7 @@ class CountedImages:
     caption: str = ""
     in_subfolders: int = 0
     is_part: bool = False
+    missing: tuple[str, ...] = ()
 
 
 def in_all(counted: Sequence[CountedImages]) -> CountedImages:
@@ -44,6 +46,7 @@ def in_all(counted: Sequence[CountedImages]) -> CountedImages:
         next((c.caption for c in counted if c.caption), ""),
         sum(c.in_subfolders for c in counted),
         any(c.is_part for c in counted),
+        tuple(name for c in counted for name in c.missing),
     )
 
 
@@ -70,7 +73,7 @@ def count_images(
     try:
         listed = list_images(folder, include_subfolders=uses_all, check=check).images
     except OSError:
-        return CountedImages()
+        return CountedImages(missing=() if concept.path.strip().startswith(HUB_SCHEME) else (concept.label,))
     images = [image for image in listed if archive_of(image) is None and name_within(folder, image) not in excluded]
     below, is_part = 0, False
     if not uses_all and bool(images) == bool(listed) and not _has_other_use(concept, others):  # or all are in archives

@@ -153,7 +153,7 @@ def _lacks_subfolders(progress: Progress) -> bool:
 
 def _has_all_of_images(progress: Progress) -> bool:
     """Return whether there are images, each with what a run needs of it."""
-    lacks = _lacks_references(progress) or _lacks_subfolders(progress)
+    lacks = _lacks_references(progress) or _lacks_subfolders(progress) or bool(progress.counted.missing)
     return _has_images(progress) and _has_captions(progress) and not lacks
 
 
@@ -162,6 +162,9 @@ def _describe_images(progress: Progress) -> str:
         other = "The demo has its own images. " if is_demo(progress.source) else ""
         return f"{other}Add a folder with ten to fifty good images, of different scenes and light."
     names = ", ".join(concept.label for concept in user_concepts(progress))
+    if missing := progress.counted.missing:
+        folders = "its folder was" if len(missing) == 1 else "their folders were"
+        return f"{', '.join(missing)}: {folders} not found. Correct it under Images and captions."
     below, is_part = progress.counted.in_subfolders, progress.counted.is_part
     if not progress.counted.images:  # not counted yet, or in archives
         where = f"{'at least' if is_part else 'all'} {below:,} images are in subfolders"
@@ -341,6 +344,7 @@ STEPS: tuple[Step, ...] = (
         _has_all_of_images,
         (("Images and captions…", "page_concepts"),),
         choices=_image_choices,
+        is_wrong=lambda progress: bool(progress.counted.missing),
     ),
     Step(
         "Length",
