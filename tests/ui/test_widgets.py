@@ -50,7 +50,7 @@ from ui.widgets.theme import Theme
 from ui.widgets.thumbnails import load_covering, load_fitted
 from ui.widgets.tk_interaction import TkInteraction
 from ui.widgets.tooltip import Tooltips
-from ui.widgets.window import FRAME_PX, bind_keypad, fitting_geometry, place
+from ui.widgets.window import FRAME_PX, bind_clicks, bind_keypad, fitting_geometry, place
 
 
 @pytest.fixture
@@ -93,6 +93,29 @@ def test_a_question_is_answered_by_its_buttons(screen: tk.Tk, theme: Theme) -> N
     when_open(screen, lambda d: (d.focus_force(), d.update(), d.event_generate("<Escape>")))
     assert ask.choose("Really?", "", answers) is None
     assert [w for w in screen.winfo_children() if isinstance(w, tk.Toplevel)] == []
+
+
+def test_a_window_that_a_click_opens_keeps_the_focus(screen: tk.Tk, theme: Theme) -> None:
+    """With the focus in an entry, a list that was opened by its label got no keys: Escape did not close it."""
+    bind_clicks(screen)
+    entry, label = Entry(screen, theme, tk.StringVar(screen)), Text(screen, theme, "Open")
+    opened: list[tk.Toplevel] = []
+    beside = Text(screen, theme, "Beside")
+    label.bind("<Button-1>", lambda _e: opened.append(tk.Toplevel(screen)))
+    for widget in (entry, label, beside):
+        widget.pack()
+    screen.update()
+    entry.tk_entry.focus_force()
+    screen.update()
+    label.event_generate("<Button-1>")
+    assert screen.focus_lastfor() is entry.tk_entry
+    label.event_generate("<ButtonRelease-1>")
+    beside.event_generate("<Button-1>")
+    assert screen.focus_lastfor() is screen
+    for widget in (entry, label, beside, *opened):
+        widget.destroy()
+    for sequence in ("<Button-1>", "<ButtonRelease-1>", "<KeyRelease>"):
+        screen.unbind_all(sequence)
 
 
 def test_enter_of_the_number_pad_is_return(screen: tk.Tk, theme: Theme) -> None:

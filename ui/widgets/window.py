@@ -122,14 +122,25 @@ def cancel_pending(root: tk.Tk) -> None:
 
 
 def bind_clicks(root: tk.Tk) -> None:
-    """Take the focus from an entry when the user clicks outside it."""
+    """Take the focus from an entry when the user clicks outside it, unless the click opens a window, which gets it."""
+    windows: set[str] = set()  # that were open before
+
+    def has_opened() -> bool:
+        before = set(windows)
+        windows.clear()
+        windows.update(str(child) for child in root.winfo_children() if isinstance(child, tk.Toplevel))
+        return not windows <= before
 
     def clicked(event: tk.Event[Any]) -> None:
+        if has_opened():
+            return
         is_beside = isinstance(event.widget, tk.Frame | tk.Label)
         if is_beside and isinstance(focused_widget(root), tk.Entry | tk.Text):
             event.widget.winfo_toplevel().focus_set()
 
     root.bind_all("<Button-1>", clicked, add=True)
+    for sequence in ("<ButtonRelease-1>", "<KeyRelease>"):  # which may also open one
+        root.bind_all(sequence, lambda _event: has_opened(), add=True)
 
 
 def bind_keypad(root: tk.Tk) -> None:
