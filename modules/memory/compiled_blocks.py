@@ -97,7 +97,6 @@ class Compilation:
 
     def run(self, compiled: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run compiled code, which compiles it at its first run. Raises CompileError if that fails."""
-        _allow_versions()
         num_graphs, started = self._num_graphs, self._clock()
         try:
             return compiled(*args, **kwargs)
@@ -162,20 +161,27 @@ class CompiledForward:
 
 def compile_by_size(function: Forward, backend: str | Callable[..., Any] = INDUCTOR) -> Forward:
     """Return a function that compiles `function` for each size of its inputs, however many there are."""
-    compiled: Forward = torch.compile(  # type: ignore[call-overload]  # torch lacks some arguments there
-        function, backend=backend, dynamic=False, recompile_limit=_MAX_VERSIONS, isolate_recompiles=True
-    )
-    return compiled
+    compiled = torch.compile(function, backend=backend, dynamic=False)
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():  # else it becomes a part of other code, which sees to it
+            _allow_versions()
+        return compiled(*args, **kwargs)
+
+    return run
 
 
 def _allow_versions() -> None:
     """Let torch keep the code of all sizes and structures in the thread that calls this.
 
     Torch's config applies to one thread alone. On a GPU autograd recomputes checkpointed blocks in a thread of its own,
-    where torch would stop at its default number, and silently run further sizes without compiling.
+    where torch would stop at its default number, and silently run further sizes without compiling. (`recompile_limit`
+    of `torch.compile`, new in 2.12, is only one of the two limits.)
     """
-    if torch._dynamo.config.accumulated_recompile_limit < _MAX_VERSIONS:
-        torch._dynamo.config.accumulated_recompile_limit = _MAX_VERSIONS
+    for limit in ("recompile_limit", "accumulated_recompile_limit"):
+        if getattr(torch._dynamo.config, limit) < _MAX_VERSIONS:
+            setattr(torch._dynamo.config, limit, _MAX_VERSIONS)
 
 
 def _reason(error: BaseException) -> str:

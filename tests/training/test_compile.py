@@ -170,16 +170,16 @@ def test_another_size_or_another_trained_part_compiles_again_and_is_counted() ->
     assert compiling.counts.seconds > 0
 
 
-def test_a_backward_pass_in_another_thread_compiles_as_many_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["recompile_limit", "accumulated_recompile_limit"])
+def test_a_backward_pass_in_another_thread_compiles_as_many_sizes(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: autograd recomputes blocks in a thread of its own, which has torch's default settings."""
-    limit = torch._dynamo.config._config["accumulated_recompile_limit"]
-    monkeypatch.setattr(limit, "default", 2)
+    monkeypatch.setattr(torch._dynamo.config._config[limit], "default", 2)
     compiling = compilation(Compilation)
     block, forward = compiled_block(compiling)
     plain = copy.deepcopy(block.layer), copy.deepcopy(block.change)
 
     def train(size: int) -> None:
-        assert torch._dynamo.config.accumulated_recompile_limit == 2
+        assert getattr(torch._dynamo.config, limit) == 2
         forward(torch.ones(size, 4)).sum().backward()
 
     num_graphs = []
