@@ -191,10 +191,10 @@ def test_validations_that_wander_without_a_trend_are_seldom_called_overfitting(n
 @pytest.mark.parametrize(
     ("noise", "rise", "later"),
     [
-        ("independent 1%", 0.02, 9),
+        ("independent 1%", 0.02, 11),
         ("independent 1%", 0.04, 7),
         ("independent 3%", 0.04, 7),
-        ("wandering 1%, memory 0.8", 0.02, 9),
+        ("wandering 1%, memory 0.8", 0.02, 10),
         ("wandering 3%, memory 0.8", 0.04, 7),
     ],
 )
