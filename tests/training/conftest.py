@@ -13,26 +13,42 @@ from tests.builders.module_copies import ModuleCopies
 
 
 @pytest.fixture(scope="session", autouse=True)
-def tiny_parts_read_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Read each part of the session's tiny models from its file once, and copy it from then on.
+def tiny_models_read_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Read each part of the session's tiny models from its file once, and copy it from then on; digest it once, too.
 
     The libraries take a fifth of a small run to read a model. Models in other folders are read each time.
     """
+    from modules.data.cache import digests
     from modules.families.parts import files
 
-    read_from_file, of_session = files.read_part, tmp_path_factory.getbasetemp()
+    read_from_file, digest_of_file = files.read_part, digests._digest_of
+    of_session = tmp_path_factory.getbasetemp()
     parts: dict[tuple[Path, str, type, torch.dtype], ModuleCopies] = {}
+    known_digests: dict[tuple[Path, int, int], str] = {}
+
+    def is_shared(folder: Path) -> bool:
+        return folder.parent.parent == of_session and folder.parent.name.startswith("models")
 
     def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype, **options: Any) -> Any:
-        if not (folder.parent.parent == of_session and folder.parent.name.startswith("models")):
+        if not is_shared(folder):
             return read_from_file(folder, name, kind, dtype, **options)
         known = (folder, name, kind, dtype)
         if known not in parts:
             parts[known] = ModuleCopies(read_from_file(folder, name, kind, dtype, **options))
         return parts[known].make()
 
+    def digest_of(path: Path) -> str:
+        if not is_shared(path.parent.parent):
+            return digest_of_file(path)
+        status = path.stat()
+        known = (path, status.st_size, status.st_mtime_ns)
+        if known not in known_digests:
+            known_digests[known] = digest_of_file(path)
+        return known_digests[known]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "read_part", read_part)
+        patch.setattr(digests, "_digest_of", digest_of)
         yield
 
 
