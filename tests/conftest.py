@@ -33,6 +33,9 @@ EXAMPLES_DAILY, EXAMPLES_FULL = 30, 300
 # suite's time. The whole suite has less than 1 GB at a time; a container often has 64 MB here.
 MEMORY_DIR, MEMORY_NEEDED_BYTES = Path("/dev/shm"), 8 * 2**30
 
+# Objects that are made until the next garbage collection, by default 700: collecting the tests, and each of them, makes
+# many that stay, which would be visited again and again. A test that needs a collection calls for it.
+OBJECTS_PER_COLLECTION = 20_000
 
 # Where compiled modules are kept if the environment forbids them next to the sources.
 BYTECODE_DIR = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
@@ -41,6 +44,7 @@ BYTECODE_DIR = Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the tests' files in memory, and let hypothesis try more examples of each property in the full suite."""
     keep_bytecode()
+    gc.set_threshold(OBJECTS_PER_COLLECTION)
     if MEMORY_DIR.is_dir() and shutil.disk_usage(MEMORY_DIR).free > MEMORY_NEEDED_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DIR))
     is_full = "not full" not in config.option.markexpr or "or not full" in config.option.markexpr
