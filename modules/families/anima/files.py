@@ -17,19 +17,9 @@ from modules.families.parts.single_file.record import InnerPart, PartLayout, Sha
 from modules.families.parts.single_file.slots import Slot, limit_layers
 from modules.families.parts.single_file.transformer_file import NO_COMFY_ALPHAS, files_of_one_model, transformer_file
 from modules.families.published import Configs, PublishedModel
+from modules.formats import program_table as table
 from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
-from modules.formats.program_table import (
-    ALL,
-    COMFY_OF_FLOW,
-    NEEDS_PREFIX,
-    NO_MODEL,
-    SGM_NAMES,
-    UNMEASURED,
-    WRONG_FACTORS,
-    Row,
-    none,
-)
 
 Shape = tuple[int, ...]
 Config = Mapping[str, Any]
@@ -181,18 +171,22 @@ SINGLE_FILE = SingleFile(
 
 
 # diffusers was measured at toy size (2026-11-28); ComfyUI's are the names in its maps.
-_ANSWERS: Row = {
-    **UNMEASURED,
-    "ComfyUI": ALL,
-    "diffusers": ALL,
-    "diffusers 0.31": NO_MODEL,
+_ANSWERS: table.Row = {
+    **table.UNMEASURED,
+    "ComfyUI": table.ALL,
+    "diffusers": table.ALL,
+    "diffusers 0.31": table.NO_MODEL,
 }
-_NAMING_ROWS: Mapping[str, Row] = {
-    SGM_NAMES: {**_ANSWERS, "diffusers": none("does not map kohya's names of this model"), "sd-scripts": ALL},
+_NAMING_ROWS: Mapping[str, table.Row] = {
+    table.SGM_NAMES: {
+        **_ANSWERS,
+        "diffusers": table.none("does not map kohya's names of this model"),
+        "sd-scripts": table.ALL,
+    },
     "ComfyUI, original names": _ANSWERS,
-    "PEFT, denoiser": {**_ANSWERS, "ComfyUI": none("does not map diffusers' names of this model")},
-    "PEFT, denoiser without its prefix": {**UNMEASURED, "diffusers": NEEDS_PREFIX},
-    "other factors in PEFT names": {**UNMEASURED, "diffusers": WRONG_FACTORS},
+    "PEFT, denoiser": {**_ANSWERS, "ComfyUI": table.none("does not map diffusers' names of this model")},
+    "PEFT, denoiser without its prefix": {**table.UNMEASURED, "diffusers": table.NEEDS_PREFIX},
+    "other factors in PEFT names": {**table.UNMEASURED, "diffusers": table.WRONG_FACTORS},
 }
 
 
@@ -219,6 +213,6 @@ MODEL = PublishedModel(
     single_file=SINGLE_FILE,
     naming_rows=_NAMING_ROWS,
     extra_rows=NO_COMFY_ALPHAS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
+    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "anima")

@@ -11,22 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from modules.families.parts.double_stream import (
-    FIRST_BLOCK,
-    NAMING_ROWS,
-    block_slots,
-    double_layers,
-    end_layers,
-    single_layers,
-)
+from modules.families.parts import double_stream
 from modules.families.parts.linear_layers import LinearLayer, width_of
+from modules.families.parts.single_file import transformer_file
 from modules.families.parts.single_file.slots import Slot
-from modules.families.parts.single_file.transformer_file import (
-    ONE_WIDTH,
-    files_of_one_model,
-    single_denoiser,
-    transformer_file,
-)
 from modules.families.parts.t5_layers import targets_with_t5
 from modules.families.published import PublishedModel
 from modules.formats.program_table import ALL, COMFY_OF_FLOW, UNMEASURED, Row, none, refuses
@@ -45,13 +33,13 @@ def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
         for ours, theirs in _IN_LAYERS.items():
             yield LinearLayer(f"{path}.{ours}", f"{path}.{theirs}", (inner, inner))
     yield LinearLayer(f"{_APPROXIMATOR}.out_proj", f"{_APPROXIMATOR}.out_proj", (width, inner))
-    yield from end_layers(config)
-    yield from double_layers(config, has_modulation=False)
-    yield from single_layers(config, has_modulation=False)
+    yield from double_stream.end_layers(config)
+    yield from double_stream.double_layers(config, has_modulation=False)
+    yield from double_stream.single_layers(config, has_modulation=False)
 
 
 def _slots(config: Mapping[str, Any]) -> Iterator[Slot]:
-    yield from block_slots(config, transformer_layers(config))
+    yield from double_stream.block_slots(config, transformer_layers(config))
     for index in range(int(config["approximator_layers"])):
         path = f"{_APPROXIMATOR}.norms.{index}"
         yield Slot(f"{path}.weight", f"{path}.scale")
@@ -65,8 +53,11 @@ def fill_buffers(transformer: Any) -> None:
     embedding.mod_proj = made.mod_proj
 
 
-TRANSFORMER_FILE = transformer_file(
-    _slots, first=FIRST_BLOCK, marks=(f".{_APPROXIMATOR}.",), diffusers_marks=("single_transformer_blocks.",)
+TRANSFORMER_FILE = transformer_file.transformer_file(
+    _slots,
+    first=double_stream.FIRST_BLOCK,
+    marks=(f".{_APPROXIMATOR}.",),
+    diffusers_marks=("single_transformer_blocks.",),
 )
 
 
@@ -94,11 +85,11 @@ MODEL = PublishedModel(
     comfy_encoders={"text_encoder": "t5xxl"},
     repository="lodestones/Chroma1-HD",
     pipelines={"": "ChromaPipeline"},
-    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
+    single_file=transformer_file.single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     embedding_tensors=("t5xxl",),
     programs=("ComfyUI", "Forge", "diffusers"),
-    naming_rows={**NAMING_ROWS, **_TEXT_ROWS},
-    extra_rows=ONE_WIDTH,
+    naming_rows={**double_stream.NAMING_ROWS, **_TEXT_ROWS},
+    extra_rows=transformer_file.ONE_WIDTH,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )
-FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "chroma")
+FILES = transformer_file.files_of_one_model(MODEL, TRANSFORMER_FILE, "chroma")

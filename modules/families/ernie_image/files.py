@@ -10,13 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modules.families.parts.linear_layers import LinearLayer, diffusers_targets_from, layer_slots
+from modules.families.parts.single_file import transformer_file
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
-from modules.families.parts.single_file.transformer_file import (
-    NO_COMFY_ALPHAS,
-    files_of_one_model,
-    single_denoiser,
-    transformer_file,
-)
 from modules.families.published import PublishedModel
 from modules.formats.program_table import COMFY_AND_DIFFUSERS, COMFY_OF_FLOW, DIFFUSERS_NAMES, WRONG_FACTORS, Row, none
 
@@ -56,7 +51,7 @@ def _slots(config: Config) -> Iterator[Slot]:
             yield from module_slots(f"{block}.{name}", f"{block}.{name}", bias=False)
 
 
-TRANSFORMER_FILE = transformer_file(
+TRANSFORMER_FILE = transformer_file.transformer_file(
     _slots, first="layers.0.adaLN_sa_ln.", marks=(".layers.0.adaLN_sa_ln.",), diffusers_marks=()
 )
 
@@ -81,9 +76,9 @@ MODEL = PublishedModel(
     adapter_targets=diffusers_targets_from(transformer_layers),
     repository="baidu/ERNIE-Image",
     pipelines={"": "ErnieImagePipeline"},
-    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
+    single_file=transformer_file.single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    extra_rows=NO_COMFY_ALPHAS,
+    extra_rows=transformer_file.NO_COMFY_ALPHAS,
     versions={"ComfyUI": COMFY_OF_FLOW},
 )
-FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "ernie-image", "ernie_image", "ernie")
+FILES = transformer_file.files_of_one_model(MODEL, TRANSFORMER_FILE, "ernie-image", "ernie_image", "ernie")

@@ -11,14 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.double_stream import (
-    FIRST_BLOCK,
-    NAMING_ROWS,
-    block_slots,
-    double_layers,
-    end_layers,
-    single_layers,
-)
+from modules.families.parts import double_stream
 from modules.families.parts.linear_layers import LinearLayer, embedding_layers, original_targets, width_of
 from modules.families.parts.lora_names import clip_targets
 from modules.families.parts.single_file.detect import denoiser_kind
@@ -41,15 +34,15 @@ def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
     for name, (original, columns) in embedders.items():
         path = f"time_text_embed.{name}_embedder"
         yield from embedding_layers(path, original, columns, width, ("in_layer", "out_layer"))
-    yield from end_layers(config)
+    yield from double_stream.end_layers(config)
     yield LinearLayer("norm_out.linear", "final_layer.adaLN_modulation.1", (2 * width, width), swapped=True)
-    yield from double_layers(config, has_modulation=True)
-    yield from single_layers(config, has_modulation=True)
+    yield from double_stream.double_layers(config, has_modulation=True)
+    yield from double_stream.single_layers(config, has_modulation=True)
 
 
 TRANSFORMER_FILE = transformer_file(
-    lambda config: block_slots(config, transformer_layers(config)),
-    first=FIRST_BLOCK,
+    lambda config: double_stream.block_slots(config, transformer_layers(config)),
+    first=double_stream.FIRST_BLOCK,
     # Models made from FLUX.1 without modulations in their blocks have all other names, too.
     marks=(".double_blocks.0.img_mod.lin.", ".single_transformer_blocks.0.norm.linear."),
     diffusers_marks=("single_transformer_blocks.",),
@@ -104,7 +97,7 @@ def _model(name: str, label: str, architecture: str, *, pipelines: Mapping[str, 
         single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
         embedding_tensors=("clip_l", "t5xxl"),
         programs=("ComfyUI", "Forge", "diffusers"),
-        naming_rows={**NAMING_ROWS, **_TEXT_ROWS},
+        naming_rows={**double_stream.NAMING_ROWS, **_TEXT_ROWS},
         extra_rows=ONE_WIDTH,
         versions={"ComfyUI": COMFY_OF_FLOW},
     )

@@ -17,14 +17,7 @@ from modules.data.references import ReferenceSizes
 from modules.diffusion.flow_convention import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import (
-    CLIP_CHUNK_TOKENS,
-    CLIP_TEXT,
-    DOUBLE_STREAM_LAYERS,
-    KL_VAE,
-    T5_TEXT,
-    t5_prompts,
-)
+from modules.families.parts import part_classes
 from modules.families.settings import TRAINING_GUIDANCE, FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.field import advanced_setting
@@ -75,7 +68,7 @@ TRANSFORMER = ModelClass(
     (f"{_CLASSES}:FluxTransformerBlock", f"{_CLASSES}:FluxSingleTransformerBlock"),
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
-    layers=DOUBLE_STREAM_LAYERS,
+    layers=part_classes.DOUBLE_STREAM_LAYERS,
     # The embeddings of time, guidance, text and image, and the output: small, and sensitive. The modulations of the
     # blocks are a quarter of the weights, and quantized in published files, too.
     never_quantized=frozenset({"time_text_embed", "context_embedder", "x_embedder", "norm_out", "^proj_out"}),
@@ -89,15 +82,19 @@ FLUX = FamilySpec(
     parts=(
         PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
         PartSpec(
-            "text_encoder", "Text encoder 1 (CLIP-L)", "text_encoder", CLIP_TEXT, most_tokens=CLIP_CHUNK_TOKENS + 2
+            "text_encoder",
+            "Text encoder 1 (CLIP-L)",
+            "text_encoder",
+            part_classes.CLIP_TEXT,
+            most_tokens=part_classes.CLIP_CHUNK_TOKENS + 2,
         ),
-        PartSpec("text_encoder_2", "Text encoder 2 (T5-XXL)", "text_encoder", T5_TEXT),
-        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
+        PartSpec("text_encoder_2", "Text encoder 2 (T5-XXL)", "text_encoder", part_classes.T5_TEXT),
+        PartSpec("vae", "VAE", "vae", part_classes.KL_VAE, trainable=False),
     ),
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=PACKED, overflows_in_float16=True),
     text=replace(
-        t5_prompts(MAX_TOKENS, encoder="text_encoder_2", text_encoder="clip_l", text_encoder_2="t5xxl"),
+        part_classes.t5_prompts(MAX_TOKENS, encoder="text_encoder_2", text_encoder="clip_l", text_encoder_2="t5xxl"),
         widths={
             "text_encoder": ("hidden_size", "pooled_projection_dim"),
             "text_encoder_2": ("d_model", "joint_attention_dim"),

@@ -7,21 +7,13 @@ from typing import Literal
 
 from modules.data.inputs import REFERENCES
 from modules.diffusion.flow_convention import flow_matching
-from modules.families.parts.flux2.classes import (
-    CONVENTION,
-    LATENTS,
-    REFERENCE_SIZES,
-    TRANSFORMER,
-    VAE,
-    Flux2Settings,
-    prompts,
-)
+from modules.families.parts.flux2 import classes
 from modules.families.parts.part_classes import MISTRAL, chat_parts
 from modules.families.settings import TrainingGuidance
 from modules.families.spec import FamilySpec
 
 
-class Flux2DevSettings(Flux2Settings):
+class Flux2DevSettings(classes.Flux2Settings):
     """32 billion weights, distilled: for large cards, or quantized."""
 
     name: Literal["flux2"] = "flux2"
@@ -34,16 +26,16 @@ FLUX2 = FamilySpec(
     name="flux2",
     label="FLUX.2 dev",
     settings=Flux2DevSettings,
-    parts=chat_parts(TRANSFORMER, MISTRAL, VAE, reader="Mistral"),
+    parts=chat_parts(classes.TRANSFORMER, MISTRAL, classes.VAE, reader="Mistral"),
     size_step_px=16,
-    latents=LATENTS,
-    text=prompts(_TEMPLATE_TOKENS),
+    latents=classes.LATENTS,
+    text=classes.prompts(_TEMPLATE_TOKENS),
     inputs={"edit": REFERENCES},
-    process=flow_matching(CONVENTION),
+    process=flow_matching(classes.CONVENTION),
     sample_guidance=4.0,
     guidance="embedded",
     released="2025-11",
     ai_toolkit=("flux2",),
     kohya=("flux2", "flux_2", "flux2_dev", "dev"),  # the last is musubi-tuner's `model_version`
-    references=REFERENCE_SIZES,
+    references=classes.REFERENCE_SIZES,
 )

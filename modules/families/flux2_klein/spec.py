@@ -8,20 +8,12 @@ from typing import Literal
 from modules.data.inputs import REFERENCES
 from modules.diffusion.flow_convention import flow_matching
 from modules.families.distilled import DistilledSpec
-from modules.families.parts.flux2.classes import (
-    CONVENTION,
-    LATENTS,
-    REFERENCE_SIZES,
-    TRANSFORMER,
-    VAE,
-    Flux2Settings,
-    prompts,
-)
+from modules.families.parts.flux2 import classes
 from modules.families.parts.part_classes import QWEN3, chat_parts
 from modules.families.spec import FamilySpec
 
 
-class Flux2KleinSettings(Flux2Settings):
+class Flux2KleinSettings(classes.Flux2Settings):
     """4 or 9 billion weights; base models, and distilled ones for few steps."""
 
     name: Literal["flux2_klein"] = "flux2_klein"
@@ -33,12 +25,12 @@ FLUX2_KLEIN = FamilySpec(
     name="flux2_klein",
     label="FLUX.2 klein",
     settings=Flux2KleinSettings,
-    parts=chat_parts(TRANSFORMER, QWEN3, VAE, reader="Qwen3"),
+    parts=chat_parts(classes.TRANSFORMER, QWEN3, classes.VAE, reader="Qwen3"),
     size_step_px=16,
-    latents=LATENTS,
-    text=prompts(_TEMPLATE_TOKENS),
+    latents=classes.LATENTS,
+    text=classes.prompts(_TEMPLATE_TOKENS),
     inputs={"edit": REFERENCES},
-    process=flow_matching(CONVENTION),
+    process=flow_matching(classes.CONVENTION),
     sample_guidance=4.0,
     distilled=DistilledSpec(
         ("klein-4b", "klein-9b", "klein_4b", "klein_9b"),
@@ -65,5 +57,5 @@ FLUX2_KLEIN = FamilySpec(
         *("flux2_klein", "flux2_klein_4b", "flux2_klein_9b"),
         *("klein_base_4b", "klein_base_9b", "klein_4b", "klein_9b"),  # musubi-tuner's `model_version`
     ),
-    references=REFERENCE_SIZES,
+    references=classes.REFERENCE_SIZES,
 )

@@ -12,28 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, targets_from, width_of
+from modules.families.parts.single_file import transformer_file
 from modules.families.parts.single_file.denoiser_file import config_in_file
 from modules.families.parts.single_file.record import Shapes
 from modules.families.parts.single_file.slots import Slot
-from modules.families.parts.single_file.transformer_file import (
-    NO_COMFY_ALPHAS,
-    files_of_one_model,
-    single_denoiser,
-    transformer_file,
-)
 from modules.families.published import Configs, PublishedModel
-from modules.formats.program_table import (
-    ALL,
-    DIFFUSERS_NAMES,
-    NEEDS_PREFIX,
-    NO_MODEL,
-    SGM_NAMES,
-    UNMEASURED,
-    WRONG_FACTORS,
-    Row,
-    none,
-    refuses,
-)
+from modules.formats import program_table as table
 
 Config = Mapping[str, Any]
 _MODULATIONS = "early_stream_modulations"
@@ -82,7 +66,7 @@ def _slots(config: Config) -> Iterator[Slot]:
             yield Slot(f"{ours}.{norm}", f"{theirs}.{original}")
 
 
-TRANSFORMER_FILE = transformer_file(
+TRANSFORMER_FILE = transformer_file.transformer_file(
     _slots,
     first=f"{_MODULATIONS}.image.lin.",
     marks=(f".{_MODULATIONS}.image.",),
@@ -103,19 +87,19 @@ _SHAPING = (
     *("axes_dims_rope", "rope_theta", "mlp_ratio", "flow_map"),
 )
 # diffusers was measured at toy size (2026-11-29). ComfyUI has the model, but its names of layers are not known here.
-_ROW: Row = {**UNMEASURED, "diffusers 0.31": NO_MODEL}
-_NOT_KOHYA = none("ignores kohya's names of this model")
-_NAMING_ROWS: Mapping[str, Row] = {
-    **{name: {**_ROW, "diffusers": ALL} for name in ("PEFT, denoiser", "ComfyUI, diffusers names")},
-    **{name: {**_ROW, "diffusers": _NOT_KOHYA} for name in (SGM_NAMES, DIFFUSERS_NAMES)},
+_ROW: table.Row = {**table.UNMEASURED, "diffusers 0.31": table.NO_MODEL}
+_NOT_KOHYA = table.none("ignores kohya's names of this model")
+_NAMING_ROWS: Mapping[str, table.Row] = {
+    **{name: {**_ROW, "diffusers": table.ALL} for name in ("PEFT, denoiser", "ComfyUI, diffusers names")},
+    **{name: {**_ROW, "diffusers": _NOT_KOHYA} for name in (table.SGM_NAMES, table.DIFFUSERS_NAMES)},
     "OneTrainer, lora_transformer_": {**_ROW, "diffusers": _NOT_KOHYA},
     "ComfyUI, original names": {
         **_ROW,
-        "diffusers": {"": ALL, "outside": none("maps only the published checkpoint's names of blocks")},
+        "diffusers": {"": table.ALL, "outside": table.none("maps only the published checkpoint's names of blocks")},
     },
-    "SimpleTuner": {**_ROW, "diffusers": refuses("raises an error: it does not know these names")},
-    "PEFT, denoiser without its prefix": {**_ROW, "diffusers": NEEDS_PREFIX},
-    "other factors in PEFT names": {**_ROW, "diffusers": WRONG_FACTORS},
+    "SimpleTuner": {**_ROW, "diffusers": table.refuses("raises an error: it does not know these names")},
+    "PEFT, denoiser without its prefix": {**_ROW, "diffusers": table.NEEDS_PREFIX},
+    "other factors in PEFT names": {**_ROW, "diffusers": table.WRONG_FACTORS},
 }
 
 
@@ -130,9 +114,9 @@ MODEL = PublishedModel(
     pipelines={"": "Flux3ModularPipeline"},
     blocks="Flux3AutoBlocks",
     index={"tokenizer": ["transformers", "Qwen3VLProcessor"]},
-    single_file=replace(single_denoiser(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
+    single_file=replace(transformer_file.single_denoiser(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
     naming_rows=_NAMING_ROWS,
-    extra_rows=NO_COMFY_ALPHAS,
+    extra_rows=transformer_file.NO_COMFY_ALPHAS,
 )
-FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "flux-3", "flux3", "flux.3", "flux_3")
+FILES = transformer_file.files_of_one_model(MODEL, TRANSFORMER_FILE, "flux-3", "flux3", "flux.3", "flux_3")
 FILES = replace(FILES, pipelines={**FILES.pipelines, "Flux3DistilledModularPipeline": ""})

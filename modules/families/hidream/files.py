@@ -10,21 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modules.families.parts.linear_layers import LinearLayer, diffusers_targets_from, layer_slots, width_of
+from modules.families.parts.single_file import transformer_file
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
-from modules.families.parts.single_file.transformer_file import (
-    NO_COMFY_ALPHAS,
-    files_of_one_model,
-    single_denoiser,
-    transformer_file,
-)
 from modules.families.published import PublishedModel
-from modules.formats.program_table import (
-    COMFY_AND_DIFFUSERS,
-    COMFY_OF_FLOW,
-    DIFFUSERS_NAMES,
-    Row,
-    none,
-)
+from modules.formats import program_table as table
 
 Config = Mapping[str, Any]
 _EMBEDDED_TIME = 256  # the channels of an embedded timestep, in diffusers' class
@@ -88,7 +77,7 @@ def _slots(config: Config) -> Iterator[Slot]:
                 yield from module_slots(norm, norm, bias=False)
 
 
-TRANSFORMER_FILE = transformer_file(
+TRANSFORMER_FILE = transformer_file.transformer_file(
     _slots,
     first="double_stream_blocks.0.block.",
     marks=(".double_stream_blocks.0.block.",),
@@ -103,10 +92,10 @@ _SHAPING = (
 )
 
 # diffusers was measured at toy size (2026-11-29); ComfyUI's are the names in its maps.
-_NOT_KOHYA = none("does not know kohya's names of this model")
-_NAMING_ROWS: Mapping[str, Row] = {
-    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), COMFY_AND_DIFFUSERS),
-    **{name: {**COMFY_AND_DIFFUSERS, "diffusers": _NOT_KOHYA} for name in (DIFFUSERS_NAMES, "SimpleTuner")},
+_NOT_KOHYA = table.none("does not know kohya's names of this model")
+_NAMING_ROWS: Mapping[str, table.Row] = {
+    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), table.COMFY_AND_DIFFUSERS),
+    **{name: {**table.COMFY_AND_DIFFUSERS, "diffusers": _NOT_KOHYA} for name in (table.DIFFUSERS_NAMES, "SimpleTuner")},
 }
 
 
@@ -119,9 +108,9 @@ MODEL = PublishedModel(
     adapter_targets=diffusers_targets_from(transformer_layers),
     repository="HiDream-ai/HiDream-I1-Full",
     pipelines={"": "HiDreamImagePipeline"},
-    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
+    single_file=transformer_file.single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    extra_rows=NO_COMFY_ALPHAS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
+    extra_rows=transformer_file.NO_COMFY_ALPHAS,
+    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
-FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "hidream-i1", "hidream_i1", "hidream")
+FILES = transformer_file.files_of_one_model(MODEL, TRANSFORMER_FILE, "hidream-i1", "hidream_i1", "hidream")

@@ -12,15 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from modules.families.parts import hunyuan_layers
 from modules.families.parts.double_stream import FIRST_BLOCK
-from modules.families.parts.hunyuan_layers import (
-    EMBEDDED_CHANNELS,
-    block_layers,
-    end_layers,
-    query_norms,
-    refiner_layers,
-    refiner_norms,
-)
 from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, targets_from, width_of
 from modules.families.parts.single_file.slots import Slot, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
@@ -50,25 +43,27 @@ def linear_layers(config: Config) -> Iterator[LinearLayer]:
     """Yield all linear layers of a `HunyuanImageTransformer2DModel` of this config, and the layer of its latents."""
     width, patch = width_of(config), config["patch_size"]
     yield LinearLayer("x_embedder.proj", "img_in.proj", (width, int(config["in_channels"]), *patch))
-    yield from embedding_layers("time_guidance_embed.timestep_embedder", "time_in", EMBEDDED_CHANNELS, width)
+    yield from embedding_layers(
+        "time_guidance_embed.timestep_embedder", "time_in", hunyuan_layers.EMBEDDED_CHANNELS, width
+    )
     columns = (int(config["text_embed_2_dim"]), _GLYPH_WIDTH, _GLYPH_WIDTH)
     for number, (before, after) in enumerate(zip(columns, (*columns[1:], width), strict=True), start=1):
         yield LinearLayer(f"context_embedder_2.linear_{number}", f"byt5_in.fc{number}", (after, before))
-    yield from refiner_layers(config)
-    yield from block_layers(config)
-    yield from end_layers(config, int(patch[0]) * int(patch[1]))
+    yield from hunyuan_layers.refiner_layers(config)
+    yield from hunyuan_layers.block_layers(config)
+    yield from hunyuan_layers.end_layers(config, int(patch[0]) * int(patch[1]))
 
 
 def _all_layers(config: Config) -> Iterator[LinearLayer]:
     """Yield the linear layers and the norms with a bias, which files can change, too."""
     yield from linear_layers(config)
-    yield from refiner_norms(config)
+    yield from hunyuan_layers.refiner_norms(config)
     yield LinearLayer("context_embedder_2.norm", "byt5_in.layernorm", (int(config["text_embed_2_dim"]),))
 
 
 def _slots(config: Config) -> Iterator[Slot]:
     yield from layer_slots(_all_layers(config))
-    for ours, theirs in query_norms(config):
+    for ours, theirs in hunyuan_layers.query_norms(config):
         yield from module_slots(ours, theirs, bias=False)
 
 

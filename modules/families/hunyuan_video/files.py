@@ -11,35 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from modules.families.parts import hunyuan_layers
 from modules.families.parts.double_stream import FIRST_BLOCK
-from modules.families.parts.hunyuan_layers import (
-    EMBEDDED_CHANNELS,
-    block_layers,
-    end_layers,
-    query_norms,
-    refiner_layers,
-    refiner_norms,
-)
 from modules.families.parts.linear_layers import LinearLayer, embedding_layers, layer_slots, targets_from, width_of
+from modules.families.parts.single_file import transformer_file
 from modules.families.parts.single_file.slots import Slot, module_slots
-from modules.families.parts.single_file.transformer_file import (
-    NO_COMFY_ALPHAS,
-    files_of_one_model,
-    single_denoiser,
-    transformer_file,
-)
 from modules.families.published import PublishedModel
-from modules.formats.program_table import (
-    ALL,
-    COMFY_OF_FLOW,
-    NO_MODEL,
-    SGM_NAMES,
-    UNKNOWN,
-    UNMEASURED,
-    Row,
-    none,
-    refuses,
-)
+from modules.formats import program_table as table
 
 Config = Mapping[str, Any]
 
@@ -50,28 +28,28 @@ def linear_layers(config: Config) -> Iterator[LinearLayer]:
     embedders = {"timestep": "time_in", **({"guidance": "guidance_in"} if config.get("guidance_embeds") else {})}
     for name, original in embedders.items():
         path = f"time_text_embed.{name}_embedder"
-        yield from embedding_layers(path, original, EMBEDDED_CHANNELS, width)
+        yield from embedding_layers(path, original, hunyuan_layers.EMBEDDED_CHANNELS, width)
     ends, pooled = ("in_layer", "out_layer"), int(config["pooled_projection_dim"])
     yield from embedding_layers("time_text_embed.text_embedder", "vector_in", pooled, width, ends)
-    yield from refiner_layers(config)
-    yield from block_layers(config)
-    yield from end_layers(config, int(config["patch_size"]) ** 2 * int(config["patch_size_t"]))
+    yield from hunyuan_layers.refiner_layers(config)
+    yield from hunyuan_layers.block_layers(config)
+    yield from hunyuan_layers.end_layers(config, int(config["patch_size"]) ** 2 * int(config["patch_size_t"]))
 
 
 def _all_layers(config: Config) -> Iterator[LinearLayer]:
     """Yield the linear layers and the norms with a bias, which files can change, too."""
     yield from linear_layers(config)
-    yield from refiner_norms(config)
+    yield from hunyuan_layers.refiner_norms(config)
 
 
 def _slots(config: Config) -> Iterator[Slot]:
     yield from module_slots("x_embedder.proj", "img_in.proj")
     yield from layer_slots(_all_layers(config))
-    for ours, theirs in query_norms(config):
+    for ours, theirs in hunyuan_layers.query_norms(config):
         yield from module_slots(ours, theirs, bias=False)
 
 
-TRANSFORMER_FILE = transformer_file(
+TRANSFORMER_FILE = transformer_file.transformer_file(
     _slots,
     first=FIRST_BLOCK,
     marks=(".double_blocks.0.img_attn_qkv.", ".context_embedder.token_refiner."),
@@ -91,19 +69,23 @@ _SHAPING = (
 )
 
 # diffusers was measured with layers of the published size (2026-11-29), ComfyUI's are the names in its maps.
-_OURS: Row = {**UNMEASURED, "diffusers 0.31": NO_MODEL, "sd-scripts": none("does not have it")}
-_IN_DIFFUSERS: Row = {**_OURS, "diffusers": ALL, "ComfyUI": none("does not know diffusers' names of this model")}
-_NOT_KOHYA = none("does not know kohya's names of this model")
-_NAMING_ROWS: Mapping[str, Row] = {
+_OURS: table.Row = {**table.UNMEASURED, "diffusers 0.31": table.NO_MODEL, "sd-scripts": table.none("does not have it")}
+_IN_DIFFUSERS: table.Row = {
+    **_OURS,
+    "diffusers": table.ALL,
+    "ComfyUI": table.none("does not know diffusers' names of this model"),
+}
+_NOT_KOHYA = table.none("does not know kohya's names of this model")
+_NAMING_ROWS: Mapping[str, table.Row] = {
     # It divides both factors of the matrices in the text's refiner, and swaps the rows of both for the last modulation.
     "ComfyUI, original names": {
         **_OURS,
-        "ComfyUI": ALL,
-        "diffusers": {"": ALL, "outside": refuses("raises an error for some layers outside of the blocks")},
+        "ComfyUI": table.ALL,
+        "diffusers": {"": table.ALL, "outside": table.refuses("raises an error for some layers outside of the blocks")},
     },
-    SGM_NAMES: {**_OURS, "ComfyUI": UNKNOWN, "diffusers": _NOT_KOHYA},
+    table.SGM_NAMES: {**_OURS, "ComfyUI": table.UNKNOWN, "diffusers": _NOT_KOHYA},
     "PEFT, denoiser": _IN_DIFFUSERS,
-    "SimpleTuner": {**_OURS, "ComfyUI": UNKNOWN, "diffusers": none("does not know these names")},
+    "SimpleTuner": {**_OURS, "ComfyUI": table.UNKNOWN, "diffusers": table.none("does not know these names")},
 }
 
 
@@ -116,9 +98,9 @@ MODEL = PublishedModel(
     adapter_targets=targets_from(_all_layers),
     repository="hunyuanvideo-community/HunyuanVideo",
     pipelines={"": "HunyuanVideoPipeline"},
-    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
+    single_file=transformer_file.single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    extra_rows=NO_COMFY_ALPHAS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
+    extra_rows=transformer_file.NO_COMFY_ALPHAS,
+    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
-FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "hunyuan-video", "hunyuan_video", "hunyuanvideo")
+FILES = transformer_file.files_of_one_model(MODEL, TRANSFORMER_FILE, "hunyuan-video", "hunyuan_video", "hunyuanvideo")

@@ -10,14 +10,7 @@ from typing import Literal
 from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import (
-    CLIP_CHUNK_TOKENS,
-    CLIP_TEXT,
-    DOUBLE_STREAM_LAYERS,
-    HUNYUAN_VIDEO_VAE,
-    LLAMA,
-    chat_prompts,
-)
+from modules.families.parts import part_classes
 from modules.families.settings import FamilySettings, TrainingGuidance
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
@@ -39,7 +32,7 @@ TRANSFORMER = ModelClass(
     (f"{_CLASSES}:HunyuanVideoTransformerBlock", f"{_CLASSES}:HunyuanVideoSingleTransformerBlock"),
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
-    layers=DOUBLE_STREAM_LAYERS,
+    layers=part_classes.DOUBLE_STREAM_LAYERS,
     # The embeddings of time, guidance, text and image, and the output: small, and sensitive. The refiner of the text is
     # among them.
     never_quantized=frozenset({"time_text_embed", "context_embedder", "x_embedder", "norm_out", "^proj_out"}),
@@ -53,21 +46,21 @@ HUNYUAN_VIDEO = FamilySpec(
     settings=HunyuanVideoSettings,
     parts=(
         PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
-        PartSpec("text_encoder", "Text encoder 1 (Llama 3 8B)", "text_encoder", LLAMA, trainable=False),
+        PartSpec("text_encoder", "Text encoder 1 (Llama 3 8B)", "text_encoder", part_classes.LLAMA, trainable=False),
         PartSpec(
             "text_encoder_2",
             "Text encoder 2 (CLIP-L)",
             "text_encoder",
-            CLIP_TEXT,
+            part_classes.CLIP_TEXT,
             trainable=False,
-            most_tokens=CLIP_CHUNK_TOKENS + 2,
+            most_tokens=part_classes.CLIP_CHUNK_TOKENS + 2,
         ),
-        PartSpec("vae", "VAE", "vae", HUNYUAN_VIDEO_VAE, trainable=False),
+        PartSpec("vae", "VAE", "vae", part_classes.HUNYUAN_VIDEO_VAE, trainable=False),
     ),
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, frame_factor=4, frames_at_once=17),
     text=replace(
-        chat_prompts(MAX_TOKENS - 1, "text_embed_dim"),
+        part_classes.chat_prompts(MAX_TOKENS - 1, "text_embed_dim"),
         widths={
             "text_encoder": ("hidden_size", "text_embed_dim"),
             "text_encoder_2": ("hidden_size", "pooled_projection_dim"),

@@ -14,20 +14,7 @@ from modules.families.parts.linear_layers import LinearLayer, layer_slots, targe
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
-from modules.formats.program_table import (
-    ALL,
-    COMFY_OF_FLOW,
-    DIFFUSERS_NAMES,
-    NO_MODEL,
-    SGM_NAMES,
-    UNKNOWN,
-    UNMEASURED,
-    Answer,
-    Place,
-    Row,
-    none,
-    refuses,
-)
+from modules.formats import program_table as table
 
 Config = Mapping[str, Any]
 _NORMS = ("attention.norm_q", "attention.norm_k", "attention_norm1", "attention_norm2", "ffn_norm1", "ffn_norm2")
@@ -82,18 +69,18 @@ _SHAPING = (
 )
 # diffusers was measured at toy size (2026-11-29); what ComfyUI loads is stated in threads about the model. Most names
 # are the same in both layouts.
-_MISSING = dict.fromkeys(("Forge", "diffusers 0.31", "sd-scripts"), NO_MODEL)
-_ANSWERS: Row = {**UNMEASURED, **_MISSING, "ComfyUI": ALL, "diffusers": ALL}
-_IN_BLOCKS: Mapping[Place, Answer] = {
-    "": ALL,
-    "outside": refuses("raises an error for layers outside the blocks"),
+_MISSING = dict.fromkeys(("Forge", "diffusers 0.31", "sd-scripts"), table.NO_MODEL)
+_ANSWERS: table.Row = {**table.UNMEASURED, **_MISSING, "ComfyUI": table.ALL, "diffusers": table.ALL}
+_IN_BLOCKS: Mapping[table.Place, table.Answer] = {
+    "": table.ALL,
+    "outside": table.refuses("raises an error for layers outside the blocks"),
 }
 _MIXED = "kohya, SGM and diffusers names"
-_KOHYA = none("ignores kohya's names of this model")
-_NAMING_ROWS: Mapping[str, Row] = {
+_KOHYA = table.none("ignores kohya's names of this model")
+_NAMING_ROWS: Mapping[str, table.Row] = {
     **{name: {**_ANSWERS, "diffusers": _IN_BLOCKS} for name in ("ComfyUI, original names", "ComfyUI, diffusers names")},
-    **{name: {**_ANSWERS, "diffusers": _KOHYA} for name in (SGM_NAMES, _MIXED, DIFFUSERS_NAMES)},
-    "PEFT, denoiser": {**_ANSWERS, "ComfyUI": UNKNOWN},
+    **{name: {**_ANSWERS, "diffusers": _KOHYA} for name in (table.SGM_NAMES, _MIXED, table.DIFFUSERS_NAMES)},
+    "PEFT, denoiser": {**_ANSWERS, "ComfyUI": table.UNKNOWN},
 }
 
 
@@ -109,8 +96,8 @@ MODEL = PublishedModel(
     index={"prompt_enhancer_head": [None, None]},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    extra_rows={"alpha in ComfyUI's names": {"diffusers": ALL}},
-    versions={"ComfyUI": COMFY_OF_FLOW},
+    extra_rows={"alpha in ComfyUI's names": {"diffusers": table.ALL}},
+    versions={"ComfyUI": table.COMFY_OF_FLOW},
     weight_bytes=1,
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "ideogram4", "ideogram-4", "ideogram_4", "ideogram")

@@ -12,28 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from modules.families.parts.linear_layers import LinearLayer, layer_slots, targets_from, width_of
+from modules.families.parts.single_file import transformer_file
 from modules.families.parts.single_file.slots import Slot
-from modules.families.parts.single_file.transformer_file import (
-    NO_COMFY_ALPHAS,
-    files_of_one_model,
-    single_denoiser,
-    transformer_file,
-)
 from modules.families.published import PublishedModel
-from modules.formats.program_table import (
-    ALL,
-    COMFY_OF_FLOW,
-    DIFFUSERS_NAMES,
-    NEEDS_PREFIX,
-    NO_MODEL,
-    SGM_NAMES,
-    UNKNOWN,
-    UNMEASURED,
-    WRONG_FACTORS,
-    Row,
-    none,
-    refuses,
-)
+from modules.formats import program_table as table
 
 Config = Mapping[str, Any]
 _ATTENTION = {"to_q": "wq", "to_k": "wk", "to_v": "wv", "to_out.0": "wo", "to_gate": "gate"}
@@ -103,7 +85,7 @@ def _slots(config: Config) -> Iterator[Slot]:
         yield Slot(f"{ours}.scale_shift_table", f"{theirs}.mod.lin", joined_rows=_MODULATIONS)
 
 
-TRANSFORMER_FILE = transformer_file(
+TRANSFORMER_FILE = transformer_file.transformer_file(
     _slots,
     first="txtfusion.projector.",
     marks=(".txtfusion.projector.", ".text_fusion.projector."),
@@ -118,21 +100,25 @@ _SHAPING = (
     *("num_layerwise_text_blocks", "num_refiner_text_blocks", "timestep_embed_dim", "axes_dims_rope"),
 )
 # diffusers was measured at toy size (2026-11-28); ComfyUI's are the names in its maps.
-_MISSING = dict.fromkeys(("Forge", "diffusers 0.31", "sd-scripts"), NO_MODEL)
-_ANSWERS: Row = {**UNMEASURED, **_MISSING, "ComfyUI": ALL, "diffusers": ALL}
-_KOHYA = none("ignores kohya's names of this model")
-_NAMING_ROWS: Mapping[str, Row] = {
+_MISSING = dict.fromkeys(("Forge", "diffusers 0.31", "sd-scripts"), table.NO_MODEL)
+_ANSWERS: table.Row = {**table.UNMEASURED, **_MISSING, "ComfyUI": table.ALL, "diffusers": table.ALL}
+_KOHYA = table.none("ignores kohya's names of this model")
+_NAMING_ROWS: Mapping[str, table.Row] = {
     "ComfyUI, original names": _ANSWERS,
     "PEFT, denoiser": _ANSWERS,
-    SGM_NAMES: {**_ANSWERS, "diffusers": _KOHYA},
-    DIFFUSERS_NAMES: {**_ANSWERS, "ComfyUI": none("does not know diffusers' names in this form"), "diffusers": _KOHYA},
+    table.SGM_NAMES: {**_ANSWERS, "diffusers": _KOHYA},
+    table.DIFFUSERS_NAMES: {
+        **_ANSWERS,
+        "ComfyUI": table.none("does not know diffusers' names in this form"),
+        "diffusers": _KOHYA,
+    },
     "ComfyUI, diffusers names": {
         **_ANSWERS,
-        "diffusers": refuses("raises an error: it expects the names of ComfyUI's checkpoint"),
+        "diffusers": table.refuses("raises an error: it expects the names of ComfyUI's checkpoint"),
     },
-    "SimpleTuner": {**_ANSWERS, "diffusers": UNKNOWN},
-    "PEFT, denoiser without its prefix": {**_ANSWERS, "diffusers": NEEDS_PREFIX},
-    "other factors in PEFT names": {**_ANSWERS, "diffusers": WRONG_FACTORS},
+    "SimpleTuner": {**_ANSWERS, "diffusers": table.UNKNOWN},
+    "PEFT, denoiser without its prefix": {**_ANSWERS, "diffusers": table.NEEDS_PREFIX},
+    "other factors in PEFT names": {**_ANSWERS, "diffusers": table.WRONG_FACTORS},
 }
 
 
@@ -150,9 +136,9 @@ MODEL = PublishedModel(
         "is_distilled": False,
         "patch_size": 2,
     },
-    single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
+    single_file=transformer_file.single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    extra_rows=NO_COMFY_ALPHAS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
+    extra_rows=transformer_file.NO_COMFY_ALPHAS,
+    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
-FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "krea")
+FILES = transformer_file.files_of_one_model(MODEL, TRANSFORMER_FILE, "krea")

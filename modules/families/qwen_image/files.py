@@ -16,13 +16,7 @@ from modules.families.parts.single_file.record import PartLayout, Shapes
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import Configs, PublishedModel
-from modules.formats.program_table import (
-    COMFY_AND_DIFFUSERS,
-    COMFY_OF_FLOW,
-    DIFFUSERS_NAMES,
-    Row,
-    none,
-)
+from modules.formats import program_table as table
 
 _EMBEDDED_TIME = 256  # the channels of an embedded timestep, in diffusers' class
 _ATTENTION = (
@@ -98,9 +92,9 @@ def _configs_of(configs: Configs, shapes: Shapes) -> Configs:
 _SHAPING = ("num_layers", "num_attention_heads", "attention_head_dim", "joint_attention_dim", "axes_dims_rope")
 
 # diffusers was measured at toy size (2026-11-28); ComfyUI's are the names in its maps.
-_NAMING_ROWS: Mapping[str, Row] = {
-    **dict.fromkeys((DIFFUSERS_NAMES, "PEFT, denoiser", "ComfyUI, diffusers names"), COMFY_AND_DIFFUSERS),
-    "SimpleTuner": {**COMFY_AND_DIFFUSERS, "diffusers": none("does not know these names")},
+_NAMING_ROWS: Mapping[str, table.Row] = {
+    **dict.fromkeys((table.DIFFUSERS_NAMES, "PEFT, denoiser", "ComfyUI, diffusers names"), table.COMFY_AND_DIFFUSERS),
+    "SimpleTuner": {**table.COMFY_AND_DIFFUSERS, "diffusers": table.none("does not know these names")},
 }
 
 
@@ -117,7 +111,7 @@ MODEL = PublishedModel(
     copied=("processor",),
     single_file=replace(single_denoiser(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
     naming_rows=_NAMING_ROWS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
+    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
 FILES = replace(
     files_of_one_model(MODEL, TRANSFORMER_FILE, "qwen-image", "qwen_image", "qwen image"),

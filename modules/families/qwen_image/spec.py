@@ -15,14 +15,7 @@ from modules.data.references import CaptionImages, ReferenceSizes
 from modules.diffusion.flow_convention import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import (
-    QWEN25_VL,
-    QWEN25_VL_SEEING,
-    QWEN_IMAGE_VAE,
-    block_presets,
-    chat_parts,
-    chat_prompts,
-)
+from modules.families.parts import part_classes
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
 
@@ -60,7 +53,7 @@ TRANSFORMER = ModelClass(
     (f"{_CLASSES}:QwenImageTransformerBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
-    layers=block_presets(r"^transformer_blocks\.\d+\.", "attn", "img_mlp|txt_mlp"),
+    layers=part_classes.block_presets(r"^transformer_blocks\.\d+\.", "attn", "img_mlp|txt_mlp"),
     # The embeddings of time, text and image, and the output: small, and sensitive. The modulations of the blocks are a
     # third of the weights, and quantized in published files, too.
     never_quantized=frozenset({"time_text_embed", "txt_in", "img_in", "norm_out", "^proj_out"}),
@@ -74,16 +67,16 @@ QWEN_IMAGE = FamilySpec(
     name="qwen_image",
     label="Qwen-Image",
     settings=QwenImageSettings,
-    parts=chat_parts(
+    parts=part_classes.chat_parts(
         TRANSFORMER,
-        QWEN25_VL,
-        QWEN_IMAGE_VAE,
+        part_classes.QWEN25_VL,
+        part_classes.QWEN_IMAGE_VAE,
         reader="Qwen2.5-VL",
-        seeing={"edit": QWEN25_VL_SEEING, ONE_REFERENCE: QWEN25_VL_SEEING},
+        seeing={"edit": part_classes.QWEN25_VL_SEEING, ONE_REFERENCE: part_classes.QWEN25_VL_SEEING},
     ),
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=PACKED),
-    text=chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "joint_attention_dim"),
+    text=part_classes.chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "joint_attention_dim"),
     inputs={"edit": REFERENCES, ONE_REFERENCE: REFERENCES[:1]},
     process=flow_matching(FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))),
     guided_norm=PACKED,

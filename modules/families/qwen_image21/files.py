@@ -14,15 +14,7 @@ from modules.families.parts.linear_layers import LinearLayer, layer_slots, targe
 from modules.families.parts.single_file.slots import Slot, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
-from modules.formats.program_table import (
-    COMFY_AND_DIFFUSERS,
-    COMFY_OF_FLOW,
-    DIFFUSERS_NAMES,
-    SGM_NAMES,
-    Answer,
-    Row,
-    none,
-)
+from modules.formats import program_table as table
 
 Config = Mapping[str, Any]
 _EMBEDDED_TIME = 256  # the channels of an embedded timestep, in diffusers' class
@@ -74,15 +66,18 @@ TRANSFORMER_FILE = transformer_file(
 _SHAPING = ("num_layers", "num_attention_heads", "attention_head_dim", "context_in_dim", "mlp_ratio", "axes_dims_rope")
 
 # diffusers was measured at toy size (2026-11-29); ComfyUI's are the names in its maps.
-_MATRIX = none("does not know the matrices of ComfyUI's checkpoint")
-_NAMING_ROWS: Mapping[str, Row] = {
-    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), COMFY_AND_DIFFUSERS),
-    **{name: {**COMFY_AND_DIFFUSERS, "diffusers": _MATRIX} for name in (SGM_NAMES, "ComfyUI, original names")},
-    DIFFUSERS_NAMES: {
-        **COMFY_AND_DIFFUSERS,
-        "diffusers": Answer("part", "reads only some of kohya's names of this model"),
+_MATRIX = table.none("does not know the matrices of ComfyUI's checkpoint")
+_NAMING_ROWS: Mapping[str, table.Row] = {
+    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), table.COMFY_AND_DIFFUSERS),
+    **{
+        name: {**table.COMFY_AND_DIFFUSERS, "diffusers": _MATRIX}
+        for name in (table.SGM_NAMES, "ComfyUI, original names")
     },
-    "SimpleTuner": {**COMFY_AND_DIFFUSERS, "diffusers": none("does not know these names")},
+    table.DIFFUSERS_NAMES: {
+        **table.COMFY_AND_DIFFUSERS,
+        "diffusers": table.Answer("part", "reads only some of kohya's names of this model"),
+    },
+    "SimpleTuner": {**table.COMFY_AND_DIFFUSERS, "diffusers": table.none("does not know these names")},
 }
 
 
@@ -98,6 +93,6 @@ MODEL = PublishedModel(
     index={"processor": ["transformers", "Qwen3VLProcessor"]},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
+    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "qwen-image-2.1", "qwen_image_2.1", "qwen_image21")

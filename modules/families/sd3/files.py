@@ -25,20 +25,9 @@ from modules.families.parts.single_file.transformer_file import transformer_file
 from modules.families.parts.t5_layers import is_unused, t5_slots, t5_targets
 from modules.families.parts.unet_clip_file.clip import TEXT_PREFIX, clip_slots
 from modules.families.published import Configs, FamilyFiles, PublishedModel
+from modules.formats import program_table as table
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.program_table import (
-    ALL,
-    COMFY_OF_FLOW,
-    RAW_PEFT,
-    SGM_NAMES,
-    UNKNOWN,
-    UNMEASURED,
-    Answer,
-    Row,
-    none,
-    refuses,
-)
 from modules.system.problem import with_article
 
 # How files contain the transformer: diffusers' names, and the published checkpoints' names, which ComfyUI reads.
@@ -205,33 +194,38 @@ def checkpoint_kind(header: CheckpointHeader, model: PublishedModel) -> FileKind
     return replace(alone, kind="checkpoint", sentence=f"{sentence}.", facts=facts, is_whole=True)
 
 
-_NOT_KOHYA = none("does not map kohya's names of this model")
-_NOT_COMFY = refuses("raises an error: it reads no names of this form")
-_T5 = none("loads no LoRA of T5")
+_NOT_KOHYA = table.none("does not map kohya's names of this model")
+_NOT_COMFY = table.refuses("raises an error: it reads no names of this form")
+_T5 = table.none("loads no LoRA of T5")
 
 
-def _naming_rows(comfy_of_diffusers: Answer) -> Mapping[str, Row]:
+def _naming_rows(comfy_of_diffusers: table.Answer) -> Mapping[str, table.Row]:
     """Return the answers of programs to the names of layers.
 
     diffusers was measured, on 2026-11-28; ComfyUI's are the names in its maps, in diffusers' names
     `comfy_of_diffusers`.
     """
-    in_diffusers: Row = {**UNMEASURED, "ComfyUI": comfy_of_diffusers}
+    in_diffusers: table.Row = {**table.UNMEASURED, "ComfyUI": comfy_of_diffusers}
     return {
-        SGM_NAMES: {**UNMEASURED, "ComfyUI": ALL, "diffusers": _NOT_KOHYA, "sd-scripts": {"": ALL, "outside": UNKNOWN}},
-        "ComfyUI, original names": {**UNMEASURED, "ComfyUI": ALL, "diffusers": _NOT_COMFY},
-        "ComfyUI, text": {**UNMEASURED, "ComfyUI": ALL, "diffusers": _NOT_COMFY},
-        "PEFT, denoiser": {**in_diffusers, "diffusers": ALL},
-        RAW_PEFT: in_diffusers,
+        table.SGM_NAMES: {
+            **table.UNMEASURED,
+            "ComfyUI": table.ALL,
+            "diffusers": _NOT_KOHYA,
+            "sd-scripts": {"": table.ALL, "outside": table.UNKNOWN},
+        },
+        "ComfyUI, original names": {**table.UNMEASURED, "ComfyUI": table.ALL, "diffusers": _NOT_COMFY},
+        "ComfyUI, text": {**table.UNMEASURED, "ComfyUI": table.ALL, "diffusers": _NOT_COMFY},
+        "PEFT, denoiser": {**in_diffusers, "diffusers": table.ALL},
+        table.RAW_PEFT: in_diffusers,
         "SimpleTuner": {**in_diffusers, "diffusers": _NOT_KOHYA},
         "OneTrainer, lora_transformer_": {**in_diffusers, "diffusers": _NOT_KOHYA},
         "kohya, text": {
-            **UNMEASURED,
-            "ComfyUI": {"": ALL, "norm": UNKNOWN},
+            **table.UNMEASURED,
+            "ComfyUI": {"": table.ALL, "norm": table.UNKNOWN},
             "diffusers": _NOT_KOHYA,
-            "sd-scripts": ALL,
+            "sd-scripts": table.ALL,
         },
-        "PEFT, text": {**UNMEASURED, "diffusers": {"": ALL, "T5": _T5}},
+        "PEFT, text": {**table.UNMEASURED, "diffusers": {"": table.ALL, "T5": _T5}},
     }
 
 
@@ -264,8 +258,8 @@ def _model(name: str, label: str, *, architecture: str, kohya_version: str, repo
         embedding_tensors=("clip_l", "clip_g", "t5xxl"),
         programs=("ComfyUI", "Forge", "diffusers"),
         # Its map has no output layer of a second attention.
-        naming_rows=_naming_rows(UNKNOWN if name == "sd35_medium" else ALL),
-        versions={"ComfyUI": COMFY_OF_FLOW},
+        naming_rows=_naming_rows(table.UNKNOWN if name == "sd35_medium" else table.ALL),
+        versions={"ComfyUI": table.COMFY_OF_FLOW},
     )
 
 

@@ -13,16 +13,8 @@ from annotated_types import Interval
 from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
+from modules.families.parts import part_classes
 from modules.families.parts.diffusion_settings import CLIP_SKIP_2, skip_of
-from modules.families.parts.part_classes import (
-    CLIP_CHUNK_TOKENS,
-    CLIP_TEXT_WITH_PROJECTION,
-    KL_VAE,
-    T5_TEXT,
-    block_presets,
-    clip_prompts,
-    t5_prompts,
-)
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.field import advanced_setting
@@ -94,13 +86,13 @@ TRANSFORMER = ModelClass(
     ("diffusers.models.attention:JointTransformerBlock",),
     f"{_HOME}.traced_passes:transformer_passes",
     attention=f"{_HOME}.attention:set_joint_processors",
-    layers=block_presets(r"^transformer_blocks\.\d+\.", "attn|attn2", "ff|ff_context"),
+    layers=part_classes.block_presets(r"^transformer_blocks\.\d+\.", "attn|attn2", "ff|ff_context"),
     # The embeddings of time, prompt, text and image, and the output: small, and sensitive.
     never_quantized=frozenset({"time_text_embed", "context_embedder", "pos_embed", "norm_out", "^proj_out"}),
     longest_side=longest_side,
     joins_weights=True,
 )
-CLIP_L = replace(CLIP_TEXT_WITH_PROJECTION, identity_if_missing=frozenset({"text_projection.weight"}))
+CLIP_L = replace(part_classes.CLIP_TEXT_WITH_PROJECTION, identity_if_missing=frozenset({"text_projection.weight"}))
 EMBEDDINGS = {"text_encoder": "clip_l", "text_encoder_2": "clip_g", "text_encoder_3": "t5xxl"}
 """The names of an embedding's tensors, by text encoder."""
 SD3 = FamilySpec(
@@ -114,27 +106,27 @@ SD3 = FamilySpec(
             "Text encoder 1 (CLIP-L)",
             "text_encoder",
             CLIP_L,
-            most_tokens=CLIP_CHUNK_TOKENS + 2,
+            most_tokens=part_classes.CLIP_CHUNK_TOKENS + 2,
             optional=True,
         ),
         PartSpec(
             "text_encoder_2",
             "Text encoder 2 (CLIP-G)",
             "text_encoder",
-            CLIP_TEXT_WITH_PROJECTION,
-            most_tokens=CLIP_CHUNK_TOKENS + 2,
+            part_classes.CLIP_TEXT_WITH_PROJECTION,
+            most_tokens=part_classes.CLIP_CHUNK_TOKENS + 2,
             optional=True,
         ),
-        PartSpec("text_encoder_3", "Text encoder 3 (T5-XXL)", "text_encoder", T5_TEXT, optional=True),
-        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
+        PartSpec("text_encoder_3", "Text encoder 3 (T5-XXL)", "text_encoder", part_classes.T5_TEXT, optional=True),
+        PartSpec("vae", "VAE", "vae", part_classes.KL_VAE, trainable=False),
     ),
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, overflows_in_float16=True),
     text=replace(
-        t5_prompts(USUAL_TOKENS, encoder="text_encoder_3", **EMBEDDINGS),
+        part_classes.t5_prompts(USUAL_TOKENS, encoder="text_encoder_3", **EMBEDDINGS),
         widths={"text_encoder_3": ("d_model", "joint_attention_dim")},
     ),
-    text_without={"text_encoder_3": replace(clip_prompts(**EMBEDDINGS), truncates=True)},
+    text_without={"text_encoder_3": replace(part_classes.clip_prompts(**EMBEDDINGS), truncates=True)},
     process=flow_matching(FlowConvention(time_input="1000 sigma", shift=ConstantShift(3.0), sample_grid="scheduler")),
     sample_guidance=4.5,
     distilled=DistilledSpec(

@@ -6,15 +6,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 
 from modules.data.inputs import INPAINTING
+from modules.families.parts import part_classes
 from modules.families.parts.diffusion_settings import CLIP_SKIP_2, LatentDiffusionSettings, last_layers, skip_of
-from modules.families.parts.part_classes import (
-    CLIP_TEXT,
-    CLIP_TEXT_WITH_PROJECTION,
-    DISTILLED_DDPM,
-    KL_VAE,
-    UNET,
-    clip_prompts,
-)
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
 
@@ -43,17 +36,19 @@ SDXL = FamilySpec(
     label="Stable Diffusion XL",
     settings=SdxlSettings,
     parts=(
-        PartSpec("unet", "UNet", "denoiser", UNET),
-        PartSpec("text_encoder", "Text encoder 1 (CLIP-L)", "text_encoder", CLIP_TEXT),
-        PartSpec("text_encoder_2", "Text encoder 2 (OpenCLIP bigG)", "text_encoder", CLIP_TEXT_WITH_PROJECTION),
-        PartSpec("vae", "VAE", "vae", KL_VAE, trainable=False),
+        PartSpec("unet", "UNet", "denoiser", part_classes.UNET),
+        PartSpec("text_encoder", "Text encoder 1 (CLIP-L)", "text_encoder", part_classes.CLIP_TEXT),
+        PartSpec(
+            "text_encoder_2", "Text encoder 2 (OpenCLIP bigG)", "text_encoder", part_classes.CLIP_TEXT_WITH_PROJECTION
+        ),
+        PartSpec("vae", "VAE", "vae", part_classes.KL_VAE, trainable=False),
     ),
     size_step_px=8,
     latents=LatentSpec(channels=4, factor=8, overflows_in_float16=True),
-    text=clip_prompts(text_encoder="clip_l", text_encoder_2="clip_g"),
+    text=part_classes.clip_prompts(text_encoder="clip_l", text_encoder_2="clip_g"),
     variants={"inpainting": 5},
     inputs={"inpainting": INPAINTING},
-    distilled=DISTILLED_DDPM,
+    distilled=part_classes.DISTILLED_DDPM,
     released="2023-07",
     ai_toolkit=("sdxl",),
 )

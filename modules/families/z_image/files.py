@@ -18,19 +18,9 @@ from typing import Any
 from modules.families.parts.single_file.slots import Slot, fused_slots, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import Configs, PublishedModel
+from modules.formats import program_table as table
 from modules.formats.adapter_forms import Layout
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
-from modules.formats.program_table import (
-    ALL,
-    COMFY_AND_DIFFUSERS,
-    COMFY_OF_FLOW,
-    DIFFUSERS_NAMES,
-    NEEDS_PREFIX,
-    UNKNOWN,
-    WRONG_FACTORS,
-    Row,
-    none,
-)
 
 _PATCH = "2-1"  # of 2 x 2 latents in one frame: the only one of published models
 _FIRST = "noise_refiner.0."
@@ -93,17 +83,20 @@ _EMBEDDED_TIME = 256  # ADALN_EMBED_DIM of diffusers' class: the most channels o
 _SHAPING = ("in_channels", "dim", "n_layers", "n_refiner_layers", "n_heads", "n_kv_heads", "cap_feat_dim", "axes_dims")
 
 # diffusers was measured at toy size (2026-11-27 and 28); ComfyUI's are the names in its maps.
-_IGNORES = none("ignores ComfyUI's names of these layers")
-_NAMING_ROWS: Mapping[str, Row] = {
-    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), COMFY_AND_DIFFUSERS),
-    DIFFUSERS_NAMES: {
-        **COMFY_AND_DIFFUSERS,
-        "ComfyUI": {"": ALL, "renamed": none("knows the attention and both ends by other names in this form")},
+_IGNORES = table.none("ignores ComfyUI's names of these layers")
+_NAMING_ROWS: Mapping[str, table.Row] = {
+    **dict.fromkeys(("PEFT, denoiser", "ComfyUI, diffusers names"), table.COMFY_AND_DIFFUSERS),
+    table.DIFFUSERS_NAMES: {
+        **table.COMFY_AND_DIFFUSERS,
+        "ComfyUI": {
+            "": table.ALL,
+            "renamed": table.none("knows the attention and both ends by other names in this form"),
+        },
     },
-    "ComfyUI, original names": {**COMFY_AND_DIFFUSERS, "diffusers": _IGNORES},
-    "kohya, ComfyUI's names": {**COMFY_AND_DIFFUSERS, "diffusers": {"": ALL, "renamed": UNKNOWN}},
-    "PEFT, denoiser without its prefix": {**COMFY_AND_DIFFUSERS, "diffusers": NEEDS_PREFIX},
-    "other factors in PEFT names": {**COMFY_AND_DIFFUSERS, "diffusers": WRONG_FACTORS},
+    "ComfyUI, original names": {**table.COMFY_AND_DIFFUSERS, "diffusers": _IGNORES},
+    "kohya, ComfyUI's names": {**table.COMFY_AND_DIFFUSERS, "diffusers": {"": table.ALL, "renamed": table.UNKNOWN}},
+    "PEFT, denoiser without its prefix": {**table.COMFY_AND_DIFFUSERS, "diffusers": table.NEEDS_PREFIX},
+    "other factors in PEFT names": {**table.COMFY_AND_DIFFUSERS, "diffusers": table.WRONG_FACTORS},
 }
 
 
@@ -161,6 +154,6 @@ MODEL = PublishedModel(
     pipelines={"": "ZImagePipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
+    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "z-image", "z_image", "zimage")
