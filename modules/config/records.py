@@ -12,15 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from modules.config import usage
 from modules.config.schema import Config
-from modules.config.usage import (
-    inpaints,
-    learns_from,
-    method_of,
-    settings_of_method,
-    supports_embeddings,
-    trains_on_pixels,
-)
 from modules.families.spec import BASE_VARIANT
 from modules.settings.edit import condition_path, get_path, is_relevant
 from modules.settings.field import FieldRecord, Section, When, record_of, records_of, records_of_entry
@@ -116,20 +109,20 @@ def why_unused(config: Section, path: str) -> str:
 
 
 def _unused_settings(config: Config) -> Iterator[tuple[str, str]]:
-    family, method, settings = config.family, method_of(config), settings_of_method(config)
+    family, method, settings = config.family, usage.method_of(config), usage.settings_of_method(config)
     if not (family.variants or family.inputs) and config.model.variant == BASE_VARIANT:
         yield "model.variant", f"{family.label} has no other models"
-    if not supports_embeddings(config):
+    if not usage.supports_embeddings(config):
         yield "adapter.bundle_embeddings", f"{family.label} does not support embeddings"
     if not method.adds_noise(settings):
         yield "training.noise", f"{method.label} adds no noise of its own"
     if not method.has_denoising_loss(settings):
         yield "training.loss", f"{method.label} has a loss of its own"
-    if learns_from(config) == "prompts":
+    if usage.learns_from(config) == "prompts":
         yield "masks", f"{method.label} trains on images that it samples, without masks"
-    if not inpaints(config) and config.model.variant != _INPAINTING:
+    if not usage.inpaints(config) and config.model.variant != _INPAINTING:
         yield "masks.custom_conditioning_image", "the model is not an inpainting model"
-    if trains_on_pixels(config):
+    if usage.trains_on_pixels(config):
         yield from _unused_on_pixels(config)
     if config.training.trains == "embedding":
         for part in config.family_parts:

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from modules.data.cache.image_index import ImageIndex, Row
-from modules.data.captions.sources import (
-    CaptionFault,
-    CaptionOrigin,
-    CaptionTexts,
-    captions_of_text,
-    read_captions,
-    read_text,
-)
+from modules.data.captions import sources
 from modules.data.folder_files import FolderFiles, stem_of, suffix_of
 from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.inputs import companion_suffixes
@@ -49,7 +42,7 @@ class _Read:
     """The facts about an image that was not known and its caption, or why it cannot be used."""
 
     header: _Header | str | None = None
-    caption: tuple[CaptionFault, str] | None = None
+    caption: tuple[sources.CaptionFault, str] | None = None
 
 
 class _UnreadImage(NamedTuple):
@@ -68,7 +61,7 @@ class _KnownFacts:
     """
 
     headers: dict[int, _Header | str] = field(default_factory=dict)
-    texts: dict[int, tuple[CaptionFault, str]] = field(default_factory=dict)
+    texts: dict[int, tuple[sources.CaptionFault, str]] = field(default_factory=dict)
     of_samples: dict[int, Path] = field(default_factory=dict)
     unknown: dict[int, _UnreadImage] = field(default_factory=dict)
 
@@ -95,9 +88,9 @@ def images_among(files: FolderFiles, suffixes: frozenset[str], skipped: list[Ski
 class FolderScan:
     """The scan of the image files of one source. `captions` returns the captions of an image without a caption file."""
 
-    origin: CaptionOrigin
+    origin: sources.CaptionOrigin
     source: Path
-    captions: Callable[[Path], CaptionTexts]
+    captions: Callable[[Path], sources.CaptionTexts]
     index: ImageIndex | None
     skipped: list[SkippedEntry]
     _headers: dict[str, _Header] = field(default_factory=dict)
@@ -127,9 +120,9 @@ class FolderScan:
             if isinstance(header, str) or reason:
                 self.skipped.append(SkippedEntry(files.folder / name, reason))
                 continue
-            captions: tuple[tuple[str, ...], CaptionFault, Path | str | None]
+            captions: tuple[tuple[str, ...], sources.CaptionFault, Path | str | None]
             if (read := known.texts.get(place)) is not None:
-                captions = (*captions_of_text(*read), known.of_samples.get(place, self.origin.extension))
+                captions = (*sources.captions_of_text(*read), known.of_samples.get(place, self.origin.extension))
             else:
                 others = self.captions(files.folder / name)
                 captions = others.texts, others.fault, others.file
@@ -169,7 +162,7 @@ class FolderScan:
                 known.headers[place] = self._header(header)
             if text is not None:
                 fault, _, content = text.partition("\n")
-                known.texts[place] = cast(CaptionFault, fault), content
+                known.texts[place] = cast(sources.CaptionFault, fault), content
             if header is None or (caption >= 0 and text is None):
                 known.unknown[place] = _UnreadImage(place, header is None, caption if text is None else -1)
         return known
@@ -231,14 +224,14 @@ def _read_header(path: Path, size_bytes: int) -> _Header | str:
         return f"cannot be read ({error.strerror})"
 
 
-def _read_caption(path: Path) -> tuple[CaptionFault, str] | None:
+def _read_caption(path: Path) -> tuple[sources.CaptionFault, str] | None:
     try:
-        text, fault = read_text(path)
+        text, fault = sources.read_text(path)
     except (OSError, ValueError):
         return None
     return fault, text
 
 
-def shared_captions(origin: CaptionOrigin, source: Path) -> CaptionTexts | None:
+def shared_captions(origin: sources.CaptionOrigin, source: Path) -> sources.CaptionTexts | None:
     """Return the captions that all images of a source have; None where each has its own."""
-    return read_captions(source, origin, within=source) if origin.source in ("one_file", "fixed_text") else None
+    return sources.read_captions(source, origin, within=source) if origin.source in ("one_file", "fixed_text") else None

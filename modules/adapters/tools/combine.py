@@ -13,14 +13,7 @@ import torch
 
 from modules.adapters.changes import bias_change, weight_change
 from modules.adapters.start import changes_weight
-from modules.adapters.tools.low_rank import (
-    LowRank,
-    RankChoice,
-    Reduction,
-    low_rank_of,
-    reduce_matrix,
-    reduce_product,
-)
+from modules.adapters.tools import low_rank
 from modules.adapters.tools.opening import WeightedFile, content_of, left_over_notes, require_linear
 from modules.adapters.tools.results import LoraResult, Losses, OnLayer
 from modules.families.kinds.conversion import Source
@@ -39,13 +32,13 @@ Place = tuple[str, str]
 class _Sum:
     """The terms of the sum at a layer: products, whole changes of its weight, and changes of its bias, all weighted."""
 
-    products: list[LowRank] = field(default_factory=list)
+    products: list[low_rank.LowRank] = field(default_factory=list)
     wholes: list[torch.Tensor] = field(default_factory=list)
     biases: list[torch.Tensor] = field(default_factory=list)
 
 
 def combine(
-    sources: Sequence[Source], files: Sequence[WeightedFile], choice: RankChoice | None, on_layer: OnLayer
+    sources: Sequence[Source], files: Sequence[WeightedFile], choice: low_rank.RankChoice | None, on_layer: OnLayer
 ) -> LoraResult:
     """Return the weighted sum of opened adapter files; with a choice of rank reduced by SVD, otherwise exact.
 
@@ -64,7 +57,7 @@ def combine(
         for layer in content.layers:
             _add(sums.setdefault((layer.part, layer.path), _Sum()), layer, file, places, is_exact=choice is None)
     layers: list[AdapterLayer] = []
-    reduced: dict[str, Reduction] = {}
+    reduced: dict[str, low_rank.Reduction] = {}
     for done, ((part, path), total) in enumerate(sums.items()):
         on_layer(done, len(sums))
         layers += _layers_of(part, path, total, choice, reduced)
@@ -92,8 +85,8 @@ def _add(
     if not changes_weight(layer):
         return
     if DOWN in layer.factors:
-        product = low_rank_of(layer)
-        total.products.append(LowRank(product.up * file.strength, product.down, product.shape))
+        product = low_rank.low_rank_of(layer)
+        total.products.append(low_rank.LowRank(product.up * file.strength, product.down, product.shape))
         return
     change = whole_change(layer, places, where=file.path.name)
     if is_exact and change.ndim > 1:
@@ -125,7 +118,7 @@ def whole_change(layer: AdapterLayer, places: Mapping[Place, AdapterTarget], *, 
 
 
 def _layers_of(
-    part: str, path: str, total: _Sum, choice: RankChoice | None, reduced: dict[str, Reduction]
+    part: str, path: str, total: _Sum, choice: low_rank.RankChoice | None, reduced: dict[str, low_rank.Reduction]
 ) -> list[AdapterLayer]:
     """Return the layer of a file for a sum: a LoRA, or a norm's difference, and the difference of a bias."""
     factors: dict[str, torch.Tensor] = {}
@@ -144,22 +137,24 @@ def _layers_of(
     return [AdapterLayer(part, path, factors, alpha)]
 
 
-def _reduce_sum(part: str, path: str, total: _Sum, choice: RankChoice | None, reduced: dict[str, Reduction]) -> LowRank:
+def _reduce_sum(
+    part: str, path: str, total: _Sum, choice: low_rank.RankChoice | None, reduced: dict[str, low_rank.Reduction]
+) -> low_rank.LowRank:
     try:
         if not total.wholes:
             widest = max((p.shape for p in total.products), key=len)
-            product = LowRank(
+            product = low_rank.LowRank(
                 torch.cat([p.up for p in total.products], 1), torch.cat([p.down for p in total.products]), widest
             )
             if choice is None:
                 return product
-            reduction = reduce_product(product, choice)
+            reduction = low_rank.reduce_product(product, choice)
         else:
             shape = max((w.shape for w in total.wholes), key=len)
             change = torch.stack([w.reshape(shape) for w in total.wholes]).sum(0)
             for p in total.products:
                 change += (p.up @ p.down).reshape(shape)
-            reduction = reduce_matrix(change, choice or RankChoice())
+            reduction = low_rank.reduce_matrix(change, choice or low_rank.RankChoice())
     except RuntimeError as error:
         raise DarkroomError(
             f"The files change {part}.{path} in different sizes, so they are for different models.",
@@ -169,7 +164,7 @@ def _reduce_sum(part: str, path: str, total: _Sum, choice: RankChoice | None, re
     return reduction.change
 
 
-def resize(source: Source, choice: RankChoice, on_layer: OnLayer) -> LoraResult:
+def resize(source: Source, choice: low_rank.RankChoice, on_layer: OnLayer) -> LoraResult:
     """Return an opened adapter file with the ranks of a choice. Norms, biases and embeddings stay as they are.
 
     Raises DarkroomError if the change of a layer depends on the model's weights.
@@ -178,7 +173,7 @@ def resize(source: Source, choice: RankChoice, on_layer: OnLayer) -> LoraResult:
     require_linear(where, content.layers, "resized")
     places = {(t.part, t.path): t for t in published_model(source.kind.model).adapter_targets(source.configs).all}
     layers: list[AdapterLayer] = []
-    reduced: dict[str, Reduction] = {}
+    reduced: dict[str, low_rank.Reduction] = {}
     for done, layer in enumerate(content.layers):
         on_layer(done, len(content.layers))
         is_product = DOWN in layer.factors
@@ -187,9 +182,9 @@ def resize(source: Source, choice: RankChoice, on_layer: OnLayer) -> LoraResult:
             continue
         try:
             reduction = (
-                reduce_product(low_rank_of(layer), choice)
+                low_rank.reduce_product(low_rank.low_rank_of(layer), choice)
                 if is_product
-                else reduce_matrix(whole_change(layer, places, where=where), choice)
+                else low_rank.reduce_matrix(whole_change(layer, places, where=where), choice)
             )
         except (RuntimeError, IndexError) as error:
             raise DarkroomError(

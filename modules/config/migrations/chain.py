@@ -14,18 +14,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from modules.config.migrations import darkroom_steps
 from modules.config.migrations.darkroom_cloud import with_cloud_set_aside
-from modules.config.migrations.darkroom_steps import (
-    to_darkroom_2,
-    to_darkroom_3,
-    to_darkroom_4,
-    to_darkroom_5,
-    to_darkroom_6,
-    to_darkroom_7,
-    with_choices,
-    without_debug_dump,
-    without_removed,
-)
 from modules.system.problem import Problem, quote
 
 Tree = dict[str, Any]
@@ -34,12 +24,12 @@ Step = Callable[[Tree, list[Problem]], Tree]
 # The version of a file without one: with today's names, and the defaults of the last version that files need not state.
 _UNSTATED = 2
 _DARKROOM_STEPS: dict[int, Step] = {
-    1: to_darkroom_2,
-    2: to_darkroom_3,
-    3: to_darkroom_4,
-    4: to_darkroom_5,
-    5: to_darkroom_6,
-    6: to_darkroom_7,
+    1: darkroom_steps.to_darkroom_2,
+    2: darkroom_steps.to_darkroom_3,
+    3: darkroom_steps.to_darkroom_4,
+    4: darkroom_steps.to_darkroom_5,
+    5: darkroom_steps.to_darkroom_6,
+    6: darkroom_steps.to_darkroom_7,
 }
 NEWEST_DARKROOM = max(_DARKROOM_STEPS) + 1
 _STATES_DEFAULTS = frozenset({6})
@@ -66,7 +56,7 @@ def migrate(raw: Tree, *, is_whole: bool = True) -> tuple[Tree, list[Problem], b
         from modules.config.migrations.onetrainer_chain import to_onetrainer_11
 
         ours = _upgrade(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes, is_whole=is_whole)
-        return with_choices(without_debug_dump(ours, notes)), notes, True
+        return darkroom_steps.with_choices(darkroom_steps.without_debug_dump(ours, notes)), notes, True
     is_stated = "darkroom_version" in tree
     version = _version(tree["darkroom_version"], NEWEST_DARKROOM) if is_stated else _UNSTATED
     if version > NEWEST_DARKROOM:
@@ -77,7 +67,9 @@ def migrate(raw: Tree, *, is_whole: bool = True) -> tuple[Tree, list[Problem], b
                 "warning",
             )
         )
-    tree = without_removed(_upgrade(with_cloud_set_aside(tree, notes), version, notes, is_whole=is_whole), notes)
+    tree = darkroom_steps.without_removed(
+        _upgrade(with_cloud_set_aside(tree, notes), version, notes, is_whole=is_whole), notes
+    )
     tree["darkroom_version"] = NEWEST_DARKROOM
     return tree, notes, is_stated and version < NEWEST_DARKROOM
 

@@ -18,21 +18,13 @@ from modules.families.parts.lora_names import comfy_naming, kohya_naming, peft_n
 from modules.families.parts.single_file.models import configs_of_file
 from modules.families.published import PublishedModel
 from modules.families.registry import FAMILIES, published_model
+from modules.formats import lora_files
 from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter_tensors
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, LORA_FACTORS, MID, second_copies
 from modules.formats.adapter_types import ALPHA, DORA_SCALE, adapter_type, adapter_types
 from modules.formats.fused_changes import join
 from modules.formats.fused_layers import RANKS_KEY
-from modules.formats.lora_files import (
-    fits_peft,
-    is_incomplete,
-    rank_and_alpha,
-    ranks_and_alphas,
-    to_kohya,
-    to_peft,
-    with_letters,
-)
 from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.program_table import diffusers_loses_alpha
 from modules.formats.safetensors_io import CONVERTED, PAYLOAD_SHA256, OnWritten, Writable, write_safetensors
@@ -89,11 +81,11 @@ def write_lora(
         copies = _copies(source)
         others = {name: tensor for name, tensor in adapter.extra_tensors.items() if name not in copies}
         joined, settings = join(layers, published_model(source.kind.model).adapter_targets(source.configs).matrices)
-        named = to_kohya(joined, name_of)
-        tensors = {**others, **(with_letters(named) if form == "comfyui" else named)}
+        named = lora_files.to_kohya(joined, name_of)
+        tensors = {**others, **(lora_files.with_letters(named) if form == "comfyui" else named)}
     else:
         layers = _held_by_peft(source)
-        tensors, settings = to_peft(layers, peft_name)
+        tensors, settings = lora_files.to_peft(layers, peft_name)
     metadata = convert_metadata(source.metadata or {}, layers, published_model(source.kind.model), form)
     write_safetensors(out, tensors, metadata | settings, dtype=dtype, on_written=on_written, advice=CONVERTED)
     return [out]
@@ -144,7 +136,7 @@ def notes(source: Source, form: Form) -> tuple[str, ...]:
 
 
 def _incomplete(adapter: AdapterFile) -> list[AdapterLayer]:
-    return [layer for layer in adapter.layers if is_incomplete(layer)]
+    return [layer for layer in adapter.layers if lora_files.is_incomplete(layer)]
 
 
 def _about_incomplete(layers: Sequence[AdapterLayer]) -> str:
@@ -184,7 +176,7 @@ def _content(source: Source) -> AdapterFile:
 
 def _held_by_peft(source: Source) -> list[AdapterLayer]:
     adapter = _content(source)
-    held = [layer for layer in adapter.layers if fits_peft(layer) and not is_incomplete(layer)]
+    held = [layer for layer in adapter.layers if lora_files.fits_peft(layer) and not lora_files.is_incomplete(layer)]
     broken = _incomplete(adapter)
     if not held and len(broken) == len(adapter.layers):
         raise DarkroomError(
@@ -225,8 +217,8 @@ def convert_metadata(
             "modelspec.sai_model_spec": "1.0.1",
             "modelspec.architecture": f"{record.architecture}/lora",
         } | metadata
-    if usual := rank_and_alpha(layers):
-        ranks, alphas = zip(*ranks_and_alphas(layers), strict=True)
+    if usual := lora_files.rank_and_alpha(layers):
+        ranks, alphas = zip(*lora_files.ranks_and_alphas(layers), strict=True)
         for name, used, value in (("ss_network_dim", ranks, usual[0]), ("ss_network_alpha", alphas, usual[1])):
             if (form != "peft" or name in metadata) and not _is_among(metadata.get(name, ""), used):
                 metadata[name] = f"{value:g}"

@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
-from modules.config.migrations.onetrainer_11.tables import (
-    DTYPES,
-    FLUX2,
-    OUTPUT_DTYPES,
-    VIDEO,
-    WITH_T5_LAST,
-    WITH_TWO_CLIPS,
-    choose_layers,
-    family_of,
-    move_all,
-    remember,
-)
+from modules.config.migrations.onetrainer_11 import tables
 from modules.config.migrations.tree_moves import (
     Notes,
     Tree,
@@ -117,23 +106,23 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
         message = "OneTrainer backups cannot be resumed; the LoRA file inside a backup can be used to start from."
         notes.append(Problem("", message, "info"))
     _prediction_and_clip_skip(rest, result, notes)
-    if family_of(result) == "flux":
+    if tables.family_of(result) == "flux":
         move_or(rest, result, "text_encoder_2_sequence_length", "model.text_tokens", _T5_TOKENS)
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
-    elif family_of(result) in FLUX2:
+    elif tables.family_of(result) in tables.FLUX2:
         _text_tokens(rest, result, notes)
         move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
-    elif family_of(result) == "sd3":
+    elif tables.family_of(result) == "sd3":
         put(result, "model.text_tokens", _T5_TOKENS)
-    elif family_of(result) == VIDEO and str(rest.get("frames", 1)) != "1":  # it is kept under unknown
+    elif tables.family_of(result) == tables.VIDEO and str(rest.get("frames", 1)) != "1":  # it is kept under unknown
         message = f"Videos are not supported (frames = {quote(rest['frames'])}), only images are trained."
         notes.append(Problem("model.family", message, "info"))
-    if family_of(result) in WITH_T5_LAST:
+    if tables.family_of(result) in tables.WITH_T5_LAST:
         for key in ("text_encoder_3_layer_skip", "text_encoder_4_layer_skip"):
             if rest.get(key, 0) == 0:  # T5 and Llama have no clip skip here
                 rest.pop(key, None)
-    move_all(rest, result, _PLAIN)
-    choose(rest, result, "output_dtype", "output.dtype", OUTPUT_DTYPES, notes)
+    tables.move_all(rest, result, _PLAIN)
+    choose(rest, result, "output_dtype", "output.dtype", tables.OUTPUT_DTYPES, notes)
     _format(rest, result, notes)
     choose(
         rest, result, "include_train_config", "output.embed_config",
@@ -146,7 +135,7 @@ def _kind(rest: Tree, result: Tree, notes: Notes) -> None:
     model_type = rest.get("model_type", "STABLE_DIFFUSION_15")
     known = MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None
     family, variant = known or ("sd", "text_to_image")
-    if family in FLUX2 and _KLEIN in str(rest.get("base_model_name", "")).lower():
+    if family in tables.FLUX2 and _KLEIN in str(rest.get("base_model_name", "")).lower():
         family = "flux2_klein"
     put(result, "model.family", family)
     if variant != "text_to_image":
@@ -174,7 +163,7 @@ def _text_tokens(rest: Tree, result: Tree, notes: Notes) -> None:
 
 def _prediction_and_clip_skip(rest: Tree, result: Tree, notes: Notes) -> None:
     """Convert the prediction type and the clip skip, if the family has these settings; otherwise their keys stay."""
-    fields = FAMILIES[family_of(result)].settings.model_fields
+    fields = FAMILIES[tables.family_of(result)].settings.model_fields
     if "prediction_type" in fields:
         _prediction(rest, result, notes)
     if "clip_skip" in fields:
@@ -201,7 +190,7 @@ def _prediction(rest: Tree, result: Tree, notes: Notes) -> None:
 
 def _second_clip_skip(rest: Tree, result: Tree) -> None:
     """Convert the second clip skip: OneTrainer has one for each text encoder, ours is set only if it differs."""
-    has_two = family_of(result) in WITH_TWO_CLIPS
+    has_two = tables.family_of(result) in tables.WITH_TWO_CLIPS
     first = result["model"].get("clip_skip", 0)
     second = rest.pop("text_encoder_2_layer_skip", None)
     if second is None and has_two:
@@ -213,7 +202,7 @@ def _second_clip_skip(rest: Tree, result: Tree) -> None:
 def _format(rest: Tree, result: Tree, notes: Notes) -> None:
     """Convert the output format; one that is not written here becomes the closest one, with a note."""
     method, given = rest.get("training_method"), rest.get("output_model_format")
-    usual = FAMILIES[family_of(result)].adapter_form
+    usual = FAMILIES[tables.family_of(result)].adapter_form
     if method == "EMBEDDING":
         if given == "SAFETENSORS":
             del rest["output_model_format"]
@@ -237,7 +226,7 @@ def _format(rest: Tree, result: Tree, notes: Notes) -> None:
 # OneTrainer's adapters, by the names in their records.
 
 # TF32 is a compute mode, not a dtype of weights.
-_DTYPES = {**DTYPES, "TFLOAT_32": "float32"}
+_DTYPES = {**tables.DTYPES, "TFLOAT_32": "float32"}
 _AXIS = "decompose_output_axis"
 _OF_ALL = {
     "dropout_probability": "dropout",
@@ -260,9 +249,9 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
         settings |= _pop_all(rest, {"lora_alpha": "alpha"})
     rest.pop("lora_alpha", None)
     settings |= chosen_fields
-    move_all(rest, settings, _OF_ALL)
+    tables.move_all(rest, settings, _OF_ALL)
     choose(rest, settings, "lora_weight_dtype", "dtype", _DTYPES, notes, where="adapter.dtype")
-    choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
+    tables.choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
     if chosen.dora_on_outputs is not None:
         settings.setdefault(_AXIS, chosen.dora_on_outputs)
     settings |= chosen.fixed
@@ -270,14 +259,14 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
         path = ".".join(("adapter", *list(chosen.fixed)[:1]))
         notes.append(Problem(path, chosen.note, "info", chosen.advice))
     put(result, "adapter", settings)
-    if not _has_usual_form(settings, family_of(result)) and result.get("output", {}).get("format") == "auto":
+    if not _has_usual_form(settings, tables.family_of(result)) and result.get("output", {}).get("format") == "auto":
         put(result, "output.format", "kohya")
     for other, fields in others.items():
         defaults = ADAPTERS[other].settings().model_dump()
         kept = {key: value for key, value in fields.items() if value != defaults[key]}
         if fields.get("decompose"):
             kept[_AXIS] = fields.get(_AXIS, known[other].dora_on_outputs)
-        remember(result, "adapter", other, kept)
+        tables.remember(result, "adapter", other, kept)
 
 
 def _has_usual_form(settings: Tree, family: str) -> bool:
@@ -289,5 +278,5 @@ def _has_usual_form(settings: Tree, family: str) -> bool:
 
 def _pop_all(rest: Tree, places: Mapping[str, str]) -> Tree:
     popped: Tree = {}
-    move_all(rest, popped, places)
+    tables.move_all(rest, popped, places)
     return popped

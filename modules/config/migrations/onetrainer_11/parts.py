@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import re
 
-from modules.config.migrations.onetrainer_11.tables import (
-    FLUX2,
-    VIDEO,
-    WEIGHT_DTYPES,
-    WITH_T5_LAST,
-    WITH_TWO_CLIPS,
-    choose_layers,
-    every,
-    family_of,
-    move_all,
-)
+from modules.config.migrations.onetrainer_11 import tables
 from modules.config.migrations.tree_moves import (
     Notes,
     Tree,
@@ -51,16 +41,16 @@ _OPTIONAL = {"sd3": ("text_encoder", "text_encoder_2", "text_encoder_3")}  # wit
 
 def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> None:
     """Convert the settings of each part, including parts in the file that the family does not have."""
-    parts = [part.name for part in FAMILIES[family_of(result)].parts]
+    parts = [part.name for part in FAMILIES[tables.family_of(result)].parts]
     for name in _PARTS:
         if name in parts or (name in rest and name not in _LATER):
-            source = "decoder" if name == "vae" and family_of(result) in _CASCADES else name
+            source = "decoder" if name == "vae" and tables.family_of(result) in _CASCADES else name
             given = pop_object(rest, source, notes, f"parts.{name}")
             if name == "vae" and result.get("training", {}).get("trains") == "vae":
                 given.pop("train", None)  # FINE_TUNE_VAE ignores it: the VAE has no such switch there
             put(result, f"parts.{name}", _part(name, given, result, notes, steps_per_update))
             put_back(rest, source, given)
-    if family_of(result) in _CASCADES:
+    if tables.family_of(result) in _CASCADES:
         _image_encoder(rest, result, notes)
     _further_caption_dropout(result)
     _quantization(rest, result, notes)
@@ -69,15 +59,17 @@ def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> N
 def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: int) -> Tree:
     where = f"parts.{name}"
     part: Tree = {}
-    move_all(given, part, {key: key for key in _PLAIN})
-    if name in _OPTIONAL.get(family_of(result), ()):
+    tables.move_all(given, part, {key: key for key in _PLAIN})
+    if name in _OPTIONAL.get(tables.family_of(result), ()):
         move(given, part, "include", "include")
-    choose(given, part, "weight_dtype", "dtype", WEIGHT_DTYPES, notes, where=f"{where}.dtype")
+    choose(given, part, "weight_dtype", "dtype", tables.WEIGHT_DTYPES, notes, where=f"{where}.dtype")
     is_checkpointed = pop_switch(given, "gradient_checkpointing", notes, f"{where}.checkpointing", default=True)
     part["checkpointing"] = "block" if is_checkpointed else "off"
     move_or(given, part, "activation_offloading", "offload_activations", False)
     default = (30, "EPOCH") if name.startswith("text_encoder") else (0, "NEVER")
-    part["stop_after"] = every(given, "stop_training_after", steps_per_update, default, notes, f"{where}.stop_after")
+    part["stop_after"] = tables.every(
+        given, "stop_training_after", steps_per_update, default, notes, f"{where}.stop_after"
+    )
     if name in _DROPOUTS:
         move(given, result, "dropout_probability", _DROPOUTS[name])
     elif name == "text_encoder_4":
@@ -89,18 +81,18 @@ def _part(name: str, given: Tree, result: Tree, notes: Notes, steps_per_update: 
         part = {key: value for key, value in part.items() if key in ("file", "dtype", "offload_fraction")}
     elif name in (_TRANSFORMER, _PRIOR):
         move(given, result, "model_name", "model.denoiser_file")
-        if family_of(result) in ("flux", "flux2", VIDEO):
+        if tables.family_of(result) in ("flux", "flux2", tables.VIDEO):
             move(given, result, "guidance_scale", "model.guidance")
-        if family_of(result) == "flux2_klein":
+        if tables.family_of(result) == "flux2_klein":
             given.pop("guidance_scale", None)  # it has no such input
-        if family_of(result) in ("flux", *WITH_T5_LAST, *FLUX2):
+        if tables.family_of(result) in ("flux", *tables.WITH_T5_LAST, *tables.FLUX2):
             _mask(given, notes)
     return part
 
 
 def _vae(given: Tree, part: Tree, result: Tree) -> None:
     """Convert the file of the VAE, or the place of the decoder, which neither program trains."""
-    if family_of(result) not in _CASCADES:
+    if tables.family_of(result) not in _CASCADES:
         move(given, result, "model_name", "model.vae_file")
         return
     for key in ("train", "learning_rate", "stop_after", "train_embedding"):
@@ -142,10 +134,13 @@ def _mask(given: Tree, notes: Notes) -> None:
 
 def _further_caption_dropout(result: Tree) -> None:
     """Convert caption dropout: OneTrainer has one for each text encoder, ours is set if it differs from the first."""
-    data, has_two = result["data"], family_of(result) in {*WITH_TWO_CLIPS, *WITH_T5_LAST, VIDEO}
+    data, has_two = (
+        result["data"],
+        tables.family_of(result) in {*tables.WITH_TWO_CLIPS, *tables.WITH_T5_LAST, tables.VIDEO},
+    )
     first = data.get("caption_dropout", 0.0)
     second = data.setdefault("caption_dropout_2", 0.0 if has_two else first)
-    third = data.setdefault("caption_dropout_3", 0.0 if family_of(result) in WITH_T5_LAST else first)
+    third = data.setdefault("caption_dropout_3", 0.0 if tables.family_of(result) in tables.WITH_T5_LAST else first)
     if second == first or not (has_two or second):
         del data["caption_dropout_2"]
     if third == first:
@@ -155,8 +150,10 @@ def _further_caption_dropout(result: Tree) -> None:
 def _quantization(rest: Tree, result: Tree, notes: Notes) -> None:
     given = pop_object(rest, "quantization", notes, "quantization")
     settings: Tree = {}
-    choose_layers(given, settings, ("layers", "custom_layers", "layers_regex"), notes, where="quantization.layers")
-    svd_dtypes = {**WEIGHT_DTYPES, "NONE": "none"}
+    tables.choose_layers(
+        given, settings, ("layers", "custom_layers", "layers_regex"), notes, where="quantization.layers"
+    )
+    svd_dtypes = {**tables.WEIGHT_DTYPES, "NONE": "none"}
     choose(given, settings, "svd_dtype", "svd_dtype", svd_dtypes, notes, where="quantization.svd_dtype")
     move(given, settings, "svd_rank", "svd_rank")
     if given.get("cache_dir") is None:
