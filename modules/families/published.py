@@ -14,7 +14,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.single_file.record import DenoiserFile, SingleFile
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.program_table import Answers, Row
+from modules.formats.program_table import COMFY_OF_FLOW, Answers, Row
 
 Configs = Mapping[str, Mapping[str, Any]]
 TargetsOf = Callable[[Configs], AdapterTargets]
@@ -39,8 +39,9 @@ class PublishedModel:
     program uses the right prediction type. `without_embeddings` are programs that load no embeddings of the model,
     each with the reason. `programs` are the programs that support such models, `naming_rows` their answers to names
     of layers in adapter files, `extra_rows` those to what else is in such a file (`EXTRAS`), and `versions` the
-    versions that these answers are about where they are not those in `program_table.PROGRAMS`. `weight_bytes` are
-    those of a weight in the main files of its repository, which are downloaded.
+    versions that these answers are about where they are not those in `program_table.PROGRAMS`: by default the revision
+    of ComfyUI that has the flow models. `weight_bytes` are those of a weight in the main files of its repository, which
+    are downloaded.
     """
 
     name: str
@@ -68,7 +69,7 @@ class PublishedModel:
     programs: tuple[str, ...] = ("ComfyUI", "diffusers")
     naming_rows: Mapping[str, Row] = field(default_factory=dict)
     extra_rows: Mapping[str, Answers] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=lambda: {"ComfyUI": COMFY_OF_FLOW})
     weight_bytes: int = 2
 
     def shipped_configs(self) -> dict[str, dict[str, Any]]:

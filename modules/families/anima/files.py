@@ -213,6 +213,5 @@ MODEL = PublishedModel(
     single_file=SINGLE_FILE,
     naming_rows=_NAMING_ROWS,
     extra_rows=NO_COMFY_ALPHAS,
-    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "anima")

@@ -17,7 +17,7 @@ from modules.families.parts.single_file import transformer_file
 from modules.families.parts.single_file.slots import Slot
 from modules.families.parts.t5_layers import targets_with_t5
 from modules.families.published import PublishedModel
-from modules.formats.program_table import ALL, COMFY_OF_FLOW, UNMEASURED, Row, none, refuses
+from modules.formats.program_table import ALL, UNMEASURED, Row, none, refuses
 
 _APPROXIMATOR = "distilled_guidance_layer"
 _IN_LAYERS = {"linear_1": "in_layer", "linear_2": "out_layer"}
@@ -90,6 +90,5 @@ MODEL = PublishedModel(
     programs=("ComfyUI", "Forge", "diffusers"),
     naming_rows={**double_stream.NAMING_ROWS, **_TEXT_ROWS},
     extra_rows=transformer_file.ONE_WIDTH,
-    versions={"ComfyUI": COMFY_OF_FLOW},
 )
 FILES = transformer_file.files_of_one_model(MODEL, TRANSFORMER_FILE, "chroma")

@@ -13,7 +13,7 @@ from modules.families.parts.linear_layers import LinearLayer, diffusers_targets_
 from modules.families.parts.single_file import transformer_file
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.published import PublishedModel
-from modules.formats.program_table import COMFY_AND_DIFFUSERS, COMFY_OF_FLOW, DIFFUSERS_NAMES, WRONG_FACTORS, Row, none
+from modules.formats.program_table import COMFY_AND_DIFFUSERS, DIFFUSERS_NAMES, WRONG_FACTORS, Row, none
 
 Config = Mapping[str, Any]
 
@@ -79,6 +79,5 @@ MODEL = PublishedModel(
     single_file=transformer_file.single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
     extra_rows=transformer_file.NO_COMFY_ALPHAS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
 )
 FILES = transformer_file.files_of_one_model(MODEL, TRANSFORMER_FILE, "ernie-image", "ernie_image", "ernie")

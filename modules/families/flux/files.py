@@ -20,7 +20,7 @@ from modules.families.parts.t5_layers import t5_targets
 from modules.families.published import Configs, FamilyFiles, PublishedModel
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.program_table import ALL, COMFY_OF_FLOW, UNKNOWN, Row, none, refuses
+from modules.formats.program_table import ALL, UNKNOWN, Row, none, refuses
 
 _EMBEDDED = 256  # the channels of an embedded timestep or guidance scale, in diffusers' class
 
@@ -99,7 +99,6 @@ def _model(name: str, label: str, architecture: str, *, pipelines: Mapping[str, 
         programs=("ComfyUI", "Forge", "diffusers"),
         naming_rows={**double_stream.NAMING_ROWS, **_TEXT_ROWS},
         extra_rows=ONE_WIDTH,
-        versions={"ComfyUI": COMFY_OF_FLOW},
     )
 
 

@@ -10,7 +10,6 @@ from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.parts.single_file.transformer_file import files_of_one_model
 from modules.families.published import PublishedModel
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.program_table import COMFY_OF_FLOW
 
 MODEL = PublishedModel(
     name="flux2_dev",
@@ -23,7 +22,6 @@ MODEL = PublishedModel(
     pipelines={"": "Flux2Pipeline"},
     single_file=SINGLE_FILE,
     naming_rows=NAMING_ROWS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
 )
 
 

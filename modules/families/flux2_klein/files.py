@@ -11,7 +11,6 @@ from modules.families.parts.linear_layers import width_of
 from modules.families.parts.single_file.detect import denoiser_kind
 from modules.families.published import FamilyFiles, PublishedModel
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.program_table import COMFY_OF_FLOW
 
 _WIDTH_OF_9B = 4096
 
@@ -30,7 +29,6 @@ def _model(name: str, size: str) -> PublishedModel:
         index={"is_distilled": False},
         single_file=SINGLE_FILE,
         naming_rows=NAMING_ROWS,
-        versions={"ComfyUI": COMFY_OF_FLOW},
     )
 
 

@@ -116,6 +116,7 @@ MODEL = PublishedModel(
     index={"tokenizer": ["transformers", "Qwen3VLProcessor"]},
     single_file=replace(transformer_file.single_denoiser(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
     naming_rows=_NAMING_ROWS,
+    versions={},
     extra_rows=transformer_file.NO_COMFY_ALPHAS,
 )
 FILES = transformer_file.files_of_one_model(MODEL, TRANSFORMER_FILE, "flux-3", "flux3", "flux.3", "flux_3")

@@ -18,7 +18,7 @@ from modules.families.parts.linear_layers import LinearLayer, embedding_layers, 
 from modules.families.parts.single_file.slots import Slot, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
-from modules.formats.program_table import ALL, COMFY_OF_FLOW, NO_MODEL, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none
+from modules.formats.program_table import ALL, NO_MODEL, SGM_NAMES, UNKNOWN, UNMEASURED, Row, none
 
 Config = Mapping[str, Any]
 _GLYPH_WIDTH = 2048  # between the layers for ByT5's states, in diffusers' class
@@ -115,6 +115,5 @@ MODEL = PublishedModel(
     copied=("guider", "ocr_guider"),
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "hunyuan-image", "hunyuan_image", "hunyuanimage")

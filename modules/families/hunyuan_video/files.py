@@ -101,6 +101,5 @@ MODEL = PublishedModel(
     single_file=transformer_file.single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
     extra_rows=transformer_file.NO_COMFY_ALPHAS,
-    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
 FILES = transformer_file.files_of_one_model(MODEL, TRANSFORMER_FILE, "hunyuan-video", "hunyuan_video", "hunyuanvideo")

@@ -97,7 +97,6 @@ MODEL = PublishedModel(
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
     extra_rows={"alpha in ComfyUI's names": {"diffusers": table.ALL}},
-    versions={"ComfyUI": table.COMFY_OF_FLOW},
     weight_bytes=1,
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "ideogram4", "ideogram-4", "ideogram_4", "ideogram")

@@ -16,7 +16,7 @@ from modules.families.parts.linear_layers import LinearLayer, embedding_layers, 
 from modules.families.parts.single_file.slots import Slot, limit_layers, module_slots
 from modules.families.parts.single_file.transformer_file import files_of_one_model, single_denoiser, transformer_file
 from modules.families.published import PublishedModel
-from modules.formats.program_table import ALL, COMFY_OF_FLOW, NO_MODEL, SGM_NAMES, UNMEASURED, Row, none, refuses
+from modules.formats.program_table import ALL, NO_MODEL, SGM_NAMES, UNMEASURED, Row, none, refuses
 
 Config = Mapping[str, Any]
 _EMBEDDED, _MAX_EMBEDDED = 256, 1024  # the channels of the time before and, at most, after its embedding
@@ -120,7 +120,6 @@ MODEL = PublishedModel(
     pipelines={"": "Lumina2Pipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    versions={"ComfyUI": COMFY_OF_FLOW},
 )
 _OLDER_PIPELINE = "Lumina2Text2ImgPipeline"  # in the published folder
 _FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "lumina")

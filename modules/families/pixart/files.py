@@ -22,7 +22,7 @@ from modules.families.parts.t5_layers import targets_with_t5
 from modules.families.pixart.spec import ALPHA_TOKENS, has_size_conditions, is_alpha
 from modules.families.published import FamilyFiles, PublishedModel
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.program_table import ALL, COMFY_OF_FLOW, RAW_PEFT, SGM_NAMES, UNMEASURED, Row, none
+from modules.formats.program_table import ALL, RAW_PEFT, SGM_NAMES, UNMEASURED, Row, none
 
 Config = Mapping[str, Any]
 MISSING_PROMPT = "y_embedder.y_embedding"
@@ -119,7 +119,6 @@ def _model(name: str, label: str, *, pipeline: str, repository: str) -> Publishe
         embedding_tensors=("t5xxl",),
         without_embeddings={"diffusers": "its pipelines of PixArt load no embeddings"},
         naming_rows=_NAMING_ROWS,
-        versions={"ComfyUI": COMFY_OF_FLOW},
         weight_bytes=4,
     )
 

@@ -111,7 +111,6 @@ MODEL = PublishedModel(
     copied=("processor",),
     single_file=replace(single_denoiser(TRANSFORMER_FILE, *_SHAPING), configs_of=_configs_of),
     naming_rows=_NAMING_ROWS,
-    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
 FILES = replace(
     files_of_one_model(MODEL, TRANSFORMER_FILE, "qwen-image", "qwen_image", "qwen image"),

@@ -93,6 +93,5 @@ MODEL = PublishedModel(
     index={"processor": ["transformers", "Qwen3VLProcessor"]},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "qwen-image-2.1", "qwen_image_2.1", "qwen_image21")

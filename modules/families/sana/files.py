@@ -109,5 +109,6 @@ MODEL = PublishedModel(
     pipelines={"": "SanaPipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
+    versions={},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "sana")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
@@ -66,26 +68,30 @@ _SD1_FILE = UnetClipFile(
     markers=("cond_stage_model.transformer.",),
     sidecar=_FIRST_SIDECAR,
 )
-_SD1 = PublishedModel(
-    name="sd1",
-    label="Stable Diffusion 1.x",
+_of_sd = partial(
+    PublishedModel,
     family="sd",
-    architecture="stable-diffusion-v1",
     programs=ALL_PROGRAMS,
     naming_rows=SD_ROWS,
-    implementation="https://github.com/CompVis/stable-diffusion",
-    variant_architectures={"inpainting": "stable-diffusion-v1-inpainting"},
-    kohya_version="sd_v1",
     adapter_targets=_TARGETS,
-    comfy_encoders={"text_encoder": "clip_l"},
     pipelines=_PIPELINES,
     index=_INDEX,
     variant_index=_VARIANT_INDEX,
+    prediction_note=_note,
+    weight_bytes=4,
+    versions={},
+)
+_SD1 = _of_sd(
+    name="sd1",
+    label="Stable Diffusion 1.x",
+    architecture="stable-diffusion-v1",
+    implementation="https://github.com/CompVis/stable-diffusion",
+    variant_architectures={"inpainting": "stable-diffusion-v1-inpainting"},
+    kohya_version="sd_v1",
+    comfy_encoders={"text_encoder": "clip_l"},
     single_file=_SD1_FILE.single_file(),
     text_width=768,
     embedding_width=768,
-    prediction_note=_note,
-    weight_bytes=4,
 )
 _SECOND = (TextPlace("text_encoder", "cond_stage_model.model.", is_open_clip=True),)
 _SD2_FILE = UnetClipFile(
@@ -97,51 +103,31 @@ _SD2_FILE = UnetClipFile(
     sidecar=_SECOND_SIDECAR,
     companions=_COMPANIONS,
 )
-_SD2 = PublishedModel(
+_SD2 = _of_sd(
     name="sd2",
     label="Stable Diffusion 2.x",
-    family="sd",
     architecture="stable-diffusion-v2-512",
-    programs=ALL_PROGRAMS,
-    naming_rows=SD_ROWS,
     implementation="https://github.com/Stability-AI/stablediffusion",
     variant_architectures={
         "inpainting": "stable-diffusion-v2-inpainting",
         "depth": "stable-diffusion-v2-depth",
     },
     kohya_version="sd_v2",
-    adapter_targets=_TARGETS,
     comfy_encoders={"text_encoder": "clip_h"},
-    pipelines=_PIPELINES,
-    index=_INDEX,
-    variant_index=_VARIANT_INDEX,
     single_file=_SD2_FILE.single_file(),
     is_v2=True,
     text_width=1024,
     embedding_width=1024,
-    prediction_note=_note,
-    weight_bytes=4,
 )
 _SD2_V_FILE = UnetClipFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=_SECOND_SIDECAR, companions=_COMPANIONS)
-_SD2_V = PublishedModel(
+_SD2_V = replace(
+    _SD2,
     name="sd2_v",
-    label="Stable Diffusion 2.x",
-    family="sd",
     architecture="stable-diffusion-v2-768-v",
-    programs=ALL_PROGRAMS,
-    naming_rows=SD_ROWS,
-    implementation="https://github.com/Stability-AI/stablediffusion",
+    variant_architectures={},
     kohya_version="sd_v2_v",
-    adapter_targets=_TARGETS,
-    comfy_encoders={"text_encoder": "clip_h"},
-    pipelines=_PIPELINES,
-    index=_INDEX,
-    variant_index=_VARIANT_INDEX,
     single_file=_SD2_V_FILE.single_file(),
-    is_v2=True,
-    text_width=1024,
-    prediction_note=_note,
-    weight_bytes=4,
+    embedding_width=0,
 )
 _MODELS = ((_SD1, _SD1_FILE), (_SD2, _SD2_FILE), (_SD2_V, _SD2_V_FILE))
 

@@ -259,7 +259,6 @@ def _model(name: str, label: str, *, architecture: str, kohya_version: str, repo
         programs=("ComfyUI", "Forge", "diffusers"),
         # Its map has no output layer of a second attention.
         naming_rows=_naming_rows(table.UNKNOWN if name == "sd35_medium" else table.ALL),
-        versions={"ComfyUI": table.COMFY_OF_FLOW},
     )
 
 

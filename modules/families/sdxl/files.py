@@ -7,6 +7,7 @@ diffusers' names, diffusers itself confuses two layers.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
@@ -48,17 +49,23 @@ _BASE_FILE = UnetClipFile(
     sidecar=Sidecar(_SIDECARS / "base.yaml"),
     velocity_tensors=True,
 )
-_BASE = PublishedModel(
-    name="sdxl",
-    label="Stable Diffusion XL",
+_of_sdxl = partial(
+    PublishedModel,
     family="sdxl",
-    architecture="stable-diffusion-xl-v1-base",
     programs=ALL_PROGRAMS,
     naming_rows=SDXL_ROWS,
     implementation="https://github.com/Stability-AI/generative-models",
+    adapter_targets=_TARGETS,
+    prediction_note=_note,
+    weight_bytes=4,
+    versions={},
+)
+_BASE = _of_sdxl(
+    name="sdxl",
+    label="Stable Diffusion XL",
+    architecture="stable-diffusion-xl-v1-base",
     variant_architectures={"instruct": "stable-diffusion-xl-v1-edit"},
     kohya_version="sdxl_base_v1-0",
-    adapter_targets=_TARGETS,
     comfy_encoders={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
     pipelines={
         "": "StableDiffusionXLPipeline",
@@ -69,8 +76,6 @@ _BASE = PublishedModel(
     single_file=_BASE_FILE.single_file(),
     text_width=2048,
     embedding_tensors=("clip_l", "clip_g"),
-    prediction_note=_note,
-    weight_bytes=4,
 )
 _REFINER_FILE = UnetClipFile(
     text=(TextPlace("text_encoder_2", "conditioner.embedders.0.model.", is_open_clip=True, has_projection=True),),
@@ -78,15 +83,10 @@ _REFINER_FILE = UnetClipFile(
     sidecar=Sidecar(_SIDECARS / "refiner.yaml"),
     velocity_tensors=True,
 )
-_REFINER = PublishedModel(
+_REFINER = _of_sdxl(
     name="sdxl_refiner",
     label="Stable Diffusion XL refiner",
-    family="sdxl",
     architecture="stable-diffusion-xl-v1-refiner",
-    programs=ALL_PROGRAMS,
-    naming_rows=SDXL_ROWS,
-    implementation="https://github.com/Stability-AI/generative-models",
-    adapter_targets=_TARGETS,
     comfy_encoders={"text_encoder_2": "clip_g"},
     pipelines={"": "StableDiffusionXLImg2ImgPipeline"},
     index={
@@ -97,8 +97,6 @@ _REFINER = PublishedModel(
     },
     single_file=_REFINER_FILE.single_file(),
     text_width=1280,
-    prediction_note=_note,
-    weight_bytes=4,
 )
 _MODELS = ((_BASE, _BASE_FILE), (_REFINER, _REFINER_FILE))
 

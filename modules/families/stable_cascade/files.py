@@ -113,6 +113,7 @@ MODEL = PublishedModel(
     embedding_tensors=("clip_g",),
     without_embeddings={"diffusers": "its pipelines of Stable Cascade load no embeddings"},
     naming_rows=_NAMING_ROWS,
+    versions={},
     weight_bytes=4,
 )
 FILES = files_of_one_model(MODEL, PRIOR_FILE, "stable-cascade", "stable_cascade", part="prior", prediction="epsilon")

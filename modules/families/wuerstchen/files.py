@@ -83,6 +83,7 @@ MODEL = PublishedModel(
     without_embeddings={"diffusers": "its pipelines of Wuerstchen load no embeddings"},
     programs=("diffusers",),
     naming_rows=_NAMING_ROWS,
+    versions={},
     weight_bytes=4,
 )
 FILES = files_of_one_model(MODEL, PRIOR_FILE, "wuerstchen", part="prior", prediction="epsilon")

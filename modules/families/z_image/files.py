@@ -154,6 +154,5 @@ MODEL = PublishedModel(
     pipelines={"": "ZImagePipeline"},
     single_file=single_denoiser(TRANSFORMER_FILE, *_SHAPING),
     naming_rows=_NAMING_ROWS,
-    versions={"ComfyUI": table.COMFY_OF_FLOW},
 )
 FILES = files_of_one_model(MODEL, TRANSFORMER_FILE, "z-image", "z_image", "zimage")
