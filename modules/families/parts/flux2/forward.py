@@ -8,11 +8,12 @@ from typing import Any, Self
 
 import torch
 
-from modules.data.inputs import references_of
+from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS, references_of
 from modules.families.parts.conditioning import TokenConditioning, guidance_input
 from modules.families.parts.flux2.classes import LATENTS
 from modules.families.parts.packing import unpack, with_references
-from modules.families.parts.text_model import ChatModel, DenoiserInputs
+from modules.families.parts.text_model import ChatModel
 from modules.families.parts.traced_passes import packed_passes
 from modules.families.spec import FamilySpec
 from modules.memory.trace import TracedPass
@@ -56,20 +57,29 @@ class Flux2(ChatModel[Flux2Conditioning]):
 
     guidance: float = 1.0
 
-    def _output(self, given: DenoiserInputs[Flux2Conditioning]) -> torch.Tensor:
-        """Return the output (B, 32, H, W); there may be reference images, of any sizes."""
-        text, (height, width) = given.text, given.noisy_BCHW.shape[-2:]
-        tokens_BLC, ids_L3 = with_references(given.noisy_BCHW, references_of(given.images), step=_REFERENCE_STEP)
-        output = self._denoise(
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
+    ) -> torch.Tensor:
+        """Return the velocity (B, 32, H, W); `inputs` may be reference images, of any sizes."""
+        text, dtype = self._text(conditioning), self._input_dtype()
+        references = [latents.to(dtype) for latents in references_of(inputs)]
+        tokens_BLC, ids_L3 = with_references(noisy_BCHW.to(dtype), references, step=_REFERENCE_STEP)
+        height, width = noisy_BCHW.shape[-2:]
+        output = self._forward("transformer")(
             hidden_states=tokens_BLC,
-            timestep=given.time_B,
-            encoder_hidden_states=given.cast(text.states_BLD),
+            timestep=self.process.time_input(timesteps_B),
+            encoder_hidden_states=text.states_BLD.to(dtype),
             txt_ids=text_ids(text.states_BLD),
             img_ids=torch.nn.functional.pad(ids_L3, (0, 1)),
-            **guidance_input(self.denoiser.config, text.guidance, self.guidance, given.time_B),
+            **guidance_input(self.denoiser.config, text.guidance, self.guidance, timesteps_B),
+            return_dict=False,
         )
         num_tokens = (height // LATENTS.packed) * (width // LATENTS.packed)
-        return unpack(output[:, :num_tokens], height, width)
+        return self.process.velocity(unpack(output[0][:, :num_tokens], height, width))
 
 
 def text_ids(states_BLD: torch.Tensor) -> torch.Tensor:
