@@ -230,9 +230,11 @@ def test_the_buttons_for_now(ready: Window) -> None:
     buttons = {b.cget("text"): b for b in walk(page.frame.buttons) if isinstance(b, Button)}
     session = ready.app.context.session
     assert buttons["Validate now"].cget("state") == "disabled", "without validation images it did nothing"
-    session.config = Config.model_validate({"concepts": [{"path": "some", "kind": "validation"}]})
-    session.changed()
-    ready.settle()
+    for kind in ("validation_pairs", "validation"):
+        session.config = Config.model_validate({"concepts": [{"path": "some", "kind": kind}]})
+        session.changed()
+        ready.settle()
+        assert buttons["Validate now"].cget("state") == "normal", kind
     for label, command in (
         ("Sample now", SampleNow), ("Validate now", ValidateNow), ("Back up now", BackupNow), ("Save now", SaveNow),
     ):  # fmt: skip

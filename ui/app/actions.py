@@ -213,7 +213,7 @@ def _command_action(context: Context, name: str, label: str, command: str, help_
 
 def _validates(session: RunSession) -> bool:
     """Return whether the current run has validation images, as far as its settings are known."""
-    return session.config is None or any(c.enabled and c.kind == "validation" for c in session.config.concepts)
+    return session.config is None or any(c.enabled and c.dataset_kind == "validation" for c in session.config.concepts)
 
 
 def _page_action(context: Context, page: PageSpec) -> Action:
