@@ -324,7 +324,7 @@ def test_a_queue_between_two_runs_is_not_interrupted_without_a_question(
     queue.run()
     ready.wait_until(lambda: ready.engine.children, "the first run")
     assert ready.engine.run is not None
-    taken, answered, take_next = threading.Event(), threading.Event(), QueueRun.take_next
+    taken, answered, take_next, ended = threading.Event(), threading.Event(), QueueRun.take_next, list[str]()
 
     def take_and_wait(run: QueueRun) -> Item | None:
         item = take_next(run)
@@ -337,9 +337,13 @@ def test_a_queue_between_two_runs_is_not_interrupted_without_a_question(
     ready.wait_until(taken.is_set, "the next item")
     ready.app.closing.ask()
     assert not ready.app._is_closed, "the item is still being taken"
+    ready.asked.answers["choose"] = "end"
+    monkeypatch.setattr(ready.app.closing, "_end_now", lambda: ended.append("ended"))
+    ready.app.closing.ask()
+    assert ended, "a disk that hangs need not be waited for"
     answered.set()
     ready.wait_until(lambda: ready.app._is_closed)
-    [question] = ready.asked.asked("choose")
+    question, _about_the_wait = ready.asked.asked("choose")
     assert "about to train its next item" in question[1]
     assert [item.state for item in file.read().items] == ["failed", "waiting"]
     assert file.runner is None

@@ -83,7 +83,7 @@ class Closing:
             answer = self._choose_whether_to_wait() if self.is_closing else self._choose()
         finally:
             self._is_asking = False
-        if answer == "end" and session.is_active and session.attached is None:
+        if answer == "end" and self.is_closing and session.attached is None:
             self._end_now()
             return
         # While the question was open.
