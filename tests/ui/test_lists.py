@@ -10,9 +10,10 @@ import pytest
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.evaluation import SamplePrompt
 from tests.ui.conftest import Window
-from tests.ui.driving import change, expected, inside, shown_by
+from tests.ui.driving import change, expected, inside, shown_by, walk
 from ui.forms import items
 from ui.widgets.controls import Button
+from ui.widgets.scroll import ScrollFrame
 from ui.widgets.table import Table
 
 
@@ -91,6 +92,21 @@ def test_a_sample_of_an_inpainting_model_has_an_image_and_a_mask(window: Window,
         browse = inside(editor.form_view.reveal(f"sampling.prompts.0.{name}").control.frame, Button)
         browse.invoke()
         assert window.app.form.value(f"sampling.prompts.0.{name}").endswith(f"{name}.png")
+    editor.event_generate("<Escape>")
+
+
+def test_a_field_that_has_the_focus_is_scrolled_to(window: Window, sampling: Any) -> None:
+    items.add(window.app.form, "sampling.prompts", [SamplePrompt(prompt="a cat")])
+    editor = sampling.edit(0)
+    editor.geometry("560x200")
+    assert editor.show_field("sampling.prompts.0.prompt")
+    window.settle()
+    scroll = next(w for w in walk(editor) if isinstance(w, ScrollFrame))
+    scroll.scroll_px(10_000)
+    away = scroll.canvas.canvasy(0)
+    assert editor.show_field("sampling.prompts.0.prompt")
+    window.settle()
+    assert scroll.canvas.canvasy(0) < away
     editor.event_generate("<Escape>")
 
 

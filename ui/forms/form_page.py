@@ -63,7 +63,7 @@ class FormPage:
 
     def show_field(self, path: str) -> bool:
         """Show a field regardless of its level, scroll to it and focus it."""
-        return self.form_view.reveal(path, self.scroll) is not None
+        return self.form_view.reveal(path) is not None
 
     def _form_room(self) -> int:
         return form_room(self._context)

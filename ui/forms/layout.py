@@ -15,7 +15,7 @@ from ui.forms.fields import Row
 from ui.forms.group_card import GroupCard
 from ui.forms.records import Group
 from ui.widgets.panel import Panel, Text
-from ui.widgets.scroll import ScrollFrame
+from ui.widgets.scroll import scroll_to
 from ui.widgets.theme import PAD
 
 MIN_COLUMN_WIDTH = 400
@@ -79,19 +79,15 @@ class FormView(Panel):
         for card in self.cards:
             yield from card.rows.values()
 
-    def reveal(self, path: str, scroll: ScrollFrame | None = None) -> Row | None:
-        """Show the field at a path regardless of its level and focus it; return its row if the form has it.
-
-        `scroll` is what the form is in, if that should scroll to the field.
-        """
+    def reveal(self, path: str) -> Row | None:
+        """Show the field at a path regardless of its level, focus it and scroll to it; return its row if it exists."""
         self.finish()
         row = next((card_row for card in self.cards if (card_row := card.force(path)) is not None), None)
         if row is not None:
             self._arrange()
             row.flash()
             row.control.focus()
-            if scroll is not None:
-                scroll.see(row.control.frame)
+            scroll_to(row.control.frame)  # the focus does not, if the field had it last
         return row
 
     def destroy(self) -> None:

@@ -109,6 +109,13 @@ class ScrollFrame(Panel):
         return self.body.winfo_reqheight() + self._blank_px
 
 
+def scroll_to(widget: tk.Misc) -> None:
+    """Bring a widget into view if it is in a scroll frame."""
+    frame = _frame_around(widget, is_for_wheel=False)
+    if frame is not None and widget is not frame.canvas:
+        frame.see(widget)
+
+
 def bind_wheel(root: tk.Tk) -> None:
     """Make the wheel scroll the frame under the pointer, and Tab scroll the focused widget into view.
 
@@ -130,9 +137,7 @@ def bind_wheel(root: tk.Tk) -> None:
         if str(widget) == window or focused.get(window) == str(widget):
             return
         focused[window] = str(widget)
-        frame = _frame_around(widget, is_for_wheel=False)
-        if frame is not None and widget is not frame.canvas:
-            frame.see(widget)
+        scroll_to(widget)
 
     for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
         root.bind_all(sequence, on_wheel, add=True)

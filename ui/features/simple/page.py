@@ -190,7 +190,7 @@ class SimplePage:
 
     def show_field(self, path: str) -> bool:
         """Show a field regardless of its level, scroll to it and focus it."""
-        return self.form_view.reveal(path, self.scroll) is not None
+        return self.form_view.reveal(path) is not None
 
     @property
     def cards(self) -> dict[str, StepCard]:
