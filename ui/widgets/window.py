@@ -128,7 +128,8 @@ def bind_clicks(root: tk.Tk) -> None:
     def has_opened() -> bool:
         before = set(windows)
         windows.clear()
-        windows.update(str(child) for child in root.winfo_children() if isinstance(child, tk.Toplevel))
+        shown = (w for w in root.winfo_children() if isinstance(w, tk.Toplevel) and w.wm_state() != "withdrawn")
+        windows.update(map(str, shown))  # without the tooltip, which a click hides
         return not windows <= before
 
     def clicked(event: tk.Event[Any]) -> None:
