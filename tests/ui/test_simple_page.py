@@ -286,7 +286,7 @@ def test_a_folder_that_is_not_there_is_no_step_that_is_done(tmp_path: Path) -> N
     assert counted == CountedImages(missing=("cats",))
     progress = Progress(replace_value(Config(), "concepts", (gone, there)), OTHER, counted=counted)
     step = BY_TITLE["Images"]
-    assert step.describe(progress) == "cats: its folder was not found. Correct it under Images and captions."
+    assert step.describe(progress) == "cats: its folder was not found, or cannot be read. See Images and captions."
     assert step.is_wrong(progress)
     assert not step.is_done(progress)
 

@@ -164,7 +164,7 @@ def _describe_images(progress: Progress) -> str:
     names = ", ".join(concept.label for concept in user_concepts(progress))
     if missing := progress.counted.missing:
         folders = "its folder was" if len(missing) == 1 else "their folders were"
-        return f"{', '.join(missing)}: {folders} not found. Correct it under Images and captions."
+        return f"{', '.join(missing)}: {folders} not found, or cannot be read. See Images and captions."
     below, is_part = progress.counted.in_subfolders, progress.counted.is_part
     if not progress.counted.images:  # not counted yet, or in archives
         where = f"{'at least' if is_part else 'all'} {below:,} images are in subfolders"
