@@ -36,13 +36,12 @@ class ActionButtons:
         command: Callable[[], object],
         tip: str,
         *,
-        style: ButtonStyle = "plain",
         on: str = "window",
         width: int = 0,
         is_last: bool = False,
     ) -> Button:
         """Add a button with a tooltip to a row: behind the others at its left, or before those at its right."""
-        button = Button(row, self._theme, label, command, style=style, on=on, width=width)
+        button = Button(row, self._theme, label, command, on=on, width=width)
         button.pack(side="right" if is_last else "left", padx=(GAP, 0) if is_last else (0, GAP))
         self._tips.attach(button, lambda: tip)
         return button
