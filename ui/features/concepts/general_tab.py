@@ -326,8 +326,8 @@ def _tile(
     shows_loss: bool,
     without: Collection[str],
 ) -> Tile:
-    """Return the tile of an image; it is marked if it is excluded, its loss stands out or it is among those `without`
-    a reference image.
+    """Return the tile of an image; it is marked if it is excluded, its loss stands out, it is a near duplicate or it is
+    among those `without` a reference image.
     """
     loss = losses.of(image) if losses is not None else None
     verdict = loss.verdict if loss is not None else ""
