@@ -159,7 +159,13 @@ def _read_validations(
     if last > (1 + _RISE) * least:
         at_rate = f"{least:.4f} at step {step:,}; now it is {last:.4f}, at a learning rate that has risen since"
         return Verdict("unknown", f"Too early to say: the validation loss was {at_rate}.")
-    return Verdict("learning", f"Learning: the validation loss fell, {first:.4f} to {last:.4f}.")
+    if last < (1 - _NOTICED) * first:
+        return Verdict("learning", f"Learning: the validation loss fell, {first:.4f} to {last:.4f}.")
+    return Verdict(
+        "unknown",
+        f"Too early to say: the learning rate has risen, and the validation loss has not fallen yet, {first:.4f} to "
+        f"{last:.4f}.",
+    )
 
 
 def _compare_validations(

@@ -254,6 +254,15 @@ def test_overfitting_since_the_first_validation_is_found_after_a_warm_up() -> No
     assert (verdict.finding, verdict.since_step) == ("overfitting", 100)
 
 
+@pytest.mark.parametrize("last", [0.0995, 0.103])
+def test_a_validation_loss_that_has_not_fallen_in_a_warm_up_is_not_said_to_fall(last: float) -> None:
+    """It read "Learning: the validation loss fell, 0.1000 to 0.1030."."""
+    warm_up = np.column_stack((RATES[:, 0], 1e-4 * np.minimum(1, RATES[:, 0] / 1000)))
+    verdict = read_losses(np.empty((0, 2)), [(0, 0.1), (100, 0.0999), (200, 0.1), (300, last)], warm_up)
+    assert verdict.finding == "unknown"
+    assert "has not fallen yet, 0.1000 to" in verdict.sentence
+
+
 def test_validations_that_rise_from_the_first_one_on_are_overfitting() -> None:
     """As of a small folder on a model that knew its subject already."""
     curve = [(10 * n, 0.1 * (1 + 0.02 * n)) for n in range(6)]
