@@ -128,9 +128,17 @@ def test_a_default_caption_is_that_of_images_without_caption_files(tmp_path: Pat
         ("text_file", ""),
     ]
     assert "default_caption" not in messages(loaded)
-    elsewhere = imported(process(datasets=[{"folder_path": str(tmp_path / "elsewhere"), "default_caption": "a zog"}]))
-    assert elsewhere.config.concepts[0].caption_source == "text_file"
-    assert "The default caption 'a zog' is for images without a file" in messages(elsewhere)
+    (tmp_path / "bare" / "_latent_cache").mkdir()
+    assert imported(process(datasets=sets)).config.concepts[0].caption_source == "fixed_text"
+
+
+@pytest.mark.parametrize("folder", ["elsewhere", "with_folders"])
+def test_a_default_caption_replaces_no_caption_files_that_were_not_seen(tmp_path: Path, folder: str) -> None:
+    """Those in folders of the folder were: ai-toolkit reads them, too."""
+    draw_folder(tmp_path / "with_folders" / "one", sizes=[(8, 8)])
+    loaded = imported(process(datasets=[{"folder_path": str(tmp_path / folder), "default_caption": "a zog"}]))
+    assert loaded.config.concepts[0].caption_source == "text_file"
+    assert "The default caption 'a zog' is for images without a file." in messages(loaded)
 
 
 def test_what_the_interface_of_ai_toolkit_writes_always_is_not_reported() -> None:

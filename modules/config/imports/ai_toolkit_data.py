@@ -87,15 +87,29 @@ def _concept(given: Args, shared_trigger: str, train: Args, result: Tree, notes:
     else:
         notes.append(Problem("concepts", f"Captions in {quote(extension)} files are not supported.", "warning"))
     caption = str(pop_first(given, "default_caption") or "").strip()
-    concept |= (fixed := caption_of_all(Path(folder), caption))
-    if caption and not fixed and not os.path.isdir(folder):  # noqa: PTH112 - `Path` raises where it may not look
-        message = f"The default caption {quote(caption)} is for images without a file, and {quote(folder)} is not here."
-        notes.append(Problem("concepts", message, "warning", "If they have no files, set Captions from to Fixed text."))
+    is_clear = bool(caption) and _has_all_images(folder)
+    concept |= caption_of_all(Path(folder), caption if is_clear else "")
+    if caption and not is_clear:
+        message = (
+            f"The default caption {quote(caption)} is for images without a file. Whether no image in {quote(folder)} "
+            "has one was not checked."
+        )
+        advice = "If none has, set Captions from to Fixed text."
+        notes.append(Problem("concepts", message, "warning", advice))
     if number_of(given.get("network_weight")) == 1.0:
         del given["network_weight"]
     if image := _image(given, result) | ai_toolkit_folders(given, notes):
         concept["image"] = image
     return concept
+
+
+def _has_all_images(folder: str) -> bool:
+    """Return whether a folder is here and no other one with images is in it; ai-toolkit's own begin with "_"."""
+    try:
+        with os.scandir(folder) as entries:
+            return not any(entry.is_dir() and not entry.name.startswith(("_", ".")) for entry in entries)
+    except (OSError, ValueError):
+        return False
 
 
 def _text(given: Args, trigger: str) -> dict[str, Any]:
