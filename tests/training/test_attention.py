@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -171,6 +172,16 @@ def test_a_transformer_gets_no_attention_that_diffusers_would_not_compile(tiny_z
     family: Any = load_tiny(tiny_z_image)
     with pytest.raises(DarkroomError, match="PyTorch: Flex is not supported for this model"):
         set_attention(family.denoiser, family.spec.denoiser.model, "flex", device=CPU, dtype=torch.float32)
+
+
+def test_the_attentions_named_instead_are_those_of_the_model(
+    tiny_z_image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ATTENTIONS, "flex", replace(ATTENTIONS["flex"], devices=("cpu",)))  # type: ignore[index]
+    family: Any = load_tiny(tiny_z_image)
+    with pytest.raises(DarkroomError, match="does not run on cpu") as refused:
+        set_attention(family.denoiser, family.spec.denoiser.model, "cudnn", device=CPU, dtype=torch.float32)
+    assert refused.value.advice == "Choose another attention: PyTorch's choice, PyTorch: flash, PyTorch: math."
 
 
 def test_xformers_gets_no_masks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def set_attention(module: nn.Module, model: ModelClass, name: str, *, device: De
     """Use an implementation in every attention layer of a denoiser that will compute on a device in a dtype.
 
     Raises DarkroomError if it does not run there; the message names those that may. Also raises it if the denoiser's
-    class keeps its own implementation.
+    class keeps its own implementation, or does not have this one.
     """
     spec = ATTENTIONS[name]
     if not spec.kernel:
@@ -122,7 +122,7 @@ def set_attention(module: nn.Module, model: ModelClass, name: str, *, device: De
     layers = _attention_layers(module)
     if layers:
         channels = int(layers[0].to_q.out_features) // _num_heads(layers[0])
-        _try_out(load_factory(spec.kernel), name, channels, device=device, dtype=dtype)
+        _try_out(load_factory(spec.kernel), name, channels, model, device=device, dtype=dtype)
     load_factory(model.attention)(module, name)
 
 
@@ -151,7 +151,9 @@ def _num_heads(layer: Any) -> int:
     return int(layer.heads if hasattr(layer, "heads") else layer.num_heads)
 
 
-def _try_out(kernel: Kernel, name: str, channels: int, *, device: Device, dtype: torch.dtype) -> None:
+def _try_out(
+    kernel: Kernel, name: str, channels: int, model: ModelClass, *, device: Device, dtype: torch.dtype
+) -> None:
     """Raise DarkroomError if a kernel does not run, forward and backward, on a device in a dtype."""
     ones = torch.ones(1, 1, 64, channels, dtype=dtype).to(device.torch).requires_grad_()
     try:
@@ -159,7 +161,7 @@ def _try_out(kernel: Kernel, name: str, channels: int, *, device: Device, dtype:
             warnings.simplefilter("ignore")  # torch explains there which kernel lacks what
             kernel(ones, ones, ones).sum().backward()
     except (RuntimeError, ImportError, ValueError) as error:
-        others = usable_attentions(device.type, is_16_bit=dtype.itemsize == 2)
+        others = usable_attentions(device.type, is_16_bit=dtype.itemsize == 2, has_backends=model.has_backends)
         labels = ", ".join(ATTENTIONS[other].label for other in others if other != name)
         raise DarkroomError(
             f"The attention {ATTENTIONS[name].label} does not run on {device} in {str(dtype).removeprefix('torch.')}: "
