@@ -20,7 +20,7 @@ from modules.adapters.spec import AdapterMemory, AdapterSpec, NetworkMetadata, O
 from modules.formats.adapter_types import AdapterType, Shapes
 from modules.formats.program_table import UNKNOWN, Answers, none, plain_lora_only
 from modules.settings.field import Setting, When, advanced_setting
-from modules.settings.shared_types import Decay, Fraction
+from modules.settings.shared_types import Dropout, Fraction
 from modules.system.problem import Problem, count
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Oft(AdapterSection):
         ),
     ] = False
     dropout: Annotated[
-        Decay,
+        Dropout,
         advanced_setting("Dropout", "The probability that a block is not rotated in a step.", group="Regularization"),
     ] = 0.0
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from modules.settings.field import Section, When, advanced_setting
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
-from modules.settings.shared_types import Decay
+from modules.settings.shared_types import Dropout
 
 AN_ADAPTER = When("training.trains", ("adapter",))
 
@@ -49,13 +49,13 @@ class AdapterSection(Section):
         ),
     ] = False
     dropout: Annotated[
-        Decay,
+        Dropout,
         advanced_setting(
             "Dropout", "The probability of dropping each of the adapter's inputs.", group="Regularization"
         ),
     ] = 0.0
     module_dropout: Annotated[
-        Decay,
+        Dropout,
         advanced_setting(
             "Module dropout",
             "The probability of leaving out the whole adapter of a layer in a step.",

@@ -6,7 +6,7 @@ from annotated_types import Interval
 
 from modules.adapters.settings import AdapterSection
 from modules.settings.field import Setting, When, advanced_setting
-from modules.settings.shared_types import Decay
+from modules.settings.shared_types import Dropout
 
 
 class RankedSettings(AdapterSection):
@@ -63,7 +63,7 @@ class RankedSettings(AdapterSection):
         ),
     ] = ""
     rank_dropout: Annotated[
-        Decay,
+        Dropout,
         advanced_setting(
             "Rank dropout",
             "The probability of dropping each rank of a layer's adapter, drawn separately for each image. Adapters "

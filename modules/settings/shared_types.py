@@ -21,6 +21,8 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 PositiveFraction = Annotated[float, Gt(0), Le(1)]
 Decay = Annotated[float, Ge(0), Lt(1)]
 """The decay of a running average per step: 0 keeps nothing of earlier steps, and 1 would never add a new one."""
+Dropout = Annotated[float, Ge(0), Lt(1)]
+"""The probability that something is left out: with 1 nothing would remain."""
 UpTo100 = Annotated[float, Ge(0), Le(100)]
 UpTo1000 = Annotated[float, Ge(0), Le(1000)]
 CountTo1000 = Annotated[int, Ge(1), Le(1000)]
