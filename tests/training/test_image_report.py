@@ -19,7 +19,7 @@ from modules.config.schema import Config
 from modules.data.batch import Batch
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
-from trainer.callbacks.image_report import _neighbour_correlations, _with_looks
+from trainer.callbacks.image_report import _measure_file, _neighbour_correlations, _with_looks
 from trainer.commands import ReportNow, Stop
 from trainer.events import PhaseChanged, StepFinished, WarningRaised
 from trainer.machine_events import ImagesReported
@@ -138,11 +138,13 @@ def test_the_same_photo_twice_or_encoded_again_is_a_near_duplicate_and_black_is_
     Image.new("RGB", (320, 240), "black").save(tmp_path / "black.png")
     Image.new("RGB", (320, 240), "white").save(tmp_path / "white.png")
     (tmp_path / "broken.png").write_bytes(b"")
-    found = _with_looks([ImageLoss(str(p), "a", "training", "", 1, (0.1,)) for p in sorted(tmp_path.iterdir())])
+    files = sorted(tmp_path.iterdir())
+    looks = {str(path): look for path in files if (look := _measure_file(path)) is not None}
+    found = _with_looks([ImageLoss(str(p), "a", "training", "", 1, (0.1,)) for p in files], looks)
     same = {Path(i.path).name: Path(i.same_as).name for i in found if i.same_as}
     assert same == {"1.png": "again.png", "again.png": "1.png", "2.png": "small.jpg", "small.jpg": "2.png"}
     assert {Path(i.path).name for i in found if i.is_plain} == {"black.png", "white.png"}
-    twice = _with_looks([found[0], replace(found[0], kind="validation")])
+    twice = _with_looks([found[0], replace(found[0], kind="validation")], {found[0].path: looks[found[0].path]})
     assert {i.same_as for i in twice} == {""}, "one file of two concepts"
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from modules.data.batch import Batch
 from modules.data.captions.drawing import CaptionDropout
 from modules.data.decode import flatten
 from modules.data.doctor.dataset_checks import similar_groups
-from modules.data.doctor.measure import measure
+from modules.data.doctor.measure import Measurement, measure
 from modules.data.doctor.pixel_checks import MIN_SPREAD
 from modules.data.images import BrokenImageError, open_image, upright
 from modules.data.plans import EpochPlans
@@ -42,9 +43,9 @@ _MAX_NAMED = 10
 _MAX_DRAWS, _MAX_IMAGE_DRAWS = 4, 200  # of noise for each timestep: four for up to 50 images, one for many
 
 Losses = tuple[float, ...]
-# Whether it is a validation image, its example, its losses, those before training and without its caption, and how its
-# latents correlate with their neighbours.
-Measured = tuple[bool, int, Losses, Losses, Losses, float]
+# Whether it is a validation image, its example, its losses, those before training and without its caption, how its
+# latents correlate with their neighbours, and the pixels of its file, None if it cannot be read any more.
+Measured = tuple[bool, int, Losses, Losses, Losses, float, Measurement | None]
 
 
 class ImageReportCallback:
@@ -108,13 +109,14 @@ class ImageReportCallback:
             self._emit(WarningRaised(message, "Only runs that learn from images have them."))
             return None
         self._emit(PhaseChanged("validating", f"the loss of {count(self._num_images, 'image')}"))
-        measured = [one for share in self._meeting.share(_TASK) for one in share]
-        images = [self._image(*one, epoch=counters.epoch) for one in sorted(measured)]
+        measured = sorted((one for share in self._meeting.share(_TASK) for one in share), key=itemgetter(0, 1))
+        images = [self._image(*one, epoch=counters.epoch) for *one, _ in measured]
+        looks = {image.path: look for image, (*_, look) in zip(images, measured, strict=True) if look is not None}
         if broken := [Path(image.path).name for image in images if not _is_finite(image)]:
             message = f"The losses of {count(len(broken), 'image')} are not finite, so these are left out: "
             self._emit(WarningRaised(f"{message}{', '.join(broken[:_MAX_NAMED])}.", "Look at the precision first."))
             images = [image for image in images if _is_finite(image)]
-        report = compare_images(counters.step, self._losses.timesteps, _with_looks(images))
+        report = compare_images(counters.step, self._losses.timesteps, _with_looks(images, looks))
         path = ""
         with SideOutput("The report on the images", self._run_dir, self._emit).warn_on_failure():
             path = str(write_report(self._run_dir, report, _thumbnail))
@@ -186,7 +188,8 @@ class ImageReportCallback:
                     before, without_caption = self._losses_of(batch), self._losses_of(without)
             numbers = [sample.example for sample in batch.sample_indices]
             correlations = _neighbour_correlations(batch.latents_BCHW)
-            columns = zip(numbers, losses, before, without_caption, correlations, strict=True)
+            looks = [_measure_file(loader.dataset.examples[number].image.path) for number in numbers]
+            columns = zip(numbers, losses, before, without_caption, correlations, looks, strict=True)
             yield [(is_validation, *measured) for measured in columns]
 
     def _losses_of(self, batch: Batch) -> Sequence[Losses]:
@@ -207,18 +210,24 @@ def _is_finite(image: ImageLoss) -> bool:
     return all(map(math.isfinite, (*image.losses, *image.before, *image.without_caption)))
 
 
-def _with_looks(images: Sequence[ImageLoss]) -> list[ImageLoss]:
-    """Return the images with what their files show: whether they have one colour, and which others look the same."""
-    measured = {}
-    for path in dict.fromkeys(image.path for image in images):
-        with suppress(BrokenImageError):
-            measured[path] = measure(Path(path))
-    structured = [path for path, of_path in measured.items() if of_path.spread >= MIN_SPREAD]
+def _measure_file(path: Path) -> Measurement | None:
+    try:
+        return measure(path)
+    except BrokenImageError:
+        return None
+
+
+def _with_looks(images: Sequence[ImageLoss], looks: Mapping[str, Measurement]) -> list[ImageLoss]:
+    """Return the images with what their files show: whether they have one colour, and which others look the same.
+
+    `looks` are the measurements of the files, by path.
+    """
+    structured = [path for path, look in looks.items() if look.spread >= MIN_SPREAD]
     same: dict[str, str] = {}
-    for group, _distance in similar_groups([measured[path] for path in structured]):
+    for group, _distance in similar_groups([looks[path] for path in structured]):
         first, *others = (structured[number] for number in group)
         same |= {first: others[0], **dict.fromkeys(others, first)}
-    plain = measured.keys() - set(structured)
+    plain = looks.keys() - set(structured)
     return [replace(image, is_plain=image.path in plain, same_as=same.get(image.path, "")) for image in images]
 
 
