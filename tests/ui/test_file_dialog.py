@@ -221,7 +221,11 @@ def test_folders_show_their_images_and_are_chosen_by_keys(
     when_shown(window, enter_cats, look_and_leave, choose_both)
     assert ask.ask_folders("Folders", images) == (images / "cats", images / "dogs")
     assert seen == [True, "3 images, 1 caption here", "3 images, 1 caption"]
-    assert window.app.preferences.now.recent_folders == (str(images / "cats"),)
+    preferences = window.app.preferences
+    assert preferences.recent_folders == (str(images / "cats"),)
+    for folder in (images, images / "cats"):
+        preferences.note_folder(folder)
+    assert preferences.recent_folders == (str(images / "cats"), str(images)), "each once, the newest first"
 
     def complete(dialog: FileDialog) -> Callable[[], bool]:
         dialog.path.set(f"{images}/do")
