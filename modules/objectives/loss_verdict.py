@@ -4,7 +4,7 @@ The loss of a step varies with its timesteps far more than training changes it, 
 factor of three of the typical one, some far above. So the logarithms of parts of the run are compared, whose spread is
 about the same everywhere; a slow fall shows sooner in the line of least squares. A validation has the same timesteps
 and noise each time. Its values still wander, as the weights do, and the lowest of many is low by chance. So a rise has
-to be larger than what a random walk with the steps of this run's validations reaches (`_step_of_walk`). Where there are
+to be larger than what a random walk with the steps of this run's validations reaches (`_bend`). Where there are
 enough validations they decide: a training loss that falls does not show overfitting. A learning rate that has risen, as
 at a restart, raises both losses for a while: losses at a lower one are not compared, or have to be doubled.
 """
@@ -30,8 +30,8 @@ _MUCH_AT_HIGHER_RATE = 1.0  # the same, where the learning rate was lower
 _MIN_VALIDATIONS = 3  # after the lowest one, for a rise that lasts
 _CLEAR = 0.1  # of the first validation: at the same timesteps and noise, even two of them show it
 _NOTICED, _RISE = 0.015, 0.04  # of a validation loss: less is no gain, or no rise, that a sample shows
-_WANDERS = 4.0  # times the deviation of a random walk; by simulation, as the lowest point is chosen
-_MOST_WANDER = 0.0105  # from one validation to the next: of few validations, a bend of the curve looks like wandering
+_WANDERS = 4.0  # times `_bend`, so two to three deviations of a walk; by simulation, as the lowest point is chosen
+_MOST_BEND = 0.0105  # of few validations, a bend of the curve itself looks like wandering
 _NEAR_LOWEST = 0.15  # above the lowest validation: before, the curve itself bends
 _SAME_RATE = 0.8  # of the learning rate, or more
 _NEITHER = "neither clearly lower nor clearly higher"
@@ -151,6 +151,7 @@ def _read_validations(
             f"first one, {first:.4f}. A lower learning rate may help.",
             step,
         )
+    verdict = None
     if has_same_rate[-width:].all():
         compared = [validation for validation, is_same in zip(validations, has_same_rate, strict=True) if is_same]
         verdict = _compare_validations(compared, width, first, is_fitting=is_fitting)
@@ -161,6 +162,8 @@ def _read_validations(
         return Verdict("unknown", f"Too early to say: the validation loss was {at_rate}.")
     if last < (1 - _NOTICED) * first:
         return Verdict("learning", f"Learning: the validation loss fell, {first:.4f} to {last:.4f}.")
+    if verdict is not None:
+        return verdict
     return Verdict(
         "unknown",
         f"Too early to say: the learning rate has risen, and the validation loss has not fallen yet, {first:.4f} to "
@@ -181,7 +184,7 @@ def _compare_validations(
     (step, least), (_, last) = validations[lowest], validations[-1]
     settled = int(np.argmax(logs_V < logs_V[lowest] + _NEAR_LOWEST))
     settled_V = logs_V[settled:]
-    deviation = min(_step_of_walk(settled_V), _MOST_WANDER)
+    deviation = min(_bend(settled_V), _MOST_BEND)
 
     def wandering(num: int) -> float:
         """Return how far validations wander within so many of them, as the difference of logarithms."""
@@ -218,11 +221,12 @@ def _compare_validations(
     )
 
 
-def _step_of_walk(logs_V: NDArray[np.float64]) -> float:
-    """Return the standard deviation of the steps of a random walk that scatters like validations about their curve.
+def _bend(logs_V: NDArray[np.float64]) -> float:
+    """Return how much validations scatter about their curve from one to the next, as a standard deviation.
 
-    Blocks of values are compared, so that values that are independent of each other count as a walk of small steps.
-    Median, since a curve that turns bends at one place.
+    Of a random walk it is 0.5 to 0.7 times the deviation of its steps. Blocks of values are compared, so that values
+    that are independent of each other count as a walk of small steps. Median, since a curve that turns bends at one
+    place.
     """
     width = max(1, round(math.sqrt(len(logs_V)) / 2))
     while width > 1 and len(logs_V) < 5 * width - 1:  # at least twice as many bends as a block is wide

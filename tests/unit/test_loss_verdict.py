@@ -263,6 +263,16 @@ def test_a_validation_loss_that_has_not_fallen_in_a_warm_up_is_not_said_to_fall(
     assert "has not fallen yet, 0.1000 to" in verdict.sentence
 
 
+def test_a_run_that_learned_nothing_since_its_warm_up_is_flat() -> None:
+    """Its lowest validation is the first one, at a rate of 0: it read "Learning: the loss fell, 0.1000 to 0.1001"."""
+    values = (0.1, 0.1001, 0.1002, 0.1001, 0.1003, 0.1001)
+    warm_up = np.column_stack((RATES[:, 0], np.minimum(1, RATES[:, 0] / 50)))
+    verdict = read_losses(np.empty((0, 2)), [(50 * n, value) for n, value in enumerate(values)], warm_up)
+    assert verdict.sentence == (
+        "Flat: the last 3 validations are neither clearly lower nor clearly higher than the first, 0.1000."
+    )
+
+
 def test_validations_that_rise_from_the_first_one_on_are_overfitting() -> None:
     """As of a small folder on a model that knew its subject already."""
     curve = [(10 * n, 0.1 * (1 + 0.02 * n)) for n in range(6)]
