@@ -89,6 +89,11 @@ class ImageReportCallback:
         self._meeting = meeting
         meeting.offer(_TASK, self._measure_share)
 
+    @property
+    def has_losses(self) -> bool:
+        """Whether the images have losses, without which there is no report."""
+        return self._losses is not None
+
     def compare_to(self, original: Callable[[], AbstractContextManager[None]]) -> None:
         """Measure the images also within `original()`, in which the model is the one before training."""
         self._original = original

@@ -106,7 +106,7 @@ def compare_report_to_start(report: ImageReportCallback, model: LoadedModel, pre
 
     A run that trains has no memory to spare for it. The report of adapters needs no copy: it switches them off.
     """
-    if model.adapters or model.sharded:
+    if model.adapters or model.sharded or not report.has_losses:
         return
     copy = placed_copy(model.family, model.groups, model.placement, name="start", phase=phases.VALIDATE)
     report.compare_to(partial(prior_mode, (), (copy,), model.trained_modules, precision))

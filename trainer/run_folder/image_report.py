@@ -175,10 +175,10 @@ def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
     for column, (_, below) in zip(points_ND.T, values, strict=True):
         if not below:
             np.maximum(column, 0.0, out=column)
-    plain = [number for number, image in enumerate(images) if image.is_plain]
-    plain = plain if len(plain) <= len(images) / 2 else []
+    plain = {number for number, image in enumerate(images) if image.is_plain}
+    plain = plain if len(plain) <= len(images) / 2 else set()
     noisy = _find_noise(images)
-    others = [number for number in range(len(images)) if number not in {*plain, *noisy}]  # they would hide the rest
+    others = sorted(set(range(len(images))) - plain - noisy)  # plain and noisy ones would hide the rest
     outliers = {others[place] for place in _find_outliers(points_ND[others])}
 
     def verdict_on(number: int) -> Verdict:
