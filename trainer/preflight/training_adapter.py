@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from trainer.preflight.start_from import base_targets
 
 _PATH = "model.training_adapter"
 _CHOOSE = "Choose the training adapter of the base model, or leave it empty."
+_OF_REPOSITORY = re.compile(r"\w[\w.-]*")  # the name of an owner, or of a repository
 
 
 def problems_of_training_adapter(config: Config) -> Iterator[Problem]:
@@ -45,7 +47,8 @@ def problems_of_training_adapter(config: Config) -> Iterator[Problem]:
 def _advise_missing(name: str) -> str:
     """Return the advice for a file that is not there: ai-toolkit names it within a repository."""
     parts = name.split("/")
-    is_in_repository = len(parts) > 2 and all(parts[:2]) and parts[0] not in (".", "..", "~")
+    is_in_repository = len(parts) > 2 and all(map(_OF_REPOSITORY.fullmatch, parts[:2]))
+    is_in_repository = is_in_repository and not from_root(parts[0]).exists()  # else it is a path on this computer
     place = f" from https://huggingface.co/{parts[0]}/{parts[1]}" if is_in_repository else ""
     return f"Download {parts[-1] if place else 'it'}{place} and choose the file, or leave it empty."
 

@@ -134,6 +134,8 @@ def test_an_adapter_of_the_published_size_is_checked_and_counted(tmp_path: Path)
     [
         ("gone.safetensors", "Download it and choose the file, or leave it empty."),
         ("/somewhere/else/gone.safetensors", "Download it and choose the file, or leave it empty."),
+        ("C:/Users/gone.safetensors", "Download it and choose the file, or leave it empty."),
+        ("modules/loras/gone.safetensors", "Download it and choose the file, or leave it empty."),  # a folder here
         (
             "owner/repository/v2.safetensors",
             "Download v2.safetensors from https://huggingface.co/owner/repository and choose the file, or "
