@@ -98,7 +98,14 @@ def installed_packages(paths: Sequence[str] | None = None) -> dict[Package, Inst
 def environment_state() -> str:
     """This Python and the packages on its import paths; equal as long as none is installed, changed or removed."""
     folders = (entry for folder in sys.path for entry in _metadata_folders(folder))
-    return "\n".join([sys.version, *sorted(f"{entry} {entry.stat().st_mtime_ns}" for entry in folders)])
+    return "\n".join([sys.version, *sorted(f"{entry} {_changed_at(entry)}" for entry in folders)])
+
+
+def _changed_at(entry: Path) -> int:
+    try:
+        return entry.stat().st_mtime_ns
+    except OSError:  # such as a link to a folder that is gone
+        return 0
 
 
 def of_wheels(folder: Path) -> dict[Package, InstalledPackage]:

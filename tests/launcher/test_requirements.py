@@ -166,3 +166,12 @@ def test_met_requirements_are_compared_again_only_in_a_changed_environment(
     metadata(tmp_path / "packages", "alpha", "2.0")
     install.ensure(job)
     assert len(compared) == 3
+
+
+def test_the_state_of_an_environment_is_known_with_a_link_to_what_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as of a package that was installed from a folder which was removed since."""
+    gone = tmp_path / "mine.egg-info"
+    monkeypatch.setattr(requirements, "_metadata_folders", lambda _folder: [gone])
+    assert str(gone) in requirements.environment_state()
