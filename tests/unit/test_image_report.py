@@ -287,7 +287,9 @@ def test_near_duplicates_are_named(tmp_path: Path) -> None:
     write_report(tmp_path, report, lambda path: b"")
     assert newest_report(tmp_path) == report
     many = [replace(image(str(n)), same_as="/images/first.png") for n in range(7)]
-    assert compared(*many).summary.endswith("; 2 more.")
+    assert compared(*many).summary.endswith("; and 2 more.")
+    images[3] = replace(images[3], kind="validation")
+    assert compared(*images).summary.endswith("Near duplicates in training and validation: cat 1.png and cat 3.png.")
 
 
 def test_a_report_is_written_and_read_again(tmp_path: Path) -> None:

@@ -116,15 +116,18 @@ def _describe(image: ImageLoss) -> str:
     return f"{image.times:.2g} times the usual loss{odd}"
 
 
-def describe_duplicates(images: Iterable[ImageLoss]) -> str:
-    """Return which images look the same as another one, as a sentence; empty if none do."""
-    of_path = {image.path: image.same_as for image in images if image.same_as}
-    pairs = list(dict.fromkeys(tuple(sorted(pair)) for pair in of_path.items()))
-    if not pairs:
-        return ""
-    named = [f"{Path(one).name} and {Path(other).name}" for one, other in pairs[:_MAX_NAMED]]
-    more = f"; {len(pairs) - _MAX_NAMED:,} more" if len(pairs) > _MAX_NAMED else ""
-    return f"Near duplicates, which count twice: {'; '.join(named)}{more}."
+def describe_duplicates(images: Sequence[ImageLoss]) -> str:
+    """Return which images look the same as another one, as sentences; empty if none do."""
+    validation = {image.path for image in images if image.kind == "validation"}
+    pairs = dict.fromkeys(tuple(sorted((image.path, image.same_as))) for image in images if image.same_as)
+    twice = [pair for pair in pairs if len(validation.intersection(pair)) != 1]
+    leaks = [pair for pair in pairs if len(validation.intersection(pair)) == 1]
+    found = (("Near duplicates, which count twice", twice), ("Near duplicates in training and validation", leaks))
+    return " ".join(f"{what}: {_list_pairs(of_kind)}." for what, of_kind in found if of_kind)
+
+
+def _list_pairs(pairs: Sequence[tuple[str, ...]]) -> str:
+    return list_first([join_words([Path(path).name for path in pair]) for pair in pairs], _MAX_NAMED, separator="; ")
 
 
 def describe_hardest(images: Iterable[ImageLoss]) -> str:
