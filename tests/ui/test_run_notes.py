@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +83,15 @@ def test_the_verdict_with_learned_weights_is_on_the_loss_without_them() -> None:
     assert verdict.startswith("Learning: the typical training loss fell from 0.1"), verdict
     unweighted = verdict_line(folded(begun, *(replace(event, metrics={}) for event in events)))
     assert unweighted.startswith("Diverging"), "the loss itself does rise"
+
+
+def test_validations_that_are_not_finite_are_left_out_of_the_verdict() -> None:
+    """It read "Flat: the last 3 validations are neither clearly lower nor clearly higher than the first, nan."."""
+    begun = replace(started("/run"), method="denoise")
+    measured = [ValidationFinished(10 * n, loss) for n, loss in enumerate((math.nan, 0.1, 0.05, 0.04, math.nan))]
+    assert verdict_line(folded(begun, step(1), *measured)).startswith(
+        "Learning: the validation loss is still falling, 0.1000 "
+    )
 
 
 def test_the_verdict_knows_of_a_restart_of_the_learning_rate() -> None:

@@ -66,7 +66,8 @@ def verdict_line(state: RunState) -> str:
     if unscaled := state.metrics.get("unscaled_loss"):  # learned weights bring the loss itself to 1, whatever it was
         points = np.array(unscaled.points, dtype=np.float64).reshape(-1, 2)
     rates = next((series.finite_points() for name, series in state.series.items() if name.startswith("rate")), None)
-    return read_losses(points, [(v.step, v.loss) for v in state.validations], rates).sentence
+    validations = [(v.step, v.loss) for v in state.validations if math.isfinite(v.loss)]
+    return read_losses(points, validations, rates).sentence
 
 
 def _step_lines(state: RunState, labels: Mapping[str, str]) -> list[str]:
