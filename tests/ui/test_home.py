@@ -141,7 +141,7 @@ def test_the_newest_runs_have_their_last_sample_and_open_in_the_list(
     home: Any = window.open_page("home")
     window.wait_until(lambda: len(home.recent.tiles) == 2, "the runs")
     window.wait_until(lambda: home.recent.tiles[0]._image.cget("image"), "the sample")
-    assert "Finished, 420 steps" in texts(home.recent.tiles[0])
+    window.wait_until(lambda: "Finished, 420 steps" in texts(home.recent.tiles[0]), "the tile to be shown")
     assert "no samples" in texts(home.recent.tiles[1])
     assert "Crashed, step 9 of 420" in texts(home.recent.tiles[1])
     home.recent.tiles[1].event_generate("<Button-1>")

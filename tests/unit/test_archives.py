@@ -143,7 +143,7 @@ def test_a_later_scan_reads_no_headers_of_a_shard(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module_of_shards, "_known", {})  # as in another process
     monkeypatch.setattr(tarfile, "open", None)
     monkeypatch.setattr(folder_scan, "open_image", None)
-    monkeypatch.setattr(folder_scan, "read_text", None)
+    monkeypatch.setattr(folder_scan, "_read_caption", None)
     assert scan(shard, index=image_index(tmp_path / "cache")) == first
 
 

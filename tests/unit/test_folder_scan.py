@@ -41,7 +41,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(path.name)
         return function(path)
 
-    for name in ("open_image", "read_text"):
+    for name in ("open_image", "_read_caption"):
         monkeypatch.setattr(folder_scan, name, partial(counting, getattr(folder_scan, name)))
     return names
 
