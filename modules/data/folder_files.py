@@ -1,8 +1,9 @@
-"""The files of a folder and its subfolders with their sizes and dates, listed by several threads. None is opened."""
+"""The files of a folder and its subfolders with their sizes and dates, listed ahead by threads. None is opened."""
 
 from __future__ import annotations
 
 import os
+import time
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -15,7 +16,8 @@ from typing import NamedTuple
 
 from modules.data.links import is_inside, leads_out
 
-_THREADS = 8  # they wait for the disk or the network
+_THREADS = 8  # where they wait for the disk or the network
+_LONG_WAIT = 4  # times the time of the processor: a busy machine alone makes it two or three
 _MAX_FILES = 4096
 
 
@@ -69,10 +71,9 @@ def list_files(
     `leave_out` gets links that lead out of the folder, or out of `within`, and subfolders that cannot be listed.
     `check` is called for each folder and may raise to stop. Raises OSError if the folder itself cannot be listed.
     """
-    bounds = within or folder
-    entered: set[str] = set()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-listing") as pool:
-        below = [_visit(folder, pool.submit(_list, folder, None), pool, bounds, include_subfolders, leave_out, entered)]
+        walk = _Walk(pool, within or folder, leave_out, include_subfolders=include_subfolders)
+        below = [walk.visit(folder, pool.submit(_list, folder, None))]
         while below:
             check()
             entry = next(below[-1], None)
@@ -81,7 +82,7 @@ def list_files(
             elif isinstance(entry, FolderFiles):
                 yield entry
             else:
-                below.append(_visit(*entry, pool, bounds, include_subfolders, leave_out, entered))
+                below.append(walk.visit(*entry))
 
 
 _File = tuple[str, int, int, bool]
@@ -89,52 +90,73 @@ _File = tuple[str, int, int, bool]
 
 
 class _FolderContent(NamedTuple):
-    """The content of a folder, sorted; None for the files of a folder outside the bounds."""
+    """The content of a folder, sorted; None for the files of a folder outside the bounds.
+
+    `has_waited`: most of the time that listing it took was spent waiting, for the disk or the network.
+    """
 
     real: str
     files: list[_File] | None
     folders: list[str]
+    has_waited: bool = False
 
 
-def _visit(
-    folder: Path,
-    listing: Future[_FolderContent],
-    pool: ThreadPoolExecutor,
-    bounds: Path,
-    include_subfolders: bool,
-    leave_out: Callable[[LeftOut], None],
-    entered: set[str],
-) -> Iterator[FolderFiles | tuple[Path, Future[_FolderContent]]]:
-    """Yield the files of a folder, and between them its subfolders, in the order of their names."""
-    try:
-        listed = listing.result()
-    except OSError as error:
-        if not entered:
-            raise
-        leave_out(LeftOut(folder, error))
-        return
-    if listed.real in entered:
-        return
-    entered.add(listed.real)
-    if listed.files is None:
-        leave_out(LeftOut(folder))
-        return
-    files = [file for file in listed.files if not (file[3] and leads_out(folder / file[0], bounds))]
-    if len(files) < len(listed.files):
-        for left_out in sorted({file[0] for file in listed.files} - {file[0] for file in files}):
-            leave_out(LeftOut(folder / left_out))
-    waiting = iter(listed.folders if include_subfolders else ())
-    ahead: deque[tuple[Path, Future[_FolderContent]]] = deque()
-    start = 0
-    while True:
-        while len(ahead) < 2 * _THREADS and (name := next(waiting, None)) is not None:
-            ahead.append((folder / name, pool.submit(_list, folder / name, bounds)))
-        end = bisect_left(files, order_of(ahead[0][0].name), key=lambda f: order_of(f[0])) if ahead else len(files)
-        yield from _parts(folder, files[start:end])
-        if not ahead:
+class _Walk:
+    """The visits of a folder and its subfolders. The next ones are listed ahead, several at once where they wait.
+
+    Files in memory are listed by one thread: several would take the interpreter's lock from each other at each file,
+    and need twice the time.
+    """
+
+    def __init__(
+        self,
+        pool: ThreadPoolExecutor,
+        bounds: Path,
+        leave_out: Callable[[LeftOut], None],
+        *,
+        include_subfolders: bool,
+    ) -> None:
+        self._pool = pool
+        self._bounds = bounds
+        self._leave_out = leave_out
+        self._include_subfolders = include_subfolders
+        self._entered: set[str] = set()
+        self._num_ahead = 1
+
+    def visit(
+        self, folder: Path, listing: Future[_FolderContent]
+    ) -> Iterator[FolderFiles | tuple[Path, Future[_FolderContent]]]:
+        """Yield the files of a folder, and between them its subfolders, in the order of their names."""
+        try:
+            listed = listing.result()
+        except OSError as error:
+            if not self._entered:
+                raise
+            self._leave_out(LeftOut(folder, error))
             return
-        start = end
-        yield ahead.popleft()
+        self._num_ahead = 2 * _THREADS if listed.has_waited else 1
+        if listed.real in self._entered:
+            return
+        self._entered.add(listed.real)
+        if listed.files is None:
+            self._leave_out(LeftOut(folder))
+            return
+        files = [file for file in listed.files if not (file[3] and leads_out(folder / file[0], self._bounds))]
+        if len(files) < len(listed.files):
+            for left_out in sorted({file[0] for file in listed.files} - {file[0] for file in files}):
+                self._leave_out(LeftOut(folder / left_out))
+        waiting = iter(listed.folders if self._include_subfolders else ())
+        ahead: deque[tuple[Path, Future[_FolderContent]]] = deque()
+        start = 0
+        while True:
+            while len(ahead) < self._num_ahead and (name := next(waiting, None)) is not None:
+                ahead.append((folder / name, self._pool.submit(_list, folder / name, self._bounds)))
+            end = bisect_left(files, order_of(ahead[0][0].name), key=lambda f: order_of(f[0])) if ahead else len(files)
+            yield from _parts(folder, files[start:end])
+            if not ahead:
+                return
+            start = end
+            yield ahead.popleft()
 
 
 def _parts(folder: Path, files: Sequence[_File]) -> Iterator[FolderFiles]:
@@ -151,15 +173,17 @@ def _list(folder: Path, bounds: Path | None) -> _FolderContent:
         return _FolderContent(real, None, [])
     files: list[_File] = []
     folders: list[str] = []
+    started, started_own = time.perf_counter(), time.thread_time()
     with os.scandir(folder) as entries:
         for entry in entries:
             if _holds(entry.is_file):
                 files.append((entry.name, *_size_and_date(entry), entry.is_symlink()))
             elif not entry.name.startswith(".") and _holds(entry.is_dir):
                 folders.append(entry.name)
+    seconds, own_seconds = time.perf_counter() - started, time.thread_time() - started_own
     files.sort(key=lambda file: order_of(file[0]))
     folders.sort(key=order_of)
-    return _FolderContent(real, files, folders)
+    return _FolderContent(real, files, folders, seconds > _LONG_WAIT * own_seconds)
 
 
 def order_of(name: str) -> str:

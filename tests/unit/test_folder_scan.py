@@ -6,8 +6,10 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,3 +214,25 @@ def test_many_files_in_one_folder_are_listed_in_parts(tmp_path: Path, monkeypatc
         assert [i.captions for i in scan.images] == [(f"{n:03d}",) for n in range(5)]
     with open_image(scan.images[0].path) as image:
         assert image.size == (8, 8)
+
+
+@pytest.mark.parametrize(("long_wait", "num_ahead"), [(-1, 16), (float("inf"), 1)], ids=["slow disk", "in memory"])
+def test_many_folders_are_listed_at_once_where_listing_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_wait: float, num_ahead: int
+) -> None:
+    submitted: list[Path] = []
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, function: Any, /, *args: Any, **options: Any) -> Any:
+            submitted.append(args[0])
+            return super().submit(function, *args, **options)
+
+    monkeypatch.setattr("modules.data.folder_files._LONG_WAIT", long_wait)
+    monkeypatch.setattr("modules.data.folder_files.ThreadPoolExecutor", Pool)
+    for number in range(20):
+        (tmp_path / f"{number:02d}").mkdir()
+        (tmp_path / f"{number:02d}" / "a.txt").touch()
+    listed = list_files(tmp_path, include_subfolders=True, leave_out=lambda left_out: None)
+    first = next(listed)
+    assert submitted == [tmp_path, *(tmp_path / f"{number:02d}" for number in range(num_ahead))]
+    assert [files.folder.name for files in (first, *listed)] == [f"{number:02d}" for number in range(20)]
