@@ -78,7 +78,7 @@ def test_the_editor_opens_at_an_image(window: Window, folder: Path) -> None:
 
 
 def test_the_captions_that_are_written_can_be_used_in_place_of_one_for_all(window: Window, folder: Path) -> None:
-    """What was written had no effect, and only the concept's editor could change that."""
+    """Captions had no effect on such a concept, and only its own editor could change that."""
     context = window.app.context
     concept = Concept(path=str(folder), caption_source="fixed_text", fixed_caption="a photo of zog")
     items.add(context.form, "concepts", [concept])

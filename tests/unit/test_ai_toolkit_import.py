@@ -134,7 +134,7 @@ def test_a_default_caption_is_that_of_images_without_caption_files(tmp_path: Pat
 
 @pytest.mark.parametrize("folder", ["elsewhere", "with_folders"])
 def test_a_default_caption_replaces_no_caption_files_that_were_not_seen(tmp_path: Path, folder: str) -> None:
-    """Those in folders of the folder were: ai-toolkit reads them, too."""
+    """ai-toolkit also reads the captions in subfolders, which the import does not look at."""
     draw_folder(tmp_path / "with_folders" / "one", sizes=[(8, 8)])
     loaded = imported(process(datasets=[{"folder_path": str(tmp_path / folder), "default_caption": "a zog"}]))
     assert loaded.config.concepts[0].caption_source == "text_file"

@@ -259,7 +259,7 @@ def test_noise_is_found_by_its_latents_though_its_loss_is_usual(number: int) -> 
 
 
 def test_a_plain_image_is_called_so_and_not_like_noise() -> None:
-    """What rounding leaves of its latents has no structure."""
+    """The latents of such an image differ only by rounding errors, which look like noise."""
     photos = [replace(image(f"cat {n}"), correlation=0.6) for n in range(20)]
     black = replace(image("black", 0.3), correlation=0.05, is_plain=True)
     report = compared(*photos, black)

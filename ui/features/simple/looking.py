@@ -39,7 +39,7 @@ class FirstLook:
 
     @property
     def counted(self) -> CountedImages:
-        """What the concepts have together; nothing until they are counted."""
+        """The counts of all concepts together: zeros until they are counted."""
         return in_all(self._counts)
 
     @property
