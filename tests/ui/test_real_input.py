@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tkinter as tk
 from typing import Any
 
 from modules.config.schema import Config
@@ -90,3 +91,36 @@ def test_an_embedding_is_added_edited_deleted_and_undone(window: Window) -> None
     window.wait_until(lambda: [w.placeholder for w in form.config.embeddings.words] == ["zog"], "the undo")
     form.edit("training.trains", "vae")
     window.wait_until(lambda: not page.list.card.winfo_ismapped(), "the list to disappear")
+
+
+def test_a_page_opened_by_keys_gets_the_focus_and_the_hidden_one_no_keys(window: Window) -> None:
+    page: Any = window.open_page("training")
+    row = next(r for r in page.form_view.rows() if r.record.path == "training.learning_rate")
+    click(window, inside(row.control.frame, Entry).tk_entry)
+    rate = window.app.form.config.training.learning_rate
+    keys(window, "ctrl+2")
+    window.wait_until(lambda: window.app.context.navigation.page == "model", "the page")
+    keys(window, "ctrl+a", "3")
+    assert window.app.form.config.training.learning_rate == rate
+    assert focused_page(window) == "model"
+    keys(window, "Tab")
+    window.wait_until(lambda: focused_page(window) == "model", "the focus in the page")
+    assert focused_widget(window.app.root) is not window.app.shell.pages["model"].frame
+
+
+def test_tab_begins_at_the_page_after_the_focused_button_is_gone(window: Window) -> None:
+    page: Any = window.open_page("home")
+    button = tk.Button(page.frame, text="Begin")
+    button.focus_set()
+    window.settle()
+    button.destroy()
+    window.settle()
+    keys(window, "Tab")
+    window.wait_until(lambda: focused_page(window) == "home", "the focus in the page")
+
+
+def focused_page(window: Window) -> str:
+    """Return the page in which the focus is, or an empty text."""
+    focused = f"{focused_widget(window.app.root)}."
+    pages = window.app.shell.pages
+    return next((key for key, page in pages.items() if focused.startswith(f"{page.frame}.")), "")

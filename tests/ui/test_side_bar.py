@@ -85,3 +85,22 @@ def test_one_switch_chooses_the_view_and_the_key_is_the_same_switch(window: Wind
     window.settle()
     assert app.context.navigation.page == "training"
     assert "simple" not in listed(window)
+
+
+def test_a_mark_and_a_shortcut_fit_next_to_a_title_or_the_shortcut_is_not_shown(window: Window) -> None:
+    shown = {key: e for key, e in window.app.shell.side_bar.entries.items() if key in listed(window)}
+    with_shortcut = set()
+    for key, entry in shown.items():
+        entry.set_mark("!", "error")
+        entry.event_generate("<Enter>")
+        window.settle()
+        parts = [part for part in entry.pack_slaves() if part is not entry._key or part.cget("text")]
+        assert all(part.winfo_width() >= part.winfo_reqwidth() for part in parts), key
+        with_shortcut |= {key for part in parts if part is entry._key}
+        entry.event_generate("<Leave>")
+    assert {"model", "training", "run"} <= with_shortcut
+
+
+def test_tab_reaches_the_pages_before_the_views(window: Window) -> None:
+    bar = window.app.shell.side_bar
+    assert bar.winfo_children()[-1] is bar.window_button.master

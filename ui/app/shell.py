@@ -21,7 +21,7 @@ from ui.forms.context import Context
 from ui.forms.page import Page, PageWithFields, page_task
 from ui.forms.setting_pages import PageSpec
 from ui.loop.pump import Pump
-from ui.widgets.panel import Panel
+from ui.widgets.panel import Panel, focused_widget
 from ui.widgets.theme import is_low
 from ui.widgets.variables import remove_traces, variables_in
 
@@ -64,6 +64,7 @@ class Shell(Panel):
         context.navigation.page_wanted.subscribe(self.show_page)
         context.navigation.field_wanted.subscribe(self._show_field)
         self.bind("<Configure>", lambda _e: self._fit_bars())
+        context.root.bind("<Tab>", self._enter_page, add="+")
 
     def show_page(self, key: str) -> None:
         """Show a page; build it first if needed."""
@@ -78,6 +79,9 @@ class Shell(Panel):
         page.frame.is_shown = True
         page.frame.grid(row=0, column=0, sticky="nsew")
         page.on_show()
+        focused = focused_widget(self)
+        if focused is None or (focused.winfo_toplevel() is self._context.root and not _is_within(focused, page.frame)):
+            page.frame.focus_set()  # else keys would reach the hidden page, and Tab would begin at the side bar
 
     def page(self, key: str) -> Page:
         """Return a page; build it first if needed. One that is built in parts is complete then."""
@@ -115,10 +119,23 @@ class Shell(Panel):
             for bar in (self.first_steps, self.notice_bar):
                 self._context.pump.redraw_soon(bar, bar.refresh)
 
+    def _enter_page(self, event: tk.Event[Any]) -> str | None:
+        """Let Tab begin at the page if nothing has the focus, such as when the widget that had it is gone."""
+        if event.widget is not self._context.root or not self._open:
+            return None
+        following = self.pages[self._open].frame.tk_focusNext()
+        if following is not None:
+            following.focus_set()
+        return "break"
+
     def _show_field(self, key: str, path: str) -> None:
         page = self.page(key)
         if isinstance(page, PageWithFields):
             page.show_field(path)
+
+
+def _is_within(widget: tk.Misc, frame: tk.Misc) -> bool:
+    return f"{widget}.".startswith(f"{frame}.")
 
 
 def prepare_pages(pump: Pump) -> None:

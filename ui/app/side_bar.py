@@ -18,7 +18,7 @@ from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import Tab
 from ui.widgets.theme import PAD
 
-WIDTH = 176
+WIDTH = 192  # a mark fits next to the longest title
 _Widget = TypeVar("_Widget", bound=tk.Widget)
 _SPACINGS_PX = (7, 6, 5, 4, 3, 2, 1, 0)  # above and below the text of an entry: the largest with which all entries fit
 SIMPLE_VIEW, USUAL_VIEW, ALL_VIEW = "Simple", "Usual", "All"
@@ -51,6 +51,7 @@ class SideBar(Panel):
         self.scroll = ScrollFrame(self, context.theme, "sidebar", gutter_px=12)
         self.scroll.pack(fill="both", expand=True, padx=(px(8), px(2)))
         self._add_entries()
+        self._footer.lift()  # packed first, but last for Tab, as it looks
         for part in (self.scroll.canvas, self.scroll.body):
             part.bind("<Configure>", lambda _e: context.pump.redraw_soon(self, self._fit), add="+")
         context.navigation.page_wanted.subscribe(self._mark_open)
@@ -104,7 +105,7 @@ class SideBar(Panel):
 
     def _add_footer(self) -> None:
         context, px = self._context, self._context.theme.px
-        box = Panel(self, context.theme, "sidebar")
+        self._footer = box = Panel(self, context.theme, "sidebar")
         box.pack(side="bottom", fill="x", padx=px(PAD), pady=px(8))
         Text(box, context.theme, "View", role="caption", colour="faint", on="sidebar").pack(anchor="w")
         line = Panel(box, context.theme, "sidebar")
@@ -252,7 +253,7 @@ class NavEntry(Panel):
         if self._mark is None and sign:
             on = self._label.on
             self._mark = self._part(Text(self, self.theme, colour=token, on=on, role="strong"))
-            self._mark.pack(side="right", padx=self.theme.px(10))
+            self._mark.pack(side="right", padx=(0, self.theme.px(10)))
             if self._key is not None:
                 self._mark.pack_configure(before=self._key)
         if self._mark is not None:
@@ -268,6 +269,10 @@ class NavEntry(Panel):
             self._key = self._part(Text(self, self.theme, colour="faint", on=self._label.on, role="caption"))
             self._key.pack(side="right", padx=(0, self.theme.px(10)))
         self._key.set_text(self._shortcut)
+        gaps = 3 if self._mark is None else 4
+        needed_px = sum(part.winfo_reqwidth() for part in self.pack_slaves()) + gaps * self.theme.px(10)
+        if needed_px > self.winfo_width():
+            self._key.set_text("")  # next to a long title it would be cut
         if not self._is_open:
             self._colour("card")
 
