@@ -37,6 +37,7 @@ def notes_before(out: Path, work: Callable[[Job], JobFinished]) -> str:
         assert found or not isinstance(event, JobProgress) or not event.what.startswith("writing")
 
     finished = work(Job(emit))
+    assert not any("kohya form" in note for note in finished.notes), "the input's"
     assert out.exists()
     assert not set(finished.notes) & set(found)
     return "\n".join(found)
@@ -61,6 +62,7 @@ def test_a_conversion_reports_first_what_its_form_cannot_hold(lora: Path, tmp_pa
     out = tmp_path / "out.safetensors"
     said = notes_before(out, lambda job: convert_file(ConvertSettings(source=str(lora), out=str(out), to="peft"), job))
     assert "The bundled embeddings are left out" in said
+    assert said.startswith("Input: A LoRA")
     assert "layers are left out: the PEFT form holds LoRA and DoRA per output only" in said
 
 

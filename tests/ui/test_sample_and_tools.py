@@ -93,6 +93,31 @@ def test_tools_from_a_dropped_file_to_its_result(window: Window, lora: Path, tmp
     assert "LoRAs: 'much' is not valid" in merge.problem.cget("text")
 
 
+def test_the_result_of_a_tool_comes_into_view_and_is_found_in_file_dialogs(window: Window, lora: Path) -> None:
+    page: Any = window.open_page("tools")
+    page.runner._spawn = spawn = Spawner()
+    page._open_in("lora-extract", lora)
+    form = page.form("lora-extract")
+    for name, value in (("base", str(lora)), ("tuned", str(lora)), ("rank", 2)):
+        form.form.set(name, value)
+    form.form.set("out", str(lora.with_name("extracted.safetensors")))
+    form.button.invoke()
+    spawn.last.report(JobFinished("Extracted.", (str(lora),), tuple("A note." for _ in range(3))))
+    spawn.last.end()
+    window.wait_until(lambda: page.job.stage == "finished", "the end")
+    window.settle()
+    canvas = page.scroll.canvas
+    assert page.job.inspect.winfo_rooty() + page.job.inspect.winfo_height() <= canvas.winfo_rooty() + (
+        canvas.winfo_height()
+    )
+    window.app.form.edit("output.destination", str(lora))
+    assert ("Results", lora.parent) in window.app._places()
+    page.inspect_file(lora.with_name("gone.safetensors"))
+    window.wait_until(lambda: page.inspect.inspection, "the inspection")
+    assert page.inspect.sentence.cget("text").startswith("There is no file")
+    assert page.inspect.inspection.facts == ()
+
+
 def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path, tmp_path: Path) -> None:
     window.app.form.edit("model.base_model", "owner/name")
     page: Any = window.open_page("sample")

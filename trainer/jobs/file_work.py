@@ -49,13 +49,14 @@ def convert_file(settings: ConvertSettings, job: Job) -> JobFinished:
     if form == "single":
         require_free([source], out.with_suffix(".yaml"), overwrite=settings.overwrite)
     opened = open_source(source, use_ema=settings.use_ema)
-    notes = [kind.sentence]
+    notes = [f"Input: {kind.sentence}"]
     if settings.to_inpainting:
         opened = as_inpainting(opened)
         notes.append("It is an inpainting model now, which predicts the same as before until it is trained as one.")
     job.note((*notes, *conversion_notes(opened, form)))
     written = _convert(job, opened, out, form, settings.dtype)
-    return JobFinished(f"Converted {source.name}.", tuple(map(str, written)))
+    result = f"Result: {identify(written[0]).sentence}"
+    return JobFinished(f"Converted {source.name}.", tuple(map(str, written)), (result,))
 
 
 def merge_loras(settings: MergeSettings, job: Job) -> JobFinished:

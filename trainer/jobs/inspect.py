@@ -81,7 +81,8 @@ class Inspection:
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
         """The facts about it, by their labels."""
-        return tuple((name.replace("_", " "), value) for name, value in self.kind.facts.items())
+        facts = ((name, value) for name, value in self.kind.facts.items() if name != "defect")  # which the sentence says
+        return tuple((name.replace("_", " "), value) for name, value in facts)
 
     @property
     def shown_loads(self) -> tuple[Loads, ...]:

@@ -339,6 +339,7 @@ class App:
         general, model = self.form.config.general, from_root(self.form.config.model.base_model or ".")
         return (
             ("Workspace", from_root(general.workspace_dir)),
+            ("Results", from_root(self.form.config.output.destination).parent),
             ("Models", model.parent if model.exists() and model != PROGRAM_ROOT else PROGRAM_ROOT / "models"),
             ("Presets", user_presets_dir()),
             ("Built-in presets", BUILT_IN_DIR),

@@ -237,8 +237,11 @@ class ToolsPage:
 
     def _draw(self) -> None:
         state = self.runner.state
+        is_other_stage = state.stage != self.job.stage
         self.job.draw(state)
         self._arrange()
+        if is_other_stage and state.stage != "idle":
+            self.scroll.see(self.job_card)  # below the fields of a tool, its start and its result may be out of view
         for form in self.forms.values():
             form.follow(state)
 
@@ -273,6 +276,7 @@ class JobPanel(Panel):
         self._context = context
         self._inspect = inspect
         self._paths: tuple[Path, ...] = ()
+        self.stage = "idle"
         px = context.theme.px
         head = Panel(self, context.theme, "card")
         head.pack(fill="x")
@@ -295,7 +299,7 @@ class JobPanel(Panel):
 
     def draw(self, state: JobState) -> None:
         """Show a state of a job."""
-        self._paths = state.paths
+        self._paths, self.stage = state.paths, state.stage
         self.title.set_text(state.title)
         self.status.set_text(state.status or _NOTHING_YET)
         self.status.recolour(_COLOURS.get(state.stage, "text"))
