@@ -81,7 +81,7 @@ class Inspection:
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
         """The facts about it, by their labels."""
-        facts = ((name, value) for name, value in self.kind.facts.items() if name != "defect")  # which the sentence says
+        facts = [(name, value) for name, value in self.kind.facts.items() if name != "defect"]  # it is in the sentence
         return tuple((name.replace("_", " "), value) for name, value in facts)
 
     @property
