@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -260,6 +261,16 @@ def test_a_run_may_not_be_resumed_with_another_optimizer(tiny_sd: Path, images: 
     assert "training.optimizer" in ending.message
     assert "training.learning_rate" not in ending.message
     assert "training.epochs" not in ending.message
+
+
+def test_a_run_whose_images_were_moved_resumes_bit_equal(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, model=tiny_sd, images=Path(shutil.copytree(images, tmp_path / "old")))
+    backup = Path(run(config).finished.backup_path)
+    longer = laid_over(config, {"training": {"epochs": 3}})
+    straight = run(longer, resume_from=backup).weights
+    (tmp_path / "old").rename(tmp_path / "new")
+    moved, _ = set_path(longer, "concepts.0.path", str(tmp_path / "new"))
+    assert_equal_tensors(run(moved, resume_from=backup).weights, straight)
 
 
 def test_a_damaged_backup_is_refused(tiny_sd: Path, images: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from modules.config.codec import save_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
+from modules.data.concept import Concept
 from modules.settings.edit import set_path
 from modules.system.file_lock import Holder
 from modules.system.problem import Problem
@@ -303,6 +304,32 @@ def test_a_run_with_equal_settings_resumes_without_a_question(bench: Bench) -> N
     bench.starter.resume()
     bench.wait_until(lambda: bench.engine.requests)
     assert bench.asked.calls == []
+
+
+def test_a_run_whose_images_were_moved_resumes_with_their_new_folder(bench: Bench, tmp_path: Path) -> None:
+    """The window offered to restore the folder that was gone, which ended in the error that had just been corrected."""
+    backup = bench.backup(3)
+    started = bench.form.config.model_copy(update={"concepts": (Concept(path=str(tmp_path / "old")),)})
+    save_file(started, backup.path / "config.json")
+    (tmp_path / "new").mkdir()
+    bench.form.replace(started.model_copy(update={"concepts": (Concept(path=str(tmp_path / "new")),)}))
+    bench.starter.look_for_backup()
+    bench.wait_until(lambda: bench.starter.resumable)
+    bench.starter.resume()
+    bench.wait_until(lambda: bench.engine.requests)
+    assert bench.asked.calls == []
+    assert bench.engine.requests[0].config.concepts[0].path == str(tmp_path / "new")
+
+
+def test_a_list_of_errors_says_that_no_run_can_start_only_while_one_is_left(bench: Bench) -> None:
+    bench.problems = [Problem("training.batch_size", "Too large."), Problem("training.epochs", "Few.", "warning")]
+    bench.starter.start()
+    bench.wait_until(lambda: bench.findings.items)
+    assert bench.findings.title == "Cannot start yet"
+    bench.form.edit("training.batch_size", 2)
+    bench.findings.drop_settled(bench.form.config)
+    assert [f.problem.path for f in bench.findings.items] == ["training.epochs"]
+    assert bench.findings.title == "The current settings"
 
 
 def test_the_preview_is_computed_once_per_config(bench: Bench) -> None:

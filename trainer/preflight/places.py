@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
@@ -47,7 +48,7 @@ def _folders(config: Config, *, tries_writing: bool) -> Iterator[Problem]:
     for (path, _), name in zip(_FOLDERS, (config.general.workspace_dir, config.general.cache_dir), strict=True):
         if not name.strip():
             yield Problem(path, "No folder is set.", advice="Choose one, such as workspace/run.")
-        elif reason := _why_not_writable(from_root(name), tries_writing=tries_writing):
+        elif reason := _drive_of_windows(name) or _why_not_writable(from_root(name), tries_writing=tries_writing):
             message, advice = f"The folder {name} is not writable: {reason}.", "Choose another folder."
             yield Problem(path, message, advice=advice, remedy="space" if reason.startswith(_FULL) else "")
 
@@ -67,7 +68,8 @@ def unusable_output(config: Config, *, tries_writing: bool) -> Problem | None:
         problem = _on_an_input(config, destination)
     if problem is not None:
         return problem
-    reason = _why_not_writable(destination.parent, tries_writing=tries_writing) or _why_not_valid(destination)
+    reason = _drive_of_windows(name) or _why_not_writable(destination.parent, tries_writing=tries_writing)
+    reason = reason or _why_not_valid(destination)
     if not reason:
         return None
     message, remedy = f"{name} cannot be written: {reason}.", "space" if reason.startswith(_FULL) else ""
@@ -214,6 +216,16 @@ def _why_not_writable(folder: Path, *, tries_writing: bool) -> str:
     if free_bytes < _MIN_FREE_BYTES:
         return f"{_FULL} ({free_bytes / 1e6:.1f} MB free)"
     return ""
+
+
+def _drive_of_windows(name: str) -> str:
+    """Return that a path begins with a drive of Windows, if this is another system; otherwise an empty text.
+
+    Such a path, from a config that was made on Windows, would be a folder with that name in the program's folder here.
+    """
+    drive = PureWindowsPath(name.strip()).drive
+    is_foreign = os.name != "nt" and re.fullmatch("[A-Za-z]:", drive)
+    return f"{drive} is a drive of Windows, which this machine does not have" if is_foreign else ""
 
 
 def _remove(probe: Path) -> None:

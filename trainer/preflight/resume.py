@@ -13,6 +13,7 @@ from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem, quote
+from trainer.preflight.moved_inputs import moved_inputs
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.records import running_in
 from trainer.run_folder.run_lock import in_use
@@ -23,7 +24,8 @@ _NOTHING = "nothing"
 def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
     """Yield the reasons against resuming from a backup, a run's folder or a workspace, each by its field.
 
-    Learning rates, their schedule and the weight decay may change: a warning names the old and the new value.
+    Learning rates, their schedule, the weight decay and the places of files that have been moved may change: a warning
+    names the old and the new value.
 
     File sizes and the config of the backup are checked; the run itself verifies the hashes.
     """
@@ -37,7 +39,12 @@ def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
     if any(p.severity == "error" and not p.path for p in loaded.problems):
         yield Problem("", f"The settings of the run in {file} cannot be read.", advice="Start a new run.")
         return
-    for path in fixed_on_resume(loaded.config, config):
+    moved = moved_inputs(loaded.config, config)
+    for path, new_place in moved.items():
+        before = get_path(loaded.config, path)
+        message = f"The run was started with {before}, which is gone, and resumes with {new_place}."
+        yield Problem(path, message, "warning", "Make sure that it is the same.")
+    for path in () if moved else fixed_on_resume(loaded.config, config):
         before, now = (_value(c, path) for c in (loaded.config, config))
         yield Problem(
             path,

@@ -14,6 +14,7 @@ from modules.system.paths import from_root
 from modules.system.problem import agree, count
 from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
+from trainer.preflight.moved_inputs import at_new_places
 from trainer.preflight.resume import learning_changes
 from trainer.ranks import Ranks
 from trainer.run.checkpoint import SavedState, read_state
@@ -32,7 +33,8 @@ _OF_A_RUN = ("backup", "save")  # where the large files are
 def check_resume(config: Config, backup: BackupInfo) -> SavedState:
     """Return the state of a backup. Raises DarkroomError if the config cannot resume from it."""
     verify(backup)
-    changed = fixed_on_resume(load_file(backup.path / "config.json").config, config)
+    of_run = load_file(backup.path / "config.json").config
+    changed = fixed_on_resume(at_new_places(of_run, config), config)
     if changed:
         raise DarkroomError(
             f"These settings differ from those the run was started with: {', '.join(changed)}.",

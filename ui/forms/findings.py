@@ -15,6 +15,7 @@ from ui.loop.signal import Signal
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 _SEVERITY_NAMES: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
+CANNOT_START = "Cannot start yet"  # the title of a list with errors, as long as one is left
 _WHILE_EDITING = "The current settings"
 _PAGE_ORDER = {page.key: number for number, page in enumerate(SETTING_PAGES)}
 
@@ -52,7 +53,10 @@ class Findings:
     @property
     def title(self) -> str:
         """The title of the list; empty without entries."""
-        return self._title if self._report else _WHILE_EDITING if self.items else ""
+        is_settled = self._title == CANNOT_START and "error" not in self.counts
+        if self._report and not is_settled:
+            return self._title
+        return _WHILE_EDITING if self.items else ""
 
     @property
     def items(self) -> tuple[Finding, ...]:

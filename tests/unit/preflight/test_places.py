@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from modules.config.schema import Config
+from modules.system.paths import PROGRAM_ROOT
 from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed, errors, reported
 from trainer.preflight import check, places
@@ -169,3 +170,15 @@ def test_nothing_is_written_among_the_images(config: Config, tmp_path: Path, pat
     assert reported(check(inside)) == [(path, "warning")]
     switched_off = [{"path": str(folder), "enabled": False}, config.concepts[0].model_dump()]
     assert reported(check(changed(inside, concepts=switched_off))) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has drives")
+@pytest.mark.parametrize("name", ["D:/loras/lora.safetensors", r"c:\loras\lora.safetensors"])
+def test_a_path_of_windows_is_no_folder_here(config: Config, name: str) -> None:
+    """A result of a config from Windows was written to a folder "D:" inside of the program's folder."""
+    given = changed(config, output__destination=name, general__workspace_dir="E:/ws", general__cache_dir="F:\\cache")
+    report = check(given)
+    assert sorted(errors(report)) == ["general.cache_dir", "general.workspace_dir", "output.destination"]
+    [message] = [p.message for p in report.errors if p.path == "output.destination"]
+    assert message == f"{name} cannot be written: {name[:2]} is a drive of Windows, which this machine does not have."
+    assert not list(PROGRAM_ROOT.glob("?:*"))

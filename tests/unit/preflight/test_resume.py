@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from modules.config.codec import save_file
 from modules.config.schema import Config
 from tests.unit.preflight.setups import changed, errors, reported
 from trainer.preflight import check
+from trainer.preflight.moved_inputs import at_new_places
 from trainer.run_folder.backup import write_backup
 
 
@@ -81,3 +83,26 @@ def test_a_missing_backup_and_one_without_settings_are_reported(config: Config, 
     write_backup(tmp_path / "runs" / "two", step=1, epoch=0, now=datetime(2026, 1, 1), write=lambda inside: None)
     [problem] = check(config, resume_from=tmp_path / "runs" / "two").errors
     assert "cannot be read" in problem.message
+
+
+def test_a_renamed_folder_of_images_does_not_prevent_a_resume(config: Config, tmp_path: Path) -> None:
+    """Correcting the folder, as the message asked, changed a setting that must not change: nothing could be done."""
+    images, other = tmp_path / "images", tmp_path / "other"
+    started, moved = (with_images(config, folder) for folder in (images, other))
+    shutil.copytree(config.concepts[0].path, images)
+    shutil.copytree(images, other)
+    place = backup_of(started, tmp_path / "runs")
+    assert errors(check(moved, resume_from=place)) == ["concepts"], "the images that it was started with are still here"
+    shutil.rmtree(images)
+    report = check(moved, resume_from=place)
+    assert errors(report) == []
+    (problem,) = [p for p in report.problems if p.path == "concepts.0.path"]
+    message = f"The run was started with {images}, which is gone, and resumes with {other}."
+    assert (problem.severity, problem.message) == ("warning", message)
+    assert at_new_places(started, moved) == moved
+    assert at_new_places(started, changed(moved, training__batch_size=7)) == started, "this may be another run"
+
+
+def with_images(config: Config, folder: Path) -> Config:
+    """Return a config whose only concept has its images in a folder."""
+    return config.model_copy(update={"concepts": (config.concepts[0].model_copy(update={"path": str(folder)}),)})

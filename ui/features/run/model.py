@@ -23,7 +23,7 @@ from ui.features.run.questions import (
     may_restore,
     may_start_from_weights,
 )
-from ui.forms.findings import Findings
+from ui.forms.findings import CANNOT_START, Findings
 from ui.forms.model import Document, FormModel, Source
 from ui.loop.background import Job, cancel
 from ui.loop.interaction import BEFORE_RESUMING, BEFORE_START, Failure, Interaction
@@ -122,7 +122,7 @@ class Starter:
         """Check the config in the background and start a new run if there are no errors and the user agrees."""
         backup = self.fork_from.backup if self.fork_from is not None else None
         if backup is not None:
-            self._load_config_of(backup, partial(self._fork_with, backup))
+            self._load_config_of(backup, partial(self._fork_with, backup), now=self._form.config)
         else:
             self._check_then("train")
 
@@ -130,7 +130,7 @@ class Starter:
         """Resume from the newest backup of the workspace, with the settings of its run."""
         backup = self.resumable
         if backup is not None and self.can_start:
-            self._load_config_of(backup, partial(self._resume_with, backup))
+            self._load_config_of(backup, partial(self._resume_with, backup), now=self._form.config)
 
     def resume_run(self, backup: BackupInfo) -> None:
         """Resume a run from one of its backups: its settings replace the form's, which can be undone."""
@@ -211,9 +211,11 @@ class Starter:
         shown = Path(started.run_dir) if started is not None else None
         self._backup_job = self._pump.lasting.run(lambda: _resumable_in(workspace, shown), self._keep_backup)
 
-    def _load_config_of(self, backup: BackupInfo, done: Callable[[LoadedConfig | None], None]) -> None:
-        file = backup.path / "config.json"
-        self._pump.lasting.run(lambda: load_file(file) if file.is_file() else None, done)
+    def _load_config_of(
+        self, backup: BackupInfo, done: Callable[[LoadedConfig | None], None], *, now: Config | None = None
+    ) -> None:
+        """Read the config of a backup's run; with the places where the config `now` has what was moved since."""
+        self._pump.lasting.run(partial(_config_of_backup, backup, now), done)
 
     def _compare_images_with(self, backup: BackupInfo, loaded: LoadedConfig | None) -> None:
         from trainer.child.run import launch_as_set
@@ -282,7 +284,7 @@ class Starter:
         reason = self.why_not
         if reason:
             problem = Problem("", reason, advice="Start again after that.")
-            self._findings.show("Cannot start yet", [problem], self._form.config)
+            self._findings.show(CANNOT_START, [problem], self._form.config)
         return bool(reason)
 
     def _follow_form(self) -> None:
@@ -318,7 +320,7 @@ class Starter:
         self._keep_report(request.config, report)
         problems = [*self._form.problems(), *(p for p in report.problems if not request.on or _is_of_files(p))]
         if errors_in(problems):
-            self._findings.show("Cannot start yet", problems, self._form.config)
+            self._findings.show(CANNOT_START, problems, self._form.config)
             return
         existing = next((p for p in report.problems if p.remedy == "destination"), None)
         warnings = [p for p in problems if p.severity == "warning" and p is not existing]
@@ -355,7 +357,7 @@ class Starter:
     def _check_failed(self, error: Exception) -> None:
         message = f"The check failed: {plain_reason(error)}."
         self._findings.show(
-            "Cannot start yet", [Problem("", message, advice="The window's log has the details.")], self._form.config
+            CANNOT_START, [Problem("", message, advice="The window's log has the details.")], self._form.config
         )
         self._interaction.show_failure(Failure("The check failed", message, "Please report this."))
 
@@ -387,6 +389,16 @@ def _resumable_in(workspace: Path, shown: Path | None) -> BackupInfo | None:
         return None
     holder = holder_of(backup.run_dir)
     return backup if holder is None or holder.is_this_process else None
+
+
+def _config_of_backup(backup: BackupInfo, now: Config | None) -> LoadedConfig | None:
+    from trainer.preflight.moved_inputs import at_new_places
+
+    file = backup.path / "config.json"
+    if not file.is_file():
+        return None
+    loaded = load_file(file)
+    return loaded if now is None else replace(loaded, config=at_new_places(loaded.config, now))
 
 
 def _is_of_files(problem: Problem) -> bool:
