@@ -142,6 +142,17 @@ class Concept(Section):
             group=_CAPTIONS,
         ),
     ] = ".txt"
+    default_caption: Annotated[
+        str,
+        advanced_setting(
+            "Default caption",
+            "The caption of the images that have no text file; each line is one.",
+            multiline=True,
+            empty_means="no caption",
+            applies_when=When("caption_source", ("text_file",)),
+            group=_CAPTIONS,
+        ),
+    ] = ""
     fixed_caption: Annotated[
         str,
         Setting(
@@ -253,7 +264,8 @@ class Concept(Section):
         named = {"one_file": self.captions_file, "metadata": self.metadata_file}.get(self.caption_source, "")
         file = from_root(named) if named or self.caption_source == "one_file" else None
         columns = tuple(c.strip() for c in self.caption_columns.split(",") if c.strip())
-        return CaptionOrigin(self.caption_source, file, self.caption_extension, self.fixed_caption, columns)
+        text = self.default_caption if self.caption_source == "text_file" else self.fixed_caption
+        return CaptionOrigin(self.caption_source, file, self.caption_extension, text, columns)
 
     @property
     def excluded_names(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ from modules.config.imports.ai_toolkit import is_ai_toolkit, tree_of_ai_toolkit
 from modules.config.imports.any_file import load_any, load_any_text
 from modules.config.imports.yaml_text import UnreadableYamlError, read_yaml
 from modules.config.rules.every_setting import unsupported_settings
+from modules.data.dataset import scan_concept
 from modules.families.registry import FAMILIES
 from modules.system.problem import Problem
 from tests.builders.images import draw_folder
@@ -116,29 +117,17 @@ def test_datasets_become_concepts() -> None:
     assert config.data.never_upscale
 
 
-def test_a_default_caption_is_that_of_images_without_caption_files(tmp_path: Path) -> None:
-    """It was kept as not supported, and such images had no caption."""
-    for name in ("bare", "captioned"):
-        draw_folder(tmp_path / name, sizes=[(8, 8)])
-    (tmp_path / "bare" / "000.txt").unlink()
-    sets = [{"folder_path": str(tmp_path / name), "default_caption": "a zog"} for name in ("bare", "captioned")]
-    loaded = imported(process(datasets=sets))
-    assert [(c.caption_source, c.fixed_caption) for c in loaded.config.concepts] == [
-        ("fixed_text", "a zog"),
-        ("text_file", ""),
-    ]
+@pytest.mark.parametrize("with_captions", [0, 1, 2])
+def test_a_default_caption_is_that_of_images_without_caption_files(tmp_path: Path, with_captions: int) -> None:
+    """Of a folder with some caption files it vanished without a word, and the other images had no caption."""
+    draw_folder(tmp_path, sizes=[(8, 8), (8, 8)], captions=["a cat"])
+    for number in range(with_captions, 2):
+        (tmp_path / f"{number:03d}.txt").unlink()
+    loaded = imported(process(datasets=[{"folder_path": str(tmp_path), "default_caption": "a zog"}]))
+    [concept] = loaded.config.concepts
+    captions = [image.captions for image in scan_concept(concept, tmp_path).images]
+    assert captions == [("a cat",)] * with_captions + [("a zog",)] * (2 - with_captions)
     assert "default_caption" not in messages(loaded)
-    (tmp_path / "bare" / "_latent_cache").mkdir()
-    assert imported(process(datasets=sets)).config.concepts[0].caption_source == "fixed_text"
-
-
-@pytest.mark.parametrize("folder", ["elsewhere", "with_folders"])
-def test_a_default_caption_replaces_no_caption_files_that_were_not_seen(tmp_path: Path, folder: str) -> None:
-    """ai-toolkit also reads the captions in subfolders, which the import does not look at."""
-    draw_folder(tmp_path / "with_folders" / "one", sizes=[(8, 8)])
-    loaded = imported(process(datasets=[{"folder_path": str(tmp_path / folder), "default_caption": "a zog"}]))
-    assert loaded.config.concepts[0].caption_source == "text_file"
-    assert "The default caption 'a zog' is for images without a file." in messages(loaded)
 
 
 def test_what_the_interface_of_ai_toolkit_writes_always_is_not_reported() -> None:

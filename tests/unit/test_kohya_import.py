@@ -18,6 +18,7 @@ from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import arguments_of, sides_of
 from modules.config.imports.lora_metadata import kohya_args
 from modules.config.schema import Config
+from modules.data.dataset import scan_concept
 from modules.optim.schedule_registry import SCHEDULES
 from modules.system.problem import Problem
 from tests.builders.images import draw_folder
@@ -350,19 +351,18 @@ def test_configs_of_other_trainers_are_refused_by_name(tmp_path: Path, name: str
     ]
 
 
-def test_class_tokens_are_the_captions_where_there_are_no_caption_files(tmp_path: Path) -> None:
+def test_class_tokens_are_the_captions_of_images_without_caption_files(tmp_path: Path) -> None:
     """The way of DreamBooth: kohya trains such images with the name of their folder."""
-    for name in ("10_sks dog", "5_a cat"):
-        draw_folder(tmp_path / name, sizes=[(8, 8)])
+    draw_folder(tmp_path / "10_sks dog", sizes=[(8, 8), (8, 8)], captions=["a dog"])
     (tmp_path / "10_sks dog" / "000.txt").unlink()
-    tree = tree_of_kohya({"train_data_dir": str(tmp_path), "network_dim": 4}, [])
-    assert [(c["name"], c.get("caption_source"), c.get("fixed_caption")) for c in tree["concepts"]] == [
-        ("sks dog", "fixed_text", "sks dog"),
-        ("a cat", None, None),
-    ]
     subset = {"image_dir": str(tmp_path / "10_sks dog"), "class_tokens": "sks dog"}
-    [concept] = tree_of_kohya({"datasets": [{"subsets": [subset]}]}, [])["concepts"]
-    assert concept["fixed_caption"] == "sks dog"
+    for tree in ({"train_data_dir": str(tmp_path), "network_dim": 4}, {"datasets": [{"subsets": [subset]}]}):
+        [concept] = decode(tree_of_kohya(tree, [])).config.concepts
+        scan = scan_concept(concept, Path(concept.path))
+        assert [(image.file_name, image.captions) for image in scan.images] == [
+            ("000.png", ("sks dog",)),
+            ("001.png", ("a dog",)),
+        ]
 
 
 def test_metadata_files_become_the_source_of_captions() -> None:

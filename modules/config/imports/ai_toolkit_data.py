@@ -5,13 +5,12 @@ There, a dataset with several resolutions counts as one dataset for each; here e
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 from modules.config.imports.control_images import ai_toolkit_folders, ai_toolkit_samples, set_variant
-from modules.config.imports.kohya_dataset import caption_of_all, images_of_epoch
+from modules.config.imports.kohya_dataset import images_of_epoch
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, quote
@@ -86,30 +85,13 @@ def _concept(given: Args, shared_trigger: str, train: Args, result: Tree, notes:
         concept["caption_extension"] = extension
     else:
         notes.append(Problem("concepts", f"Captions in {quote(extension)} files are not supported.", "warning"))
-    caption = str(pop_first(given, "default_caption") or "").strip()
-    is_clear = bool(caption) and _has_all_images(folder)
-    concept |= caption_of_all(Path(folder), caption if is_clear else "")
-    if caption and not is_clear:
-        message = (
-            f"The default caption {quote(caption)} is for images without a file. Whether no image in {quote(folder)} "
-            "has one was not checked."
-        )
-        advice = "If none has, set Captions from to Fixed text."
-        notes.append(Problem("concepts", message, "warning", advice))
+    if caption := str(pop_first(given, "default_caption") or "").strip():
+        concept["default_caption"] = caption
     if number_of(given.get("network_weight")) == 1.0:
         del given["network_weight"]
     if image := _image(given, result) | ai_toolkit_folders(given, notes):
         concept["image"] = image
     return concept
-
-
-def _has_all_images(folder: str) -> bool:
-    """Return whether a folder is here and no other one with images is in it; ai-toolkit's own begin with "_"."""
-    try:
-        with os.scandir(folder) as entries:
-            return not any(entry.is_dir() and not entry.name.startswith(("_", ".")) for entry in entries)
-    except (OSError, ValueError):
-        return False
 
 
 def _text(given: Args, trigger: str) -> dict[str, Any]:

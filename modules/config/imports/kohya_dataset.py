@@ -118,7 +118,7 @@ def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
             notes.append(Problem("concepts", message, "info"))
             subfolders = [(Path(str(folder)), 1, "")]
         concepts += [
-            {"name": name or path.name, "path": str(path), "repeats": repeats, **shared, **caption_of_all(path, name)}
+            {"name": name or path.name, "path": str(path), "repeats": repeats, **shared, **_caption_of_others(name)}
             for path, repeats, name in subfolders
         ]
     return concepts
@@ -132,16 +132,9 @@ def _metadata(file: object) -> dict[str, Any]:
     return {"caption_source": "metadata", "metadata_file": str(file), "include_subfolders": True}
 
 
-def caption_of_all(folder: Path, caption: str) -> dict[str, Any]:
-    """Return the fields for a caption of all images (kohya's class tokens), used where no image has a caption file."""
-    try:
-        suffixes = {p.suffix.lower() for p in folder.iterdir()} if caption else set()
-    except (OSError, ValueError):
-        return {}
-    has_captions = not suffixes.isdisjoint((".txt", ".caption"))
-    if not suffixes or has_captions:
-        return {}
-    return {"caption_source": "fixed_text", "fixed_caption": caption}
+def _caption_of_others(caption: str) -> dict[str, Any]:
+    """Return the field for the caption of images without a caption file (kohya's class tokens)."""
+    return {"default_caption": caption} if caption else {}
 
 
 def _masked_training(given: Args, concepts: list[dict[str, Any]], result: Tree, notes: Notes) -> None:
@@ -229,7 +222,7 @@ def _from_subset(given: Args, notes: Notes) -> dict[str, Any] | None:
         concept |= caption_settings(given, notes)
     if metadata_file is not None:
         return concept | _metadata(metadata_file)
-    return concept | caption_of_all(path, str(given.get("class_tokens") or "").strip())
+    return concept | _caption_of_others(str(given.get("class_tokens") or "").strip())
 
 
 def _from_metadata(given: Args) -> list[dict[str, Any]]:

@@ -75,10 +75,10 @@ class CaptionTexts:
 class CaptionOrigin:
     """The origin of the captions of a concept.
 
-    With the source "text_file" they are in a file next to the image, with the image's name and `extension`. With
-    "one_file" they are the texts of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`. With
-    "metadata" they are in some `columns` of the metadata file `file`, or of the metadata files in the folder of the
-    images (`modules/data/metadata.py`); no columns are the usual ones.
+    With the source "text_file" they are in a file next to the image, with the image's name and `extension`; an image
+    without one has the lines of `fixed_text`. With "one_file" they are the texts of `file`, the same for every image;
+    with "fixed_text" the lines of `fixed_text`. With "metadata" they are in some `columns` of the metadata file `file`,
+    or of the metadata files in the folder of the images (`modules/data/metadata.py`); no columns are the usual ones.
     """
 
     source: CaptionSource = "text_file"
@@ -108,6 +108,8 @@ def read_captions(image: Path, origin: CaptionOrigin, *, within: Path | None = N
     try:
         text, fault = read_text(file)
     except (OSError, ValueError):  # also a name that is not a valid file name
+        if shared is None and (default := _lines(origin.fixed_text)):
+            return CaptionTexts(default)
         return CaptionTexts((), "missing", file)
     return CaptionTexts(*captions_of_text(fault, text), file)
 

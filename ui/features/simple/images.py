@@ -79,7 +79,7 @@ def count_images(
     if not uses_all and bool(images) == bool(listed) and not _has_other_use(concept, others):  # or all are in archives
         below, is_part = _count_below(folder, excluded, check)
     captioned = images
-    if concept.caption_source == "text_file":
+    if concept.caption_source == "text_file" and not concept.default_caption.strip():
         captioned = [image for image in images if is_there(image.with_suffix(concept.caption_extension))]
     texts = read_captions(captioned[0], concept.caption_origin).texts if captioned else ()
     edited = images
