@@ -73,5 +73,10 @@ class Every(BaseModel):
     def __str__(self) -> str:
         if self.is_never:
             return "never"
+        return f"every {self.unit}" if self.n == 1 else f"every {self.span}"
+
+    @property
+    def span(self) -> str:
+        """It as a length of time: 1 epoch, 30 minutes."""
         number = f"{int(self.n):,}" if self.n == int(self.n) else f"{self.n:g}"
-        return f"every {self.unit}" if number == "1" else f"every {number} {self.unit}s"
+        return "never" if self.is_never else f"{number} {self.unit}{'' if number == '1' else 's'}"

@@ -127,6 +127,7 @@ class Setting:
 
     Three flags restrict a field of a model part: to parts that the family can train (`only_if_trainable`), to parts
     that a model may lack (`only_if_optional`), and to parts that can have a file of their own (`only_if_reads_file`).
+    `is_span` marks an `Every` that is a length of time from the start of the run, not a period.
     `not_yet` marks a field that files may contain but the engine does not support yet: with a value other than the
     default, the start is refused if the setting would change training, and a warning is given if it would not.
     `not_yet_choices` are the choices, or the variants, that are handled in the same way.
@@ -150,6 +151,7 @@ class Setting:
     only_if_trainable: bool = False
     only_if_optional: bool = False
     only_if_reads_file: bool = False
+    is_span: bool = False
     not_yet: NotYet = ""
     not_yet_choices: frozenset[str] = frozenset()
     preview: str = ""

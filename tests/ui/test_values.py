@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.schema import Config
+from modules.config.sections.model import Part
+from modules.settings.every import Every
 from modules.settings.field import FieldRecord, records_of
 from tests.builders.for_each import for_each
 from tests.ui.made_up import TeaConfig
 from ui.forms.values import display, from_text, number, to_text, why_out_of_range
 
+RECORDS_OF_CONFIG = tuple(records_of(Config))
 RECORDS = {r.path: r for r in records_of(TeaConfig)}
 
 
@@ -98,7 +101,18 @@ def test_values_are_displayed_with_labels_and_units() -> None:
     assert shown["concepts"] == "none"
 
 
-@for_each(records_of(Config), named=lambda r: r.path)
+@pytest.mark.parametrize("number", [1, 30])
+def test_a_length_of_time_is_not_displayed_as_a_period(number: int) -> None:
+    """A part that stops training after 30 epochs stopped "after every 30 epochs" in the list of differences."""
+    epochs = Every(n=number, unit="epoch")
+    shown = {r.label: display(r, epochs) for r in (*RECORDS_OF_CONFIG, *records_of(Part)) if r.kind == "every"}
+    span = "1 epoch" if number == 1 else "30 epochs"
+    for label, text in shown.items():
+        assert (text == span) is (label.endswith(("after", "skip first"))), label
+        assert text.endswith(("epoch", "epochs"))
+
+
+@for_each(RECORDS_OF_CONFIG, named=lambda r: r.path)
 def test_every_default_of_the_real_config_can_be_typed(record: FieldRecord) -> None:
     if record.kind in ("int", "float", "text", "int_list", "resolutions"):
         assert from_text(record, to_text(record, record.default)) == record.default

@@ -99,6 +99,8 @@ def display(record: FieldRecord, value: Any) -> str:
             return record.choices.get(name, name)
         case "list" | "map":
             return f"{len(value)} {'entry' if len(value) == 1 else 'entries'}" if value else "none"
+        case "every" if record.setting.is_span:
+            return str(value.span)
         case _:
             text = to_text(record, value)
             unit = f" {_unit_of(value, record.setting.unit)}" if record.setting.unit and text else ""

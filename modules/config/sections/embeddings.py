@@ -61,6 +61,7 @@ class EmbeddingSettings(Section):
         Setting(
             "Stop training after",
             "The embedding stops training once this much of the run has passed.",
+            is_span=True,
             applies_when=When("train", (True,)),
             changeable_on_resume=True,
         ),

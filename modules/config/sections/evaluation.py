@@ -190,7 +190,7 @@ class Sampling(Section):
     at_end: Annotated[bool, Setting("Sample at end", "Also samples after the last step.")] = True
     skip_first: Annotated[
         Every,
-        advanced_setting("Sample skip first", "Sampling begins once this much of the run has passed."),
+        advanced_setting("Sample skip first", "Sampling begins once this much of the run has passed.", is_span=True),
     ] = Every()
     also_without_ema: Annotated[
         bool,

@@ -175,6 +175,7 @@ class Part(Section):
         Setting(
             "Stop training after",
             "Freezes this part once this much of the run has passed.",
+            is_span=True,
             applies_when=When("train", (True,)),
             only_if_trainable=True,
             changeable_on_resume=True,

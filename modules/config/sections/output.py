@@ -161,6 +161,7 @@ class Backup(Section):
         advanced_setting(
             "Save skip first",
             "Saving begins once this much of the run has passed.",
+            is_span=True,
             group="Saves",
         ),
     ] = Every()
