@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -533,6 +534,31 @@ def test_the_chart_draws_any_points(screen: tk.Tk, theme: Theme) -> None:
     chart.event_generate("<Motion>", x=100, y=50)
     chart.event_generate("<Leave>")
     assert not chart.find_withtag("pointer")
+
+
+def test_the_labels_of_a_low_chart_do_not_overlap(screen: tk.Tk, theme: Theme) -> None:
+    """In the little room that a list of errors leaves, three numbers of the scale were drawn onto each other."""
+    chart = Plot(screen, theme)
+    chart.show(run_figure([Line("loss", "loss", "loss", Series([(1, 1.25), (2, 1.36)]), "chart_raw", "thin")]))
+    chart.pack(fill="x")
+    for height in (200, 80, 60, 40):
+        chart.configure(height=height)
+        screen.update()
+        chart.draw()
+        texts = [i for i in chart.find_all() if chart.type(i) == "text" and chart.itemcget(i, "anchor") == "e"]
+        boxes = sorted((chart.bbox(i) for i in texts), key=lambda box: box[1])
+        assert boxes
+        assert all(above[3] <= below[1] + 4 for above, below in pairwise(boxes)), height
+
+
+def test_the_first_column_of_a_table_is_cut_with_a_sign(screen: tk.Tk, theme: Theme) -> None:
+    table = Table(screen, theme, (Column("#0", "Setting", 120, is_fitted=True), Column("now", "Now", 80)))
+    table.pack()
+    screen.update()
+    table.set_rows([(" Text encoder 1 (CLIP-L): Gradient checkpointing", ("on",), "")])
+    text = str(table.tree.item("0", "text"))
+    assert text.startswith(" Text encoder")
+    assert text.endswith("…")
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, 400])

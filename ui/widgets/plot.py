@@ -17,6 +17,7 @@ from ui.widgets.theme import Theme
 _BETWEEN_PX = 14  # panes
 _LEGEND_ROW_PX, _BELOW_LEGEND_PX = 16, 16
 _TICK_SPACING_PX = 70
+_LABEL_HEIGHT_PX = 14
 _LABELS_APART_PX = 36  # of a histogram
 _ROW_PX, _ROW_LABEL_PX, _ROW_VALUE_PX = 18, 84, 52
 _SMALLEST_PX, _LARGEST_PX = 3, 11  # of a point, across
@@ -181,13 +182,15 @@ class Plot(DrawnCanvas):
     def _draw_scales(self, pane: Pane) -> None:
         px, (left, right) = self.theme.px, self._sides()
         max_count = max(2, (pane.bottom - pane.top) // px(_TICK_SPACING_PX // 2))
-        for value in pane.axis.ticks(max_count):
-            y = pane.y(value)
-            self._batch.add("line", left, y, right, y, fill=self.theme.colour("chart_grid"))
-            self._write(left - px(8), y, tick_label(value), "muted", anchor="e")
-        for value in pane.right_axis.ticks(max_count) if pane.right_axis else ():
-            y = pane.y(value, on_right=True)
-            self._write(right + px(8), y, tick_label(value), "muted", anchor="w")
+        for axis, x, anchor in ((pane.axis, left - px(8), "e"), (pane.right_axis, right + px(8), "w")):
+            last = math.inf
+            for value in axis.ticks(max_count) if axis else ():
+                y = pane.y(value, on_right=axis is not pane.axis)
+                if axis is pane.axis:
+                    self._batch.add("line", left, y, right, y, fill=self.theme.colour("chart_grid"))
+                if last - y >= px(_LABEL_HEIGHT_PX):  # else it would overlap the one below it in a low pane
+                    self._write(x, y, tick_label(value), "muted", anchor=anchor)
+                    last = y
 
     def _draw_line(self, pane: Pane, line: Line) -> None:
         (left, right), colour, style = self._sides(), self.theme.colour(line.token), STYLES[line.style]

@@ -79,7 +79,7 @@ class Table(Panel):
         self._columns = tuple(columns)
         if any(column.is_optional or column.is_stretched for column in columns):
             self.tree.bind("<Configure>", lambda event: self._fit(event.width), add="+")
-        self._fitted = [n for n, column in enumerate(others) if column.is_fitted]
+        self._fitted = [column.name for column in columns if column.is_fitted]
         self._texts = FittedTexts(self, theme)
         self._rows: list[tuple[str, Sequence[str], str]] = []  # with whole texts, of a table with fitted columns
         if self._fitted:
@@ -117,7 +117,7 @@ class Table(Panel):
         present = len(self.tree.get_children())
         self._rows = list(rows) if self._fitted else []
         for index, (text, values, tag) in enumerate(rows):
-            options: dict[str, Any] = {"text": text, "values": self._fit_texts(values), "tags": (tag,) if tag else ()}
+            options = {**self._fit_texts(text, values), "tags": (tag,) if tag else ()}
             if index < present:
                 self.tree.item(str(index), **options)
             else:
@@ -203,18 +203,19 @@ class Table(Panel):
             stretch=column.is_stretched,
         )
 
-    def _fit_texts(self, values: Sequence[str]) -> list[str]:
-        """Return the texts of a row; in fitted columns they are cut after a word."""
-        texts = list(values)
-        for number in self._fitted:
-            room = int(self.tree.column(str(self.tree["columns"][number]), "width")) - self.theme.px(_CELL_PADDING_PX)
-            texts[number] = self._texts.fit(texts[number], "body", room, keeps_words=True)
-        return texts
+    def _fit_texts(self, text: str, values: Sequence[str]) -> dict[str, Any]:
+        """Return the texts of a row as options of Tk's; in fitted columns they are cut after a word."""
+        texts = dict(zip(("#0", *self.tree["columns"]), (text, *values), strict=True))
+        for name in self._fitted:
+            room = int(self.tree.column(name, "width")) - self.theme.px(_CELL_PADDING_PX)
+            indent = " " * (len(texts[name]) - len(texts[name].lstrip()))
+            texts[name] = indent + self._texts.fit(texts[name], "body", room, keeps_words=True)
+        return {"text": texts.pop("#0"), "values": list(texts.values())}
 
     def _refit(self) -> None:
         """Cut the texts of fitted columns anew: the table has another width."""
-        for index, (_, values, _) in enumerate(self._rows):
-            self.tree.item(str(index), values=self._fit_texts(values))
+        for index, (text, values, _) in enumerate(self._rows):
+            self.tree.item(str(index), **self._fit_texts(text, values))
 
     def _fit(self, width: int) -> None:
         """Show the columns that fit; the stretched ones share the rest. Tk would clip the last ones instead."""

@@ -19,7 +19,7 @@ from ui.widgets.variables import TextVar
 
 AS_LOADED, DEFAULTS, RUN = "loaded", "defaults", "run"
 _COLUMNS = (
-    Column("#0", "Setting", 290, is_stretched=True),
+    Column("#0", "Setting", 290, is_stretched=True, is_fitted=True),
     Column("before", "Reference", 200, is_fitted=True),
     Column("now", "Current", 200, is_fitted=True),
 )
