@@ -236,8 +236,7 @@ def decode(raw: object, *, over: Config | None = None, name: str = "The file") -
     Settings missing from the data come from `over`, or else from the defaults. Messages name the data `name`.
     """
     if not isinstance(raw, dict):
-        message = f"{name} does not contain a config: it is not a JSON object."
-        return LoadedConfig(Config(), [Problem("", message, "error")])
+        return LoadedConfig(Config(), [_not_a_config(raw, name)])
     kept = {key: raw[key] for key in _KEPT if key in raw}
     rest = {key: value for key, value in raw.items() if key not in _KEPT}
     if _is_deeper(rest, _MAX_DEPTH) or _is_deeper(kept, _MAX_DEPTH_KEPT):
@@ -263,6 +262,17 @@ def decode(raw: object, *, over: Config | None = None, name: str = "The file") -
         known["remembered"] = _storable(known["remembered"])
     config = validate(known, problems)
     return LoadedConfig(config, [default_named(p, config) for p in problems], was_migrated)
+
+
+def _not_a_config(raw: object, name: str) -> Problem:
+    """Return the error for JSON data that are no object; lists of concepts and samples have files of their own."""
+    kinds = {"path": ("concepts", "Concepts in a file"), "prompt": ("samples", "Samples in a file")}
+    first = raw[0] if isinstance(raw, list) and raw and isinstance(raw[0], dict) else {}
+    kind, field = next((kinds[key] for key in kinds if key in first), ("", ""))
+    if not kind:
+        return Problem("", f"{name} does not contain a config: it is not a JSON object.")
+    message = f"{name} is a list of {kind}, not a config."
+    return Problem("", message, advice=f"Load the config that uses it, or choose it as {field}.")
 
 
 def _has_setting(tree: Mapping[str, Any]) -> bool:

@@ -187,6 +187,23 @@ def test_a_file_that_is_not_a_config_changes_nothing(desk: Desk, tmp_path: Path,
     assert desk.findings.title == "broken.json could not be loaded"
 
 
+@pytest.mark.parametrize(
+    ("content", "kind"), [('[{"name": "cup", "path": "D:/cup"}]', "concepts"), ('[{"prompt": "a cup"}]', "samples")]
+)
+def test_a_list_of_onetrainer_is_named_and_its_folder_is_where_the_next_dialog_starts(
+    desk: Desk, tmp_path: Path, content: str, kind: str
+) -> None:
+    """The message was "it is not a JSON object", and the next dialog was at home again."""
+    (tmp_path / "cup.json").write_text(content, encoding="utf-8")
+    desk.asked.answers["ask_file"] = tmp_path / "cup.json"
+    desk.open_file()
+    (finding,) = desk.findings.items
+    assert finding.problem.message == f"{tmp_path / 'cup.json'} is a list of {kind}, not a config."
+    advice = f"Load the config that uses it, or choose it as {kind.capitalize()} in a file."
+    assert finding.problem.advice == advice
+    assert desk.preferences.last_folder == tmp_path
+
+
 def test_the_problems_of_a_file_are_listed_with_their_places(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     path.write_text(

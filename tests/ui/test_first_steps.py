@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from modules.config.codec import save_file
 from modules.config.presets import DEMO
+from modules.config.schema import Config
+from modules.data.concept import Concept
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.fake_engine import started
@@ -93,6 +96,19 @@ def test_a_run_takes_the_card_away_but_for_its_step_on_the_run_page(open_window:
     assert not card.winfo_ismapped()
     window.open_page("run")
     assert card.winfo_ismapped()
+
+
+def test_a_new_window_checks_the_settings_of_the_last_session(
+    open_window: Callable[..., Window], tmp_path: Path
+) -> None:
+    """A folder had been renamed since; the card said "No setting has an error" until a page of settings was opened."""
+    file = tmp_path / "mine.json"
+    save_file(Config(concepts=(Concept(name="cup", path=str(tmp_path / "gone")),)), file)
+    open_window(file, first_steps="config").app.close()
+    window = open_window(first_steps="config")
+    problems = window.app.context.field_problems
+    window.wait_until(lambda: problems.errors, "the missing folder")
+    assert problems.errors == ("concepts.0.path",)
 
 
 def test_an_error_of_the_check_before_a_start_is_a_step_of_its_own(ready: Window) -> None:

@@ -143,6 +143,7 @@ class App:
         load_factory("ui.widgets.icon:set_icon")(self.root)
         self._views.accept_drops()
         self.context.pump.start()
+        self.context.field_problems.check()  # files may be gone since the last session
         self.context.pump.background.run(self.diagnostics.log_system_facts, lambda _: None)
         self.starter.look_for_backup()
         self.tensorboard.follow_setting()

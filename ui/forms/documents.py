@@ -110,6 +110,7 @@ class Documents:
         path = path or self._interaction.ask_file("Load a config", self._preferences.last_folder, LOADED_KINDS)
         if path is None:
             return
+        self._preferences.change(last_folder=str(path.parent))  # also of a file that turns out not to be a config
 
         def load(loaded: LoadedConfig) -> None:
             if not self._is_refused(loaded, path.name):
