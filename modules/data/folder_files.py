@@ -52,10 +52,12 @@ class PackedFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file or folder that is left out: a link out of the folder, or a subfolder that cannot be listed."""
+    """A file or folder that is left out: a link out of the folder, a broken link, or a subfolder that cannot be listed.
+    """
 
     path: Path
     error: OSError | None = None
+    is_broken: bool = False
 
 
 def list_files(
@@ -68,8 +70,8 @@ def list_files(
 ) -> Iterator[FolderFiles]:
     """Yield the files of a folder, in the order of their paths. A folder that is reached twice, by links, is read once.
 
-    `leave_out` gets links that lead out of the folder, or out of `within`, and subfolders that cannot be listed.
-    `check` is called for each folder and may raise to stop. Raises OSError if the folder itself cannot be listed.
+    `leave_out` gets links that lead out of the folder, or out of `within`, links to nothing, and subfolders that cannot
+    be listed. `check` is called for each folder and may raise to stop. Raises OSError if the folder itself cannot be listed.
     """
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-listing") as pool:
         walk = _Walk(pool, within or folder, leave_out, include_subfolders=include_subfolders)
@@ -92,12 +94,14 @@ _File = tuple[str, int, int, bool]
 class _FolderContent(NamedTuple):
     """The content of a folder, sorted; None for the files of a folder outside the bounds.
 
-    `has_waited`: most of the time that listing it took was spent waiting, for the disk or the network.
+    `broken` are the names of links that lead to no file and no folder. `has_waited`: most of the time that listing it
+    took was spent waiting, for the disk or the network.
     """
 
     real: str
     files: list[_File] | None
     folders: list[str]
+    broken: Sequence[str] = ()
     has_waited: bool = False
 
 
@@ -145,6 +149,9 @@ class _Walk:
         if len(files) < len(listed.files):
             for left_out in sorted({file[0] for file in listed.files} - {file[0] for file in files}):
                 self._leave_out(LeftOut(folder / left_out))
+        for name in listed.broken:
+            is_out = leads_out(folder / name, self._bounds)
+            self._leave_out(LeftOut(folder / name, is_broken=not is_out))
         waiting = iter(listed.folders if self._include_subfolders else ())
         ahead: deque[tuple[Path, Future[_FolderContent]]] = deque()
         start = 0
@@ -173,17 +180,22 @@ def _list(folder: Path, bounds: Path | None) -> _FolderContent:
         return _FolderContent(real, None, [])
     files: list[_File] = []
     folders: list[str] = []
+    broken: list[str] = []
     started, started_own = time.perf_counter(), time.thread_time()
     with os.scandir(folder) as entries:
         for entry in entries:
             if _holds(entry.is_file):
                 files.append((entry.name, *_size_and_date(entry), entry.is_symlink()))
-            elif not entry.name.startswith(".") and _holds(entry.is_dir):
+            elif entry.name.startswith("."):
+                continue
+            elif _holds(entry.is_dir):
                 folders.append(entry.name)
+            elif entry.is_symlink():
+                broken.append(entry.name)
     seconds, own_seconds = time.perf_counter() - started, time.thread_time() - started_own
     files.sort(key=lambda file: order_of(file[0]))
     folders.sort(key=order_of)
-    return _FolderContent(real, files, folders, seconds > _LONG_WAIT * own_seconds)
+    return _FolderContent(real, files, folders, sorted(broken), seconds > _LONG_WAIT * own_seconds)
 
 
 def order_of(name: str) -> str:

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 LEADS_OUT = "a link that leads out of the concept's folder, which is not followed"
+BROKEN = "a link to a file or folder that does not exist"
 
 
 def leads_out(path: Path, folder: Path) -> bool:

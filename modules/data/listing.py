@@ -10,7 +10,7 @@ from modules.data import tables
 from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES
 from modules.data.folder_files import LeftOut, list_files, stem_of, suffix_of
 from modules.data.inputs import companion_suffixes
-from modules.data.links import LEADS_OUT
+from modules.data.links import BROKEN, LEADS_OUT
 from modules.data.shard_index import shard_index
 from modules.system.problem import quote
 
@@ -132,7 +132,7 @@ def skipped_recorder(skipped: list[SkippedEntry]) -> Callable[[LeftOut], None]:
 
     def add(entry: LeftOut) -> None:
         unlisted = entry.error and f"a folder that cannot be listed ({entry.error.strerror})"
-        skipped.append(SkippedEntry(entry.path, unlisted or LEADS_OUT))
+        skipped.append(SkippedEntry(entry.path, unlisted or (BROKEN if entry.is_broken else LEADS_OUT)))
 
     return add
 

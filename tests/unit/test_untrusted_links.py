@@ -12,7 +12,7 @@ import pytest
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.companions import find_input_file, find_mask
 from modules.data.images import BrokenImageError
-from modules.data.links import LEADS_OUT, leads_out
+from modules.data.links import BROKEN, LEADS_OUT, leads_out
 from modules.data.pairs import scan_pairs
 from modules.data.prompts import scan_prompts
 from modules.data.scan import Scan, fault_of_caption, scan_folder
@@ -152,6 +152,20 @@ def test_pairs_are_not_those_of_another_folder(concept: Path, tmp_path: Path) ->
     found = scan_pairs(tmp_path / "rows", captions=CaptionOrigin())
     assert found.images == ()
     assert reasons(found)["link.png"] == f"{LEADS_OUT}; its pair is left out"
+
+
+def test_broken_links_are_reported(concept: Path) -> None:
+    """Images on a disk that is not mounted must not vanish without a word."""
+    for name, target in (("gone.png", "nowhere.png"), ("loop.jpg", "loop.jpg"), ("more", "no folder")):
+        (concept / name).symlink_to(target)
+    (concept / "out.png").symlink_to("../outside/nowhere.png")
+    (concept / ".#a.txt").symlink_to("somebody@somewhere:1234")  # the lock of an editor
+    found = reasons(scan(concept))
+    assert {name: found.get(name) for name in ("gone.png", "loop.jpg", "more")} == dict.fromkeys(
+        ("gone.png", "loop.jpg", "more"), BROKEN
+    )
+    assert found["out.png"] == LEADS_OUT
+    assert ".#a.txt" not in found
 
 
 def test_nothing_is_written_through_a_link_out_of_the_folder(concept: Path) -> None:
