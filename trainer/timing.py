@@ -1,4 +1,4 @@
-"""The times of a run's steps, pauses and attempts, and the time left that follows from them.
+"""The local time, and the times of a run's steps, pauses and attempts, with the time left that follows from them.
 
 The event of a step leaves out what lies between steps: validations, samples and backups.
 """
@@ -6,6 +6,18 @@ The event of a step leaves out what lies between steps: validations, samples and
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+
+def in_local_zone(now: datetime) -> datetime:
+    """Return a time with its zone: a time without one is local.
+
+    UTC is used if the system cannot tell the local zone: a nonsensical TZ, or on Windows a clock before 1970.
+    """
+    try:
+        return now.astimezone()
+    except (ValueError, OverflowError, OSError):
+        return now.replace(tzinfo=now.tzinfo or UTC)
 
 
 @dataclass(frozen=True, slots=True)

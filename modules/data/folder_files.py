@@ -52,8 +52,7 @@ class PackedFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file or folder that is left out: a link out of the folder, a broken link, or a subfolder that cannot be listed.
-    """
+    """A path that is left out: a link out of the folder, a broken link, or a subfolder that cannot be listed."""
 
     path: Path
     error: OSError | None = None
@@ -70,8 +69,9 @@ def list_files(
 ) -> Iterator[FolderFiles]:
     """Yield the files of a folder, in the order of their paths. A folder that is reached twice, by links, is read once.
 
-    `leave_out` gets links that lead out of the folder, or out of `within`, links to nothing, and subfolders that cannot
-    be listed. `check` is called for each folder and may raise to stop. Raises OSError if the folder itself cannot be listed.
+    `leave_out` gets links that lead out of the folder, or out of `within`, broken links, and subfolders that cannot be
+    listed. `check` is called for each folder and may raise to stop. Raises OSError if the folder itself cannot be
+    listed.
     """
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="darkroom-listing") as pool:
         walk = _Walk(pool, within or folder, leave_out, include_subfolders=include_subfolders)
@@ -145,13 +145,9 @@ class _Walk:
         if listed.files is None:
             self._leave_out(LeftOut(folder))
             return
-        files = [file for file in listed.files if not (file[3] and leads_out(folder / file[0], self._bounds))]
-        if len(files) < len(listed.files):
-            for left_out in sorted({file[0] for file in listed.files} - {file[0] for file in files}):
-                self._leave_out(LeftOut(folder / left_out))
+        files = self._within_bounds(folder, listed.files)
         for name in listed.broken:
-            is_out = leads_out(folder / name, self._bounds)
-            self._leave_out(LeftOut(folder / name, is_broken=not is_out))
+            self._leave_out(LeftOut(folder / name, is_broken=not leads_out(folder / name, self._bounds)))
         waiting = iter(listed.folders if self._include_subfolders else ())
         ahead: deque[tuple[Path, Future[_FolderContent]]] = deque()
         start = 0
@@ -164,6 +160,14 @@ class _Walk:
                 return
             start = end
             yield ahead.popleft()
+
+    def _within_bounds(self, folder: Path, listed: list[_File]) -> list[_File]:
+        """Return the files of a folder that are no links out of the bounds, which are reported."""
+        files = [file for file in listed if not (file[3] and leads_out(folder / file[0], self._bounds))]
+        if len(files) < len(listed):
+            for left_out in sorted({file[0] for file in listed} - {file[0] for file in files}):
+                self._leave_out(LeftOut(folder / left_out))
+        return files
 
 
 def _parts(folder: Path, files: Sequence[_File]) -> Iterator[FolderFiles]:

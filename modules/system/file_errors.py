@@ -29,6 +29,11 @@ _NO_SUCH_SIZE = (
     "{file} could not be written: its disk has no files of this size.",
     "Choose a folder on another disk: FAT32, as on USB sticks, has files of up to 4 GB.",
 )
+_IN_USE = ("{file} is in use by another program.", "Close that program, and try again.")
+_TOO_LONG = (
+    "{file} is too long for Windows: the whole path has {length} characters, of which it allows 259.",
+    "Choose a folder with a shorter path, or switch on long paths in Windows (LongPathsEnabled).",
+)
 _TOO_MANY = ("Too many files are open: {file} could not be opened.", "Close other programs and try again.")
 _SENTENCES: Mapping[int, tuple[str, str]] = {
     **dict.fromkeys(_FULL, _FULL_DISK),
@@ -44,6 +49,11 @@ _SENTENCES: Mapping[int, tuple[str, str]] = {
     errno.EMFILE: _TOO_MANY,
     errno.ENFILE: _TOO_MANY,
 }
+
+
+# Windows reports these as missing permissions, and a path that is too long as a file that does not exist.
+_SHARING_VIOLATIONS = {32, 33}
+_NO_SUCH_PATH, _NAME_TOO_LONG, _MAX_PATH_CHARS = 3, 206, 259
 
 
 class UnconfirmedError(OSError):
@@ -90,10 +100,22 @@ def describe_file_error(error: OSError) -> tuple[str, str]:
         return f"A file could not be read or written: {error}.", _CHECK
     if error.errno in _FULL and not error.filename:
         return "The disk is full.", _SENTENCES[error.errno][1]
-    what, advice = _SENTENCES.get(error.errno, ("{file} could not be read or written: {reason}.", _CHECK))
+    what, advice = _on_windows(error) or _SENTENCES.get(
+        error.errno, ("{file} could not be read or written: {reason}.", _CHECK)
+    )
     if error.errno == errno.EFBIG and error.strerror == os.strerror(errno.EFBIG):  # a reader states its own limit
         what, advice = _NO_SUCH_SIZE
-    return what.format(file=_path_of(error), reason=_reason(error)), advice
+    file = _path_of(error)
+    return what.format(file=file, reason=_reason(error), length=len(file)), advice
+
+
+def _on_windows(error: OSError) -> tuple[str, str] | None:
+    """Return what is wrong and what to do for errors that Windows reports as others; None for all else."""
+    number = getattr(error, "winerror", None)
+    if number in _SHARING_VIOLATIONS:
+        return _IN_USE
+    is_long = len(_path_of(error)) > _MAX_PATH_CHARS
+    return _TOO_LONG if number == _NAME_TOO_LONG or (number == _NO_SUCH_PATH and is_long) else None
 
 
 def plain_reason(error: BaseException, *, names_file: bool = False) -> str:

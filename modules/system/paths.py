@@ -11,7 +11,10 @@ import platformdirs
 
 PROGRAM_ROOT = Path(__file__).resolve().parents[2]
 _APP = "darkroom"
-_WINDOWS_DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{kind}{n}" for kind in ("COM", "LPT") for n in "0123456789")}
+_WINDOWS_DEVICES = {
+    *("CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"),
+    *(f"{kind}{n}" for kind in ("COM", "LPT") for n in "0123456789¹²³"),
+}
 
 _NOT_IN_NAMES = '<>:"/\\|?*'
 _MAX_PREFIX_BYTES = 180  # most systems allow 255, and the step and a temporary mark are added

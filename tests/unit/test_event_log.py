@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from modules.system.errors import DarkroomError
 from tests.builders.full_disk import FullDisk
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
-from trainer.run_folder.event_log import EVENTS_FILE, EventLog, read_events
+from trainer.run_folder.event_log import EVENTS_FILE, EventLog, read_events, stamp
 from trainer.run_folder.run_lock import LOCK_FILE
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
@@ -29,9 +30,20 @@ def test_times_have_the_offset_of_their_zone(tmp_path: Path) -> None:
     log.open(tmp_path)
     log.emit(WarningRaised("first"))
     log.close()
-    time = datetime.fromisoformat(json.loads((tmp_path / EVENTS_FILE).read_text())["time"])
-    assert time.utcoffset() is not None
-    assert time.timestamp() == NOW.timestamp()
+    written = datetime.fromisoformat(json.loads((tmp_path / EVENTS_FILE).read_text())["time"])
+    assert written.utcoffset() is not None
+    assert written.timestamp() == NOW.timestamp()
+
+
+def test_a_nonsensical_time_zone_fails_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended each run with a traceback at its first event. Windows knows no local time before 1970 either."""
+    monkeypatch.setenv("TZ", "XXX-99:99")
+    time.tzset()
+    try:
+        assert stamp(datetime(2026, 1, 2, 3, 4)) == "2026-01-02T03:04:00.000+00:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_pause_is_reported_and_after_it_the_work_before_it() -> None:

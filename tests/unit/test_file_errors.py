@@ -50,6 +50,23 @@ def test_each_error_is_a_sentence_with_the_path(number: int, words: str) -> None
     assert describe_file_error(OSError(number, "x", "/a/\udcff"))[0].encode()
 
 
+@pytest.mark.parametrize(
+    ("number", "windows", "path", "words"),
+    [
+        (errno.EACCES, 32, "C:\\a.safetensors", "C:\\a.safetensors is in use by another program."),
+        (errno.EACCES, 5, "C:\\a.safetensors", "C:\\a.safetensors may not be accessed: refused."),
+        (errno.ENOENT, 3, "C:\\gone\\a", "C:\\gone\\a does not exist."),
+        (errno.ENOENT, 3, f"C:\\{'a' * 300}", "the whole path has 303 characters, of which it allows 259."),
+        (errno.EINVAL, 206, f"C:\\{'a' * 300}", "the whole path has 303 characters, of which it allows 259."),
+    ],
+)
+def test_errors_of_windows_say_what_they_mean(number: int, windows: int, path: str, words: str) -> None:
+    """A file that ComfyUI has open is no matter of permissions, and a long path does exist."""
+    error = OSError(number, "refused", path)
+    error.winerror = windows  # type: ignore[attr-defined]
+    assert describe_file_error(error)[0].endswith(words)
+
+
 def test_an_unconfirmed_file_is_not_called_unwritten() -> None:
     message, advice = describe_file_error(UnconfirmedError(errno.EIO, "Input/output error", "/a/b"))
     assert message.startswith("/a/b was written")

@@ -20,7 +20,7 @@ from modules.config.schema import Config
 from trainer import commands
 from trainer.__main__ import main
 from trainer.cli import queue as queue_verb
-from trainer.cli import remote, runs
+from trainer.cli import remote, runs, signals
 from trainer.cli.signals import at_signal
 from trainer.commands import CommandDesk
 from trainer.events import Event, RunFailed, RunFinished
@@ -65,6 +65,16 @@ def test_the_first_signal_stops_and_the_second_ends_at_once(number: int) -> None
         for other in others:
             send(other)
         assert stops == ["stop"], "the same request, reported once more"
+
+
+def test_ctrl_break_of_windows_stops_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console there has both; a process in a group of its own gets this one alone."""
+    monkeypatch.setattr(signals, "_BREAK", signal.SIGUSR1)
+    stops: list[str] = []
+    with at_signal(lambda: stops.append("stop")):
+        send(signal.SIGUSR1)
+        assert stops == ["stop"]
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 
 
 def test_the_second_signal_does_what_the_verb_has_chosen() -> None:

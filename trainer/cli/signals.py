@@ -1,4 +1,4 @@
-"""The signals to end the program: Ctrl-C, the system's request, and a terminal that was closed."""
+"""The signals to end the program: Ctrl-C, Ctrl-Break, the system's request, and a terminal that was closed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 _HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
+_BREAK = getattr(signal, "SIGBREAK", None)  # Windows alone has it: Ctrl-Break, also to a process without a Ctrl-C
 
 
 @contextmanager
@@ -21,6 +22,8 @@ def at_signal(stop: Callable[[], object], *, again: Callable[[], object] | None 
     outlive its terminal (nohup) ignores that. Only the main thread gets signals: in another one nothing is done.
     """
     numbers = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
+    if numbers and _BREAK is not None:
+        numbers.append(_BREAK)
     if numbers and _HANGUP is not None and signal.getsignal(_HANGUP) != signal.SIG_IGN:
         numbers.append(_HANGUP)
     stops = [stop]

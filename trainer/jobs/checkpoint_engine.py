@@ -43,6 +43,7 @@ from trainer.run_folder.checkpoints import (
     write_comparison,
 )
 from trainer.run_folder.result import embeddings_folder
+from trainer.timing import in_local_zone
 
 _KEY_BYTES = 12
 _OF_MODEL = ("model", "parts", "quantization")
@@ -133,7 +134,7 @@ def _with_files(checkpoints: Sequence[Checkpoint], job: Job) -> tuple[tuple[Chec
         what = f"{count(len(missing), 'backup')}"
         export_backups(
             missing,
-            now=datetime.now().astimezone(),
+            now=in_local_zone(datetime.now()),
             report=lambda doing: job.progress(f"{what}: {doing}", 0, 1),
         )
     return tuple(with_files), tuple(notes)

@@ -17,6 +17,7 @@ from trainer.jobs.spec import Argument, JobSpec, Overwrite, positional
 from trainer.launch import import_engine
 from trainer.preflight.places import unusable_output
 from trainer.run_folder.backup import find_backup
+from trainer.timing import in_local_zone
 
 
 class ExportSettings(Section):
@@ -55,6 +56,7 @@ def export(settings: ExportSettings, job: Job) -> JobFinished:
     job.progress("loading the program", 0, 1)
     import_engine(in_window=False)
     export_backup = load_factory("trainer.run.export_backup:export_backup")
-    exported = export_backup(backup, out, now=datetime.now().astimezone(), report=lambda what: job.progress(what, 0, 1))
+    now = in_local_zone(datetime.now())
+    exported = export_backup(backup, out, now=now, report=lambda what: job.progress(what, 0, 1))
     notes = (f"Step {exported.step:,} of the run.",)
     return JobFinished(f"Exported step {exported.step:,}.", (str(exported.path),), notes)

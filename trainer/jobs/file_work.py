@@ -36,6 +36,7 @@ from trainer.jobs.files import (
     ResizeSettings,
 )
 from trainer.jobs.spec import AdapterChoice, require_ending
+from trainer.timing import in_local_zone
 
 _MB = 1_000_000
 
@@ -221,4 +222,4 @@ def _report_writing(job: Job) -> Callable[[int, int], None]:
 
 
 def _now() -> datetime:
-    return datetime.now().astimezone()
+    return in_local_zone(datetime.now())

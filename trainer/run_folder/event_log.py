@@ -17,6 +17,7 @@ from trainer import events
 from trainer.event_lines import from_line, to_line, without_secrets
 from trainer.machine_events import MemoryMeasured
 from trainer.run_folder.run_lock import RunLock
+from trainer.timing import in_local_zone
 
 logger = logging.getLogger("darkroom.run")
 
@@ -77,7 +78,7 @@ def stamp(now: datetime) -> str:
     """Return a local time as the text of a log's line, with the offset of its time zone: a machine in another zone may
     read it.
     """
-    return now.astimezone().isoformat(timespec="milliseconds")
+    return in_local_zone(now).isoformat(timespec="milliseconds")
 
 
 class EventLog:
