@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import platformdirs
 
@@ -16,6 +16,7 @@ _WINDOWS_DEVICES = {
     *(f"{kind}{n}" for kind in ("COM", "LPT") for n in "0123456789¹²³"),
 }
 
+_DRIVE = re.compile(r"[A-Za-z]:(?=[\\/])")  # of Windows
 _NOT_IN_NAMES = '<>:"/\\|?*'
 _MAX_PREFIX_BYTES = 180  # most systems allow 255, and the step and a temporary mark are added
 
@@ -135,17 +136,46 @@ def _expand(path: str | Path) -> Path:
 def safe_name(text: str, *, max_chars: int = 60) -> str:
     """Return text as a file name valid on every system: letters, digits, space, `._-`, no dot at either end."""
     cleaned = re.sub(r"[^\w .-]+", "_", text, flags=re.UNICODE).strip(" .")
-    if cleaned.partition(".")[0].strip().upper() in _WINDOWS_DEVICES:
+    if _is_device(cleaned):
         cleaned = f"_{cleaned}"
     return cleaned[:max_chars].strip(" .") or "unnamed"
 
 
 def reason_if_no_name(text: str) -> str:
     """Return why a text cannot be the beginning of a file's name on every system; empty if it can."""
-    if bad := next((char for char in text if char in _NOT_IN_NAMES or not char.isprintable()), ""):
-        return f"it contains {bad}" if bad.isprintable() else "it contains a control character"
+    if bad := _bad_character(text):
+        return bad
     if not text.strip(" .") or text != text.lstrip():
         return "it has no letters or digits" if not text.strip(" .") else "it begins with a space"
-    if text.partition(".")[0].strip().upper() in _WINDOWS_DEVICES:
+    if _is_device(text):
         return "it is the name of a device on Windows"
     return "it is too long" if len(text.encode("utf-8", errors="replace")) > _MAX_PREFIX_BYTES else ""
+
+
+def reason_if_of_other_system(path: str, *, is_windows: bool = os.name == "nt") -> str:
+    """Return why a config's path is none on this system, although it may be one on another; empty if it can be one.
+
+    Elsewhere "C:\\runs" would become a file of that name in the program's folder. Windows writes "a:b" into a hidden
+    part of the file "a", and "con.txt" to the console.
+    """
+    if not is_windows:
+        if drive := _DRIVE.match(path.strip()):
+            return f"{drive[0]} is a drive of Windows, which this machine does not have"
+        return "folders are separated by / here, not by \\" if "\\" in path else ""
+    pure = PureWindowsPath(path)
+    for name in pure.parts[1:] if pure.anchor else pure.parts:
+        if bad := _bad_character(name):
+            return f"{bad}, which no name on Windows does"
+        if _is_device(name):
+            return f"{name} is the name of a device on Windows"
+    return ""
+
+
+def _bad_character(name: str) -> str:
+    """Return which character a name contains that is not valid on every system; empty if there is none."""
+    bad = next((char for char in name if char in _NOT_IN_NAMES or not char.isprintable()), "")
+    return bad and (f"it contains {bad}" if bad.isprintable() else "it contains a control character")
+
+
+def _is_device(name: str) -> bool:
+    return name.partition(".")[0].strip().upper() in _WINDOWS_DEVICES

@@ -15,6 +15,7 @@ from modules.system.paths import (
     from_caller,
     from_root,
     log_dir,
+    reason_if_of_other_system,
     safe_name,
     session_file,
     user_presets_dir,
@@ -62,6 +63,28 @@ def test_the_home_of_an_unknown_user_is_an_ordinary_name() -> None:
 def test_the_user_s_folders_are_the_user_s(home_dir: Path) -> None:
     for path in (user_presets_dir(), session_file(), log_dir()):
         assert home_dir in path.parents
+
+
+@pytest.mark.parametrize(
+    ("path", "is_windows", "reason"),
+    [
+        ("models/zog.safetensors", False, ""),
+        ("/a/b:c?.safetensors", False, ""),
+        ("C:\\runs\\x", False, "C: is a drive of Windows, which this machine does not have"),
+        ("d:/runs", False, "d: is a drive of Windows, which this machine does not have"),
+        ("\\\\server\\share", False, "folders are separated by / here, not by \\"),
+        ("models\\zog.safetensors", False, "folders are separated by / here, not by \\"),
+        ("C:\\runs\\..\\x.y\\zog.safetensors", True, ""),
+        ("\\\\server\\share\\a b", True, ""),
+        ("models/zog.safetensors", True, ""),
+        ("models\\zog:2.safetensors", True, "it contains :, which no name on Windows does"),
+        ("C:\\runs\\what?", True, "it contains ?, which no name on Windows does"),
+        ("models/Con.safetensors", True, "Con.safetensors is the name of a device on Windows"),
+    ],
+)
+def test_paths_of_the_other_system(path: str, is_windows: bool, reason: str) -> None:
+    """A config that was made on Windows wrote into a folder named "C:\\runs\\x" elsewhere, without a word."""
+    assert reason_if_of_other_system(path, is_windows=is_windows) == reason
 
 
 @given(text=st.text(max_size=80) | odd_texts, max_chars=st.integers(8, 60))

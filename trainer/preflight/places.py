@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
@@ -14,7 +13,7 @@ from modules.formats.repository import index_file
 from modules.settings.field import FieldRecord, Section, records_of
 from modules.system.file_errors import is_disk_full
 from modules.system.leftovers import temporary_path
-from modules.system.paths import from_root
+from modules.system.paths import from_root, reason_if_of_other_system
 from modules.system.problem import Problem
 from trainer.preflight.model_files import kind_of
 from trainer.run_folder.destination import TakenDestination, chosen_destination, is_taken, taken_by
@@ -48,7 +47,9 @@ def _folders(config: Config, *, tries_writing: bool) -> Iterator[Problem]:
     for (path, _), name in zip(_FOLDERS, (config.general.workspace_dir, config.general.cache_dir), strict=True):
         if not name.strip():
             yield Problem(path, "No folder is set.", advice="Choose one, such as workspace/run.")
-        elif reason := _drive_of_windows(name) or _why_not_writable(from_root(name), tries_writing=tries_writing):
+        elif reason := reason_if_of_other_system(name) or _why_not_writable(
+            from_root(name), tries_writing=tries_writing
+        ):
             message, advice = f"The folder {name} is not writable: {reason}.", "Choose another folder."
             yield Problem(path, message, advice=advice, remedy="space" if reason.startswith(_FULL) else "")
 
@@ -68,8 +69,11 @@ def unusable_output(config: Config, *, tries_writing: bool) -> Problem | None:
         problem = _on_an_input(config, destination)
     if problem is not None:
         return problem
-    reason = _drive_of_windows(name) or _why_not_writable(destination.parent, tries_writing=tries_writing)
-    reason = reason or _why_not_valid(destination)
+    reason = (
+        reason_if_of_other_system(name)
+        or _why_not_writable(destination.parent, tries_writing=tries_writing)
+        or _why_not_valid(destination)
+    )
     if not reason:
         return None
     message, remedy = f"{name} cannot be written: {reason}.", "space" if reason.startswith(_FULL) else ""
@@ -218,16 +222,6 @@ def _why_not_writable(folder: Path, *, tries_writing: bool) -> str:
     return ""
 
 
-def _drive_of_windows(name: str) -> str:
-    """Return that a path begins with a drive of Windows, if this is another system; otherwise an empty text.
-
-    Such a path, from a config that was made on Windows, would be a folder with that name in the program's folder here.
-    """
-    drive = PureWindowsPath(name.strip()).drive
-    is_foreign = os.name != "nt" and re.fullmatch("[A-Za-z]:", drive)
-    return f"{drive} is a drive of Windows, which this machine does not have" if is_foreign else ""
-
-
 def _remove(probe: Path) -> None:
     """Remove a file that may have been created before the disk was full."""
     try:
@@ -246,6 +240,6 @@ def _why_not_valid(path: Path) -> str:
         return ""
     except OSError as error:
         return error.strerror or str(error)
-    except ValueError as error:
-        return str(error)
+    except ValueError:  # a null byte, or half a surrogate pair
+        return "it contains characters that no name may have"
     return ""
