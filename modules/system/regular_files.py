@@ -10,7 +10,9 @@ import stat
 from pathlib import Path
 from typing import Any
 
-_MAX_JSON_BYTES = 2**26
+MAX_JSON_BYTES = 2**26
+"""Of settings and records; a model that is given in their place may have a thousand times as many."""
+_CHUNK_BYTES = 2**20
 
 
 class FileTooLargeError(OSError):
@@ -53,14 +55,16 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 def read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the content of a regular file. Raises FileTooLargeError for more bytes, else as `open_regular` does."""
+    content = bytearray()
     with open_regular(path) as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise FileTooLargeError(path, max_bytes)
-    return content
+        while chunk := file.read(_CHUNK_BYTES):  # `read` would at once get the memory for as much as it may return
+            content += chunk
+            if len(content) > max_bytes:
+                raise FileTooLargeError(path, max_bytes)
+    return bytes(content)
 
 
-def read_json_object(path: Path, max_bytes: int = _MAX_JSON_BYTES) -> dict[str, Any] | None:
+def read_json_object(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any] | None:
     """Return the JSON object in a regular file; None if it is missing, unreadable, too large, or not an object."""
     try:
         return json_object_in(read_regular(path, max_bytes))

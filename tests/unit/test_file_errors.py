@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,11 @@ from modules.system.file_errors import (
     plain_reason,
 )
 from modules.system.redaction import LogFile
-from modules.system.regular_files import FileTooLargeError
+from modules.system.regular_files import FileTooLargeError, read_regular
 from tests.builders.full_disk import FullDisk
 from trainer.__main__ import main
 from trainer.cli import queue
+from trainer.run.failure import failure_of
 from trainer.step.failures import explain, is_out_of_memory
 
 
@@ -79,6 +81,30 @@ def test_no_memory_is_no_bug_of_the_program() -> None:
     message, advice = explain(RuntimeError(NO_THREAD))
     assert "thread" in message
     assert "bug" not in advice
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError(f"{NO_THREAD}!"), OSError(errno.EMFILE, "many", "/a")])
+def test_what_a_sentence_explains_prints_no_traceback(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a run's folder, and so without its log, it is printed. Little memory printed pages of it."""
+    failed = failure_of(error, None)
+    assert "bug" not in failed.advice
+    assert caplog.messages
+    assert "Traceback" not in caplog.text
+    assert "Error" not in caplog.text
+
+
+def test_a_small_file_needs_little_memory(tmp_path: Path) -> None:
+    """Python reserves at once as much as `read` may return: with little memory left no file could be read."""
+    file = tmp_path / "a.json"
+    file.write_text("{}")
+    tracemalloc.start()
+    try:
+        assert read_regular(file, 2**28) == b"{}"
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(FileTooLargeError):
+        read_regular(file, 1)
 
 
 @pytest.mark.parametrize("verb", [("queue", "list"), ("queue", "add", "#demo"), ("queue", "move", "1", "1")])

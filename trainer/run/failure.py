@@ -11,7 +11,7 @@ from modules.config.schema import Config
 from modules.formats.repository import MissingModelError
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import is_disk_full
+from modules.system.file_errors import NO_THREAD, is_disk_full
 from modules.system.hardware import GpuMemory, gpu_memory
 from modules.system.problem import format_size
 from modules.system.redaction import redact
@@ -63,7 +63,8 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
             is_refused=isinstance(error, RefusedConfigError),
         )
     details = redact("".join(traceback.format_exception(error)))
-    if isinstance(error, OSError):  # its sentence is enough; where no log is open, this is printed
+    if isinstance(error, OSError) or is_out_of_memory(error) or NO_THREAD in str(error):
+        # Its sentence is enough; where no log is open, this is printed.
         logger.error("The run failed: %s", message)
     else:
         logger.error("The run failed.\n%s", details)
