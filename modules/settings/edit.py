@@ -5,6 +5,7 @@ Only active fields are walked: those inside the selected variants, maps and list
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar, get_args
@@ -15,6 +16,7 @@ from modules.settings.field import FieldRecord, Section, When, records_of, recor
 from modules.system.problem import Problem, list_first, quote, shorten
 
 _MAX_NAMED = 16
+_PLACE = re.compile(r"0|[1-9][0-9]{0,8}")  # of an entry of a list, in a path
 _KINDS: Mapping[str, str] = {
     "int_type": "it should be a whole number",
     "int_parsing": "it should be a whole number",
@@ -151,7 +153,7 @@ def _child(node: Any, name: str, path: str) -> Any:
             return getattr(node, name)
         case Mapping() if name in node:
             return node[name]
-        case tuple() if name in map(str, range(len(node))):
+        case tuple() if _PLACE.fullmatch(name) and int(name) < len(node):
             return node[int(name)]
         case _:
             raise KeyError(f"There is no setting {path!r} ({name!r} is unknown there).")
