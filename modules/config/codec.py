@@ -27,7 +27,7 @@ from modules.settings.edit import get_path
 from modules.settings.field import records_of
 from modules.system.atomic import atomic_file, write_text
 from modules.system.problem import Problem, quote, shorten
-from modules.system.regular_files import read_json_object
+from modules.system.regular_files import MAX_JSON_BYTES, read_json_object, read_regular
 from modules.system.secret_keys import without_secrets
 
 _MAX_DEPTH = 100
@@ -53,7 +53,7 @@ def load_file(path: Path, *, over: Config | None = None) -> LoadedConfig:
     be read gives the defaults and an error.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path, MAX_JSON_BYTES).decode("utf-8-sig")
     except OSError as error:
         return LoadedConfig(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.", "error")])
     except UnicodeDecodeError:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modules.config.json_errors import describe_error
 from modules.system.file_errors import plain_reason
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, quote
-from modules.system.regular_files import is_file, read_json_object
+from modules.system.regular_files import MAX_JSON_BYTES, is_file, read_json_object, read_regular
 from modules.system.secret_keys import without_secrets
 
 LIST_VERSION = 2
@@ -73,9 +74,9 @@ def read_list(
     if path is None:
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = _content_of(path)
     except (OSError, ValueError, RecursionError) as error:
-        message = f"The file {path} with the {kind.name} cannot be read: {plain_reason(error)}."
+        message = f"The file {path} with the {kind.name} cannot be read: {_reason(path, error)}."
         notes.append(Problem(kind.list_path, message, "warning"))
         return None
     whole, left_out = without_secrets({kind.name: content})
@@ -116,13 +117,30 @@ def reason_to_confirm(kind: ListKind, path: Path, folder: Path) -> str:
     if not os.path.realpath(path).startswith(os.path.realpath(folder).rstrip(os.sep) + os.sep):
         return "is not in the config's folder"
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = _content_of(path)
     except FileNotFoundError:
         return ""
     except (OSError, ValueError, RecursionError):
         content = None
     is_ours = isinstance(content, dict) and content.get(kind.version_key) is not None
     return "" if is_ours else "exists already and was not written by Darkroom"
+
+
+def _content_of(path: Path) -> Any:
+    """Return the content of a JSON file. Raises OSError, ValueError or RecursionError."""
+    return json.loads(read_regular(path, MAX_JSON_BYTES).decode("utf-8-sig"))
+
+
+def _reason(path: Path, error: Exception) -> str:
+    match error:
+        case json.JSONDecodeError():
+            return f"it is not a JSON file: {describe_error(error.doc, error)}"
+        case UnicodeDecodeError():
+            return "it is not valid UTF-8"
+        case RecursionError():
+            return "it is nested too deeply"
+        case _:
+            return plain_reason(error)
 
 
 def _read_ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> LoadedList | None:

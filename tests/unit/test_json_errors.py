@@ -39,3 +39,8 @@ def test_an_error_is_described_with_its_line(tmp_path: Path, text: str, words: s
     assert str(problem).startswith(f"{file} is not a JSON file: ")
     assert str(problem).endswith(words)
     assert problem.severity == "error"
+    file.rename(tmp_path / "concepts.json")
+    (tmp_path / "config.json").write_text('{"darkroom_version": 7, "concepts_file": "concepts.json"}')
+    [problem] = load_file(tmp_path / "config.json").problems
+    assert "concepts.json with the concepts cannot be read: it is not a JSON file: " in problem.message
+    assert "Expecting" not in problem.message

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file as save_tensors
 
 from modules.config.codec import LoadedConfig, decode, encode, load_file, save_file
+from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.imports.any_file import is_kohya, load_any
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import arguments_of, sides_of
@@ -414,6 +415,28 @@ def test_a_file_without_settings_is_an_error(tmp_path: Path) -> None:
     (error,) = load_any(lora_file(tmp_path, {"format": "pt"})).problems
     assert error.severity == "error"
     assert "contains no training settings" in error.message
+
+
+@pytest.mark.parametrize("suffix", [".json", ".ckpt", ".toml", ".yaml"])
+def test_a_model_that_is_given_as_a_config_is_not_read_whole(suffix: str, tmp_path: Path) -> None:
+    """Gigabytes were read to find that the file is no text."""
+    path = tmp_path / f"model{suffix}"
+    with path.open("wb") as file:
+        file.truncate(2**33)
+    (error,) = load_any(path).problems
+    assert error.severity == "error"
+    assert "larger than" in error.message
+
+
+@pytest.mark.parametrize("name", ["a", "../../a", "..\\..\\a", "C:\\x\\a", "/etc/a", "../..", "a/..", None])
+def test_a_name_leads_out_of_no_folder(name: str | None) -> None:
+    """A config of a stranger chooses the name of the result, and of no folder above the one that it states."""
+    notes: list[Problem] = []
+    tree = tree_of_kohya({"output_dir": "out", "output_name": name}, notes)
+    assert tree["output"]["destination"] == f"out/{'a' if str(name)[-1] == 'a' else 'last'}.safetensors"
+    theirs = {"job": "extension", "config": {"name": name or "..", "process": [{"type": "sd_trainer"}]}}
+    tree = tree_of_ai_toolkit(theirs, notes)
+    assert tree["output"]["destination"] == f"models/{'a' if str(name)[-1] == 'a' else 'last'}.safetensors"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 
 from modules.config.imports.ai_toolkit_data import datasets, samples
 from modules.config.imports.ai_toolkit_training import training
-from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first
+from modules.config.imports.kohya_values import Args, flag_of, is_set, last_part, number_of, pop_first
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.families.registry import FAMILIES, files_of
@@ -88,7 +88,8 @@ def convert(given: Args, name: str, notes: Notes) -> Tree:
     result: Tree = {"darkroom_version": NEWEST_DARKROOM}
     model, train = section(given, "model"), section(given, "train")
     family = _model(model, result, notes)
-    _output(section(given, "save"), result, f"{given.get('training_folder') or 'models'}/{name}", train, notes)
+    path = f"{given.get('training_folder') or 'models'}/{last_part(name) or 'last'}"
+    _output(section(given, "save"), result, path, train, notes)
     put(result, "training.trains", "adapter" if is_set(given.get("network")) else "full")
     _network(section(given, "network"), family, result, notes)
     _weight_dtypes(model, family, result, notes)

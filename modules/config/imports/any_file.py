@@ -12,7 +12,7 @@ from modules.config.codec import LoadedConfig, decode, load_file, load_text
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, quote
-from modules.system.regular_files import is_file, json_object_in, read_regular
+from modules.system.regular_files import MAX_JSON_BYTES, is_file, json_object_in, read_regular
 
 CONFIG_SUFFIXES = (".json", ".toml", ".yaml", ".yml", ".safetensors")
 _KOHYA_KEYS_NAMES = """
@@ -43,7 +43,7 @@ def load_any(path: Path, *, over: Config | None = None) -> LoadedConfig:
     if path.suffix.lower() in (".yaml", ".yml"):
         return _load_yaml(path)
     try:
-        raw = json_object_in(path.read_text(encoding="utf-8-sig"))
+        raw = json_object_in(read_regular(path, MAX_JSON_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError):  # reported by `load_file`
         raw = None
     return _from_other_program(raw, path) or load_file(path, over=over)

@@ -18,7 +18,7 @@ from modules.config.imports.kohya_dataset import images, images_of_epoch, lift_d
 from modules.config.imports.kohya_flow import family_of_type, flow, model_type_of, report_unsupported
 from modules.config.imports.kohya_ranks import adapter_options
 from modules.config.imports.kohya_training import learning
-from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
+from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, last_part, number_of, pop_first
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.families.kinds.identify import identify
@@ -87,7 +87,7 @@ def _model(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "parts.vae.file", str(vae))
     name, folder = pop_first(given, "output_name"), pop_first(given, "output_dir")
     if name is not None or folder is not None:
-        put(result, "output.destination", f"{folder or 'models'}/{name or 'last'}.safetensors")
+        put(result, "output.destination", f"{folder or 'models'}/{last_part(name) or 'last'}.safetensors")
     if (dtype := _DTYPES.get(str(given.pop("save_precision", "")))) is not None:
         put(result, "output.dtype", dtype)
     if (comment := pop_first(given, "training_comment")) is not None:

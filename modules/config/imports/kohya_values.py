@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+from pathlib import PurePosixPath
 from typing import Any
 
 from modules.config.migrations.tree_moves import number
@@ -26,6 +27,11 @@ def pop_first(given: Args, *names: str) -> Any:
 def number_of(value: object) -> float | None:
     """Return a number, also from text; None for anything else."""
     return number(value.strip() if isinstance(value, str) else value)
+
+
+def last_part(name: object) -> str:
+    """Return the name of a result without the folders in it, so that it leads out of no folder: "x" of "../../x"."""
+    return PurePosixPath(str(name or "").replace("\\", "/")).name.strip(".")
 
 
 def flag_of(value: object) -> bool:
