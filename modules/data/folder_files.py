@@ -146,8 +146,8 @@ class _Walk:
             self._leave_out(LeftOut(folder))
             return
         files = self._within_bounds(folder, listed.files)
-        for name in listed.broken:
-            self._leave_out(LeftOut(folder / name, is_broken=not leads_out(folder / name, self._bounds)))
+        for broken in listed.broken:
+            self._leave_out(LeftOut(folder / broken, is_broken=not leads_out(folder / broken, self._bounds)))
         waiting = iter(listed.folders if self._include_subfolders else ())
         ahead: deque[tuple[Path, Future[_FolderContent]]] = deque()
         start = 0
