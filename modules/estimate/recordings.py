@@ -6,9 +6,10 @@ part, and the code that traces it. So the recordings of another version of the t
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -96,7 +97,7 @@ def shape_key(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> st
     """Return a hash of everything that the recordings of a part depend on besides the libraries."""
     shape = {k: v for k, v in config.items() if not k.startswith("_") and k not in _IRRELEVANT_KEYS and v is not None}
     model = part.model
-    code = [_digest(module) for module in (*_TRACER, model.passes.partition(":")[0])]
+    code = [*map(_digest, _TRACER), passes_digest(model.passes)]
     facts = [code, model.reference, model.passes, model.transformer_blocks, model.other_blocks]
     factor = spec.latents.factor
     latents = [factor if isinstance(factor, int) else str(factor), spec.latents.channels]
@@ -110,10 +111,44 @@ def _versions() -> str:
 
 
 @cache
+def passes_digest(passes: str) -> str:
+    """Return a digest of the source of a function, "module:name", and of what it uses of its own module.
+
+    So the rest of a family's module can change without making recordings stale.
+    """
+    module, _, name = passes.partition(":")
+    source = _source(module)
+    definitions = {name: node for node in ast.parse(source).body for name in _names_defined(node)}
+    used: list[ast.stmt] = []
+    waiting = [name]
+    while waiting:
+        node = definitions.get(waiting.pop())
+        if node is not None and node not in used:
+            used.append(node)
+            waiting += sorted({inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)})
+    texts = [ast.get_source_segment(source, node) for node in sorted(used, key=lambda node: node.lineno)]
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+
+def _names_defined(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement of a module defines, unless it imports them."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Assign(targets=targets):
+            yield from (inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            yield name
+
+
+@cache
 def _digest(module: str) -> str:
     """Return a digest of a module's source, the same with any line endings."""
-    file = PROGRAM_ROOT / f"{module.replace('.', '/')}.py"
-    return hashlib.sha256(file.read_text(encoding="utf-8").encode()).hexdigest()
+    return hashlib.sha256(_source(module).encode()).hexdigest()
+
+
+def _source(module: str) -> str:
+    return (PROGRAM_ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
 
 
 def _known_passes(spec: FamilySpec, part: PartSpec, config: Mapping[str, Any]) -> PassesOfPart | None:

@@ -39,8 +39,8 @@ def packed_tracer() -> str:
 
 def tracer_version() -> str:
     """Return a digest of all source that recordings depend on, the passes of each family included."""
-    passes = {part.model.passes.partition(":")[0] for spec in FAMILIES.values() for part in spec.parts}
-    digests = [recordings._digest(module) for module in (*recordings._TRACER, *sorted(passes))]
+    passes = {part.model.passes for spec in FAMILIES.values() for part in spec.parts}
+    digests = [*map(recordings._digest, recordings._TRACER), *map(recordings.passes_digest, sorted(passes))]
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:20]
 
 

@@ -46,13 +46,28 @@ def test_the_recordings_of_all_published_models_ship_as_this_tracer_makes_them_a
 def test_another_version_of_the_tracer_has_other_recordings(
     model: str, edited: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Passes of FLUX.1 and Z-Image are modules of their own, which use the one with those of other models."""
+    """Passes of FLUX.1 and Z-Image are in their own modules, and use the one with those of other models."""
     spec = FAMILIES[published_model(model).family]
     config = shipped_configs(model)[spec.denoiser.name]
     assert shipped_file(spec, spec.denoiser, config).is_file()
     digest = recordings._digest
     monkeypatch.setattr(recordings, "_digest", lambda module: digest(module) + "edited" * (module == edited))
     assert not shipped_file(spec, spec.denoiser, config).is_file()
+
+
+@pytest.mark.parametrize(
+    ("edited", "is_other"),
+    [("norm.weight.float() + 1.0", True), ("size.patches(config.in_channels)", True), ("DESCRIBE_IMAGE.before", False)],
+)
+def test_only_what_a_pass_uses_of_its_module_makes_another_recording(
+    edited: str, is_other: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Krea 2's pass uses a function next to it, but not the one that reads prompts."""
+    passes = FAMILIES["krea2"].denoiser.model.passes
+    before, source = recordings.passes_digest(passes), recordings._source(passes.partition(":")[0])
+    assert edited in source
+    monkeypatch.setattr(recordings, "_source", lambda module: source.replace(edited, f"({edited})"))
+    assert (recordings.passes_digest.__wrapped__(passes) != before) is is_other
 
 
 @pytest.mark.parametrize("model", ["sana", "sd35_medium", "z_image"])

@@ -19,7 +19,9 @@ from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_tokens import T5Tokenizer, load_t5_tokenizer
 from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 from modules.system.devices import tensor_on
 
 
@@ -162,3 +164,36 @@ def load(request: LoadRequest[AnimaSettings]) -> Anima:
         **flow_facts(files, ANIMA, "anima"),
         tokenizers=PromptTokenizers(qwen, t5),
     )
+
+
+# The forward passes of the transformer and of the text conditioner, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `CosmosTransformer3DModel` on images."""
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        height, width = map(spec.latents.px, (size.height, size.width))
+        return {
+            "hidden_states": size.latents(size.channels).unsqueeze(2),
+            "timestep": size.times(),
+            "encoder_hidden_states": size.text(transformer.config.text_embed_dim),
+            "padding_mask": torch.empty(1, 1, height, width),
+        }
+
+    return forward_pass(transformer, spec, inputs)
+
+
+def conditioner_passes(conditioner: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of an `AnimaTextConditioner`, with the masks that a batch needs."""
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        mask = torch.empty(size.batch, size.tokens, dtype=torch.long)
+        return {
+            "source_hidden_states": size.text(conditioner.config.source_dim),
+            "target_input_ids": torch.empty(size.batch, size.tokens, dtype=torch.long),
+            "target_attention_mask": mask,
+            "source_attention_mask": mask.clone(),
+        }
+
+    return forward_pass(conditioner, spec, inputs, text=["source_hidden_states"])

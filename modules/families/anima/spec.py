@@ -54,7 +54,7 @@ def longest_side(config: Mapping[str, Any]) -> int:
 TRANSFORMER = ModelClass(
     f"{_HOME}.transformer:CosmosTransformer3DModel",
     ("diffusers.models.transformers.transformer_cosmos:CosmosTransformerBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention=f"{_HOME}.transformer:set_backend",
     # Without the modulations, as OneTrainer and sd-scripts have it.
     layers=block_presets(r"^transformer_blocks\.\d+\.", "attn1|attn2", "ff"),
@@ -68,7 +68,7 @@ TRANSFORMER = ModelClass(
 TEXT_CONDITIONER = ModelClass(
     "diffusers.models.condition_embedders.condition_embedder_anima:AnimaTextConditioner",
     ("diffusers.models.condition_embedders.condition_embedder_anima:AnimaTextConditionerBlock",),
-    f"{_HOME}.traced_passes:conditioner_passes",
+    f"{_HOME}.model:conditioner_passes",
     never_quantized=frozenset({"in_proj", "out_proj"}),
     fill_buffers=f"{_HOME}.files:fill_buffers",
 )

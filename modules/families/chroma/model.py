@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -15,7 +16,9 @@ from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import DenoiserInputs, FlowModel, T5Model, flow_facts
+from modules.families.parts.traced_passes import TracedPasses, packed_passes
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 
 
 @dataclass(eq=False)
@@ -72,4 +75,14 @@ def load(request: LoadRequest[ChromaSettings]) -> Chroma:
     return Chroma(
         **flow_facts(files, CHROMA, "chroma1"),
         t5=t5,
+    )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `ChromaTransformer2DModel`, with the mask that prompts of several lengths need."""
+    return packed_passes(
+        transformer, spec, num_axes=3, more=lambda size: {"attention_mask": size.mask(size.num_patches)}
     )

@@ -38,7 +38,7 @@ MAX_TOKENS = 512
 TRANSFORMER = ModelClass(
     f"{_CLASSES}:ChromaTransformer2DModel",
     (f"{_CLASSES}:ChromaTransformerBlock", f"{_CLASSES}:ChromaSingleTransformerBlock"),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     # As in OneTrainer's presets, without the last layer of single blocks.
     layers={

@@ -6,6 +6,7 @@ Its conditioning is the states of Ministral 3's last layer but one; prompts are 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenize
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 from modules.system.devices import tensor_on
 
 _START = "<s>"
@@ -69,3 +72,33 @@ def load(request: LoadRequest[ErnieImageSettings]) -> ErnieImage:
         **flow_facts(files, ERNIE_IMAGE, "ernie_image"),
         reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of an `ErnieImageTransformer2DModel`, which always masks the padding."""
+    transformer.pos_embed.forward = partial(_traced_positions, transformer.pos_embed)
+    config = transformer.config
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        sides = size.height // size.patch, size.width // size.patch
+        return {
+            "hidden_states": torch.empty(size.batch, config.in_channels, *sides),
+            "timestep": size.times(),
+            "text_bth": size.text(config.text_in_dim),
+            "text_lens": torch.empty(size.batch, dtype=torch.int64),
+        }
+
+    return forward_pass(transformer, spec, inputs, text=["text_bth"])
+
+
+def _traced_positions(embedding: Any, ids_BL3: torch.Tensor) -> torch.Tensor:
+    """Return the angles (B, L, 1, D) of an `ErnieImageEmbedND3` without switching autocast off: meta has none."""
+    angles = [
+        ids_BL3[..., axis, None] * embedding.theta ** -(torch.arange(0, size, 2, device=ids_BL3.device) / size)
+        for axis, size in enumerate(embedding.axes_dim)
+    ]
+    half_BL1C = torch.cat(angles, dim=-1).unsqueeze(2)
+    return torch.stack([half_BL1C, half_BL1C], dim=-1).flatten(-2)

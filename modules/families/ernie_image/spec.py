@@ -32,7 +32,7 @@ _CLASSES = "diffusers.models.transformers.transformer_ernie_image"
 TRANSFORMER = ModelClass(
     f"{_CLASSES}:ErnieImageTransformer2DModel",
     (f"{_CLASSES}:ErnieImageSharedAdaLNBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     layers=block_presets(r"^layers\.\d+\.", "self_attention", "mlp"),
     # The embeddings of time, text and image, the output, and the modulation that all blocks share.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -24,7 +24,9 @@ from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
 from modules.families.parts.token_rows import add_embeddings, extend_embedding
+from modules.families.parts.traced_passes import TracedPasses, packed_passes
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,3 +154,11 @@ def load(request: LoadRequest[FluxSettings]) -> Flux:
         t5=t5,
         guidance=request.settings.guidance,
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `FluxTransformer2DModel`."""
+    return packed_passes(transformer, spec, num_axes=3)

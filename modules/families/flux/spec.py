@@ -66,7 +66,7 @@ PACKED = 2
 TRANSFORMER = ModelClass(
     f"{_CLASSES}:FluxTransformer2DModel",
     (f"{_CLASSES}:FluxTransformerBlock", f"{_CLASSES}:FluxSingleTransformerBlock"),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     layers=part_classes.DOUBLE_STREAM_LAYERS,
     # The embeddings of time, guidance, text and image, and the output: small, and sensitive. The modulations of the

@@ -7,8 +7,9 @@ transformers would place it elsewhere (`Flux3TextEncoderStep`, 0.42).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,9 @@ from modules.families.parts.flux2.forward import text_ids
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 from modules.system.errors import DarkroomError
 
 TEMPLATE = ChatTemplate("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
@@ -102,3 +105,32 @@ def load(request: LoadRequest[Flux3Settings]) -> Flux3:
             padding=StepPadding(tokenizer.id_of(_PAD), step=PADDED_TO, position=_PAD_POSITION),
         ),
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `Flux3Transformer2DModel`, for prompts that are padded to the same length."""
+    norms: Iterable[Any] = (module for module in transformer.modules() if isinstance(module, torch.nn.RMSNorm))
+    for norm in norms:
+        norm.forward = partial(_traced_norm, norm)
+    config = transformer.config
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        return {
+            "hidden_states": size.patches(config.in_channels),
+            "encoder_hidden_states": size.text(config.joint_attention_dim),
+            "timestep": size.times(),
+            "img_ids": torch.empty(size.num_patches, 4, dtype=torch.float32),
+            "txt_ids": torch.empty(size.tokens, 4, dtype=torch.float32),
+        }
+
+    return forward_pass(transformer, spec, inputs)
+
+
+def _traced_norm(norm: Any, states: torch.Tensor) -> torch.Tensor:
+    """Return the output of a norm of queries or keys, whose weights and states are always float32."""
+    shape = tuple(norm.normalized_shape)
+    normed: torch.Tensor = torch.nn.functional.rms_norm(states, shape, norm.weight.float(), norm.eps)
+    return normed

@@ -52,7 +52,7 @@ _USUAL_TOKENS = 320
 TRANSFORMER = ModelClass(
     f"{_HOME}.transformer:Flux3Transformer2DModel",
     (f"{_CLASSES}:Flux3ModeTransformerBlock", f"{_CLASSES}:Flux3SingleTransformerBlock"),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     layers=block_presets(r"^(mode_blocks\.\w+|txt_mode_blocks|single_transformer_blocks)\.\d+\.", "attn", "ff"),
     # The embeddings of time, text and image, the modulations of all blocks, and the output: small, and sensitive.

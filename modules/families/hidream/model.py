@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 
 from modules.families.hidream.spec import HIDREAM, HiDreamSettings
+from modules.families.hidream.transformer import RoutedFeedForward
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.clip_text import TextTower
@@ -23,7 +24,9 @@ from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 from modules.system.devices import tensor_on
 from modules.system.errors import DarkroomError
 
@@ -140,3 +143,27 @@ def load(request: LoadRequest[HiDreamSettings]) -> HiDream:
         t5=T5Tower(files.parts[T5], t5_tokenizer, max_tokens=most, masks_padding=True, kept_padding=None),
         llama=llama,
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `HiDreamImageTransformer2DModel`; T5 and Llama read the tokens of a size."""
+    config = transformer.config
+    of_t5, of_llama = config.caption_channels
+    for module in transformer.modules():
+        if isinstance(module, RoutedFeedForward):
+            module.is_traced = True
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        return {
+            "hidden_states": size.latents(size.channels),
+            "timesteps": size.times(),
+            "encoder_hidden_states_t5": size.text(of_t5),
+            "encoder_hidden_states_llama3": torch.empty(max(config.llama_layers) + 1, *size.text(of_llama).shape),
+            "pooled_embeds": torch.empty(size.batch, config.text_emb_dim),
+        }
+
+    text = ["encoder_hidden_states_t5", "encoder_hidden_states_llama3", "pooled_embeds"]
+    return forward_pass(transformer, spec, inputs, text=text)

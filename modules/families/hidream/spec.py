@@ -53,7 +53,7 @@ _HOME = "modules.families.hidream"
 TRANSFORMER = ModelClass(
     f"{_HOME}.transformer:HiDreamImageTransformer2DModel",
     ("diffusers.models.transformers.transformer_hidream_image:HiDreamBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     layers=block_presets(r"^(double|single)_stream_blocks\.\d+\.block\.", "attn1", "ff_i|ff_t"),
     # The embeddings of time, prompt and image, the gates of the experts, and the output: small, and sensitive. The
     # modulations of the blocks and the projections of Llama's layers are a sixth of the weights.

@@ -28,7 +28,9 @@ from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import byte_tokenizer
 from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 
@@ -164,3 +166,26 @@ def load(request: LoadRequest[HunyuanImageSettings]) -> HunyuanImage:
         reader=prompt_reader(files.parts[_QWEN], load_chat_tokenizer(files.tokenizers.get(_QWEN))),
         byt5=tower,
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `HunyuanImageTransformer2DModel`, for prompts without quoted text.
+
+    With quoted text the number of tokens depends on the values of a mask, which a traced pass does not have.
+    """
+    config = transformer.config
+    of_distilled = ("timestep_r", "guidance") if config.use_meanflow else ()
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        return {
+            "hidden_states": size.latents(size.channels),
+            "timestep": size.times(),
+            "encoder_hidden_states": size.text(config.text_embed_dim),
+            "encoder_attention_mask": size.mask(),
+            **{name: size.times() for name in of_distilled},
+        }
+
+    return forward_pass(transformer, spec, inputs)

@@ -60,7 +60,7 @@ _USUAL_TOKENS = 256
 TRANSFORMER = ModelClass(
     f"{_HOME}.transformer:HunyuanImageTransformer2DModel",
     (f"{_CLASSES}:HunyuanImageTransformerBlock", f"{_CLASSES}:HunyuanImageSingleTransformerBlock"),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     layers=DOUBLE_STREAM_LAYERS,
     # The embeddings of time, text and image, and the output: small, and sensitive. The refiner of the text is among

@@ -21,7 +21,9 @@ from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenize
 from modules.families.parts.conditioning import TokenConditioning, guidance_input, replace_rows, token_mask
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
 
@@ -156,3 +158,25 @@ def load(request: LoadRequest[HunyuanVideoSettings]) -> HunyuanVideo:
         clip_tokenizer=load_clip_tokenizer(files.tokenizers.get(_CLIP)),
         guidance=request.settings.guidance,
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `HunyuanVideoTransformer3DModel`, for one frame."""
+    config = transformer.config
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        made = {
+            "hidden_states": size.latents(config.in_channels).unsqueeze(2),
+            "timestep": size.times(),
+            "encoder_hidden_states": size.text(config.text_embed_dim),
+            "encoder_attention_mask": size.mask(),
+            "pooled_projections": torch.empty(size.batch, config.pooled_projection_dim),
+        }
+        if config.guidance_embeds:
+            made["guidance"] = size.times()
+        return made
+
+    return forward_pass(transformer, spec, inputs, text=["encoder_hidden_states", "pooled_projections"])

@@ -30,7 +30,7 @@ MAX_TOKENS = 256
 TRANSFORMER = ModelClass(
     f"{_CLASSES}:HunyuanVideoTransformer3DModel",
     (f"{_CLASSES}:HunyuanVideoTransformerBlock", f"{_CLASSES}:HunyuanVideoSingleTransformerBlock"),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     layers=part_classes.DOUBLE_STREAM_LAYERS,
     # The embeddings of time, guidance, text and image, and the output: small, and sensitive. The refiner of the text is

@@ -21,8 +21,10 @@ from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenize
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.parts.vae import put_places_first
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 from modules.system.errors import DarkroomError
 
 TEMPLATE = ChatTemplate("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
@@ -136,3 +138,22 @@ def load(request: LoadRequest[Ideogram4Settings]) -> Ideogram4:
         **flow_facts(files, IDEOGRAM4.without({GUIDE} - files.parts.keys()), "ideogram4"),
         reader=prompt_reader(files.parts["text_encoder"], tokenizer, request.settings.most_tokens),
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of an `Ideogram4Transformer2DModel` with text."""
+    config = transformer.config
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        return {
+            "hidden_states": size.patches(config.in_channels),
+            "timestep": torch.empty(size.batch),
+            "position_ids": torch.empty(1, size.tokens + size.num_patches, 3, dtype=torch.long),
+            "encoder_hidden_states": size.text(config.llm_features_dim),
+            "encoder_attention_mask": size.mask(),
+        }
+
+    return forward_pass(transformer, spec, inputs)

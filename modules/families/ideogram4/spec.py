@@ -60,7 +60,7 @@ GUIDE = "unconditional_transformer"
 TRANSFORMER = ModelClass(
     f"{_HOME}.transformer:Ideogram4Transformer2DModel",
     ("diffusers.models.transformers.transformer_ideogram4:Ideogram4TransformerBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     layers=block_presets(r"^layers\.\d+\.", "attention", "feed_forward"),
     usual_layers="attention_mlp",

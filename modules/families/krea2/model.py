@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
+from diffusers.models.transformers.transformer_krea2 import Krea2RMSNorm
 
 from modules.families.krea2.spec import KREA2, MAX_TOKENS, TURBO_MU, Krea2Settings
 from modules.families.parts.chat_text import DESCRIBE_IMAGE, ChatReader
@@ -22,7 +24,9 @@ from modules.families.parts.files import ModelFiles
 from modules.families.parts.packing import image_ids, pack, unpack
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 from modules.formats.diffusers_folder import read_json
 from modules.system.errors import DarkroomError
 
@@ -106,3 +110,36 @@ def _scheduler_of(files: ModelFiles, index: Mapping[str, Any], denoiser: str) ->
     if not is_turbo:
         return files.scheduler
     return {**files.scheduler, "use_dynamic_shifting": True, "base_shift": TURBO_MU, "max_shift": TURBO_MU}
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `Krea2Transformer2DModel`, with the mask that prompts of several lengths need.
+
+    The recording includes that its attention repeats each head of keys and values for the queries that share it.
+    """
+    for norm in (module for module in transformer.modules() if isinstance(module, Krea2RMSNorm)):
+        norm.forward = partial(_traced_norm, norm)
+    config = transformer.config
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        return {
+            "hidden_states": size.patches(config.in_channels),
+            "encoder_hidden_states": torch.empty(
+                size.batch, size.tokens, config.num_text_layers, config.text_hidden_dim
+            ),
+            "timestep": size.times(),
+            "position_ids": torch.empty(size.tokens + size.num_patches, 3, dtype=torch.float32),
+            "encoder_attention_mask": size.mask(),
+        }
+
+    return forward_pass(transformer, spec, inputs)
+
+
+def _traced_norm(norm: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+    """Return the output of a `Krea2RMSNorm`, whose weights always stay in float32."""
+    weight = norm.weight.float() + 1.0
+    normalized: torch.Tensor = torch.nn.functional.rms_norm(hidden_states.float(), (norm.dim,), weight, norm.eps)
+    return normalized.to(hidden_states.dtype)

@@ -31,7 +31,7 @@ TURBO_MU = 1.15
 TRANSFORMER = ModelClass(
     f"{_CLASSES}:Krea2Transformer2DModel",
     (f"{_CLASSES}:Krea2TransformerBlock", f"{_CLASSES}:Krea2TextFusionBlock"),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     # Without the fusion of text layers. "All layers" is what the model's authors train.
     layers=block_presets(r"^transformer_blocks\.\d+\.", "attn", "ff"),

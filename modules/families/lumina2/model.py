@@ -19,7 +19,9 @@ from modules.families.parts.conditioning import TokenConditioning, token_mask
 from modules.families.parts.gemma import START, InstructedModel, load_tokenizer
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import DenoiserInputs, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 
 INSTRUCTION = (
     "You are an assistant designed to generate superior images with the superior degree of image-text alignment based "
@@ -69,3 +71,22 @@ def load(request: LoadRequest[Lumina2Settings]) -> Lumina2:
         plain=plain_reader(encoder, tokenizer),
         positions=positions,
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `Lumina2Transformer2DModel`, which goes through its images one by one."""
+    config, positions = transformer.config, set_positions(transformer)
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        positions.lengths = [size.tokens]
+        return {
+            "hidden_states": size.latents(config.in_channels),
+            "timestep": size.times(),
+            "encoder_hidden_states": size.text(config.cap_feat_dim),
+            "encoder_attention_mask": size.mask(),
+        }
+
+    return forward_pass(transformer, spec, inputs, is_per_image=True)

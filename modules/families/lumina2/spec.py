@@ -36,7 +36,7 @@ def longest_side(config: Mapping[str, Any]) -> int:
 TRANSFORMER = ModelClass(
     "diffusers.models.transformers.transformer_lumina2:Lumina2Transformer2DModel",
     ("diffusers.models.transformers.transformer_lumina2:Lumina2TransformerBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     layers=block_presets(r"^layers\.\d+\.", "attn", "feed_forward"),
     # The embeddings of time, text and image, the modulations and the output: small, and sensitive.
     never_quantized=frozenset({"time_caption_embed", "x_embedder", "norm1", "norm_out"}),

@@ -23,6 +23,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from modules.families.parts.efficient_net import EffNetEncoder
+from modules.families.parts.traced_passes import TracedPasses
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -122,7 +123,7 @@ def without_dropout(network: nn.Module) -> None:
             layer.is_cross_attention = True
 
 
-def effnet_passes(autoencoder: Any, spec: FamilySpec, text_shape: tuple[int, ...]) -> Mapping[str, TracedPass]:
+def effnet_passes(autoencoder: Any, spec: FamilySpec, text_shape: tuple[int, ...]) -> TracedPasses:
     """Return the encoding, and the last step of decoding, which needs as much memory as any.
 
     `text_shape` is the shape of stage B's input for one prompt.

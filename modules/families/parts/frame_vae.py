@@ -19,7 +19,7 @@ from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
 from modules.families.parts.single_file.checkpoint import empty_part
 from modules.families.parts.single_file.slots import Slot
-from modules.families.parts.traced_passes import autoencoder_passes
+from modules.families.parts.traced_passes import TracedPasses, autoencoder_passes
 from modules.families.spec import FamilySpec, encoding_of
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
@@ -67,7 +67,7 @@ class AutoencoderKLHunyuanVideo(hunyuan_video.AutoencoderKLHunyuanVideo):  # typ
         return DecoderOutput(sample=images_B3PP) if return_dict else (images_B3PP,)
 
 
-def hunyuan_vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def hunyuan_vae_passes(vae: Any, spec: FamilySpec) -> TracedPasses:
     """Return the encoding and decoding of images by a VAE of Tencent."""
     config = vae.config
     return autoencoder_passes(
@@ -75,7 +75,7 @@ def hunyuan_vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
     )
 
 
-def hunyuan_video_vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def hunyuan_video_vae_passes(vae: Any, spec: FamilySpec) -> TracedPasses:
     """Return the encoding and decoding of images of an `AutoencoderKLHunyuanVideo`, and the encoding of clips.
 
     Each number of frames has its own pass. Longer clips are encoded in pieces with the largest of these numbers.
@@ -90,7 +90,7 @@ def hunyuan_video_vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedP
     return {**passes, **{encoding_of(n): TracedPass(encode, partial(clips, n)) for n in counts}}
 
 
-def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def vae_passes(vae: Any, spec: FamilySpec) -> TracedPasses:
     """Return the encoding and decoding of an `AutoencoderKLQwenImage`."""
     config = vae.config
     return autoencoder_passes(vae, config.input_channels, config.z_dim, factor=2 ** (len(config.dim_mult) - 1))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from modules.families.parts.traced_passes import TracedPasses
 from modules.families.spec import FamilySpec
 from modules.memory.recording import PassSize
 from modules.memory.trace import TracedPass
 
 
-def seeing_passes(encoder: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def seeing_passes(encoder: Any, spec: FamilySpec) -> TracedPasses:
     """Return the forward passes of the language model and of the vision encoder of a `Qwen2_5_VLModel`.
 
     The vision encoder sees the largest image that the family reads with a caption, as one window.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,9 +104,9 @@ class TextModel(LatentModel[Process], ABC, Generic[Process, Text]):
         given = DenoiserInputs(noisy_BCHW.to(dtype), self._time(timesteps_B), text, images)
         return self._prediction(self._output(given))
 
+    @abstractmethod
     def _output(self, given: DenoiserInputs[Text]) -> torch.Tensor:
-        """Return the denoiser's output as latents. A family without it has its own `predict`."""
-        raise NotImplementedError
+        """Return the denoiser's output as latents."""
 
     def _denoiser_of(self, text: Text) -> str:
         """Return the part that predicts for a conditioning."""

@@ -5,6 +5,7 @@ parts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -16,9 +17,11 @@ from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_lower_case_t5_tokenizer
 from modules.families.parts.text_model import DenoiserInputs, T5Model
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.pixart.files import published_name
 from modules.families.pixart.spec import MAX_TOKENS, PIXART, PixArtSettings, has_size_conditions
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 
 
 @dataclass(eq=False)
@@ -78,3 +81,27 @@ def load(request: LoadRequest[PixArtSettings]) -> PixArt:
         lora_naming=naming_of(published_name(config), files.parts, prediction=process.prediction_type),
         t5=t5,
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `PixArtTransformer2DModel`, with the mask that prompts of several lengths need."""
+    config = transformer.config
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "hidden_states": size.latents(config.in_channels),
+            "encoder_hidden_states": size.text(config.caption_channels),
+            "encoder_attention_mask": size.mask(),
+            "timestep": size.times(),
+        }
+        if has_size_conditions(config):
+            made["added_cond_kwargs"] = {
+                "resolution": torch.empty(size.batch, 2, dtype=torch.float32),
+                "aspect_ratio": torch.empty(size.batch, 1, dtype=torch.float32),
+            }
+        return made
+
+    return forward_pass(transformer, spec, inputs)

@@ -45,7 +45,7 @@ _HOME = "modules.families.pixart"
 TRANSFORMER = ModelClass(
     "diffusers.models.transformers.pixart_transformer_2d:PixArtTransformer2DModel",
     ("diffusers.models.attention:BasicTransformerBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention=f"{_HOME}.transformer:set_self_attention",
     layers=block_presets(r"^transformer_blocks\.\d+\.", "attn1|attn2", "ff"),
     # The embeddings of time, sizes, text and image, and the output: small, and sensitive.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from modules.families.parts.packing import pack, unpack
 from modules.families.parts.read_model import read_model
 from modules.families.parts.seeing_text import SEEN, SeeingReader
 from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
 from modules.families.qwen_image.files import ZERO_TIME_MARK
 from modules.families.qwen_image.spec import (
@@ -30,6 +32,7 @@ from modules.families.qwen_image.spec import (
     QwenImageSettings,
     unused_layers,
 )
+from modules.families.spec import FamilySpec
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.system.errors import DarkroomError
 
@@ -130,3 +133,23 @@ def load(request: LoadRequest[QwenImageSettings]) -> QwenImage:
             files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder")), by_inputs
         ),
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `QwenImageTransformer2DModel`, for prompts of equal lengths."""
+    positions, config = transformer.pos_embed, transformer.config
+    # It keeps the positions of each size, so that the pass at the first size would have other operations.
+    positions._compute_video_freqs = partial(type(positions)._compute_video_freqs.__wrapped__, positions)
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        return {
+            "hidden_states": size.patches(config.in_channels),
+            "encoder_hidden_states": size.text(config.joint_attention_dim),
+            "timestep": size.times(),
+            "img_shapes": [[(1, size.height // size.patch, size.width // size.patch)]] * size.batch,
+        }
+
+    return forward_pass(transformer, spec, inputs)

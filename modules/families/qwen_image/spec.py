@@ -51,7 +51,7 @@ class QwenImageSettings(FamilySettings):
 TRANSFORMER = ModelClass(
     f"{_CLASSES}:QwenImageTransformer2DModel",
     (f"{_CLASSES}:QwenImageTransformerBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     layers=part_classes.block_presets(r"^transformer_blocks\.\d+\.", "attn", "img_mlp|txt_mlp"),
     # The embeddings of time, text and image, and the output: small, and sensitive. The modulations of the blocks are a

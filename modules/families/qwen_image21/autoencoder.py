@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,9 +9,8 @@ from diffusers.models.autoencoders import autoencoder_kl_qwenimage21 as qwenimag
 from diffusers.models.autoencoders.vae import DecoderOutput, DiagonalGaussianDistribution
 from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
-from modules.families.parts.traced_passes import autoencoder_passes
+from modules.families.parts.traced_passes import TracedPasses, autoencoder_passes
 from modules.families.spec import FamilySpec
-from modules.memory.trace import TracedPass
 
 _COLOURS = 3
 
@@ -37,6 +35,6 @@ class AutoencoderKLQwenImage21(qwenimage21.AutoencoderKLQwenImage21):  # type: i
         return DecoderOutput(sample=images_B3PP) if return_dict else (images_B3PP,)
 
 
-def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def vae_passes(vae: Any, spec: FamilySpec) -> TracedPasses:
     """Return the encoding and decoding of an `AutoencoderKLQwenImage21`."""
     return autoencoder_passes(vae, _COLOURS, spec.latents.channels, factor=int(spec.latents.factor))

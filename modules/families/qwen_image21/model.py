@@ -17,8 +17,10 @@ from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenize
 from modules.families.parts.conditioning import TokenConditioning, visible_tokens
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
 from modules.families.qwen_image21.spec import MAX_TOKENS, QWEN_IMAGE21, QwenImage21Settings
+from modules.families.spec import FamilySpec
 
 _SYSTEM = "<|im_start|>system\nComprehend and analyze the provided prompt.<|im_end|>\n"
 TEMPLATE = ChatTemplate(f"{_SYSTEM}<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
@@ -68,3 +70,19 @@ def load(request: LoadRequest[QwenImage21Settings]) -> QwenImage21:
         **flow_facts(files, QWEN_IMAGE21, "qwen_image21"),
         reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `QwenImage21Transformer2DModel`, for prompts of equal lengths."""
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        return {
+            "hidden_states": size.latents(size.channels),
+            "encoder_hidden_states": size.text(transformer.config.context_in_dim),
+            "timestep": size.times(),
+        }
+
+    return forward_pass(transformer, spec, inputs)

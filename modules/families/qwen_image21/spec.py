@@ -31,7 +31,7 @@ _USUAL_TOKENS = 512
 TRANSFORMER = ModelClass(
     f"{_HOME}.transformer:QwenImage21Transformer2DModel",
     (f"{_CLASSES}:QwenImage21TransformerBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     layers=block_presets(r"^transformer_blocks\.\d+\.", "attn", "img_mlp"),
     # The embeddings of time, text and image, the modulation of all blocks, and the output: small, and sensitive.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,9 +9,8 @@ from diffusers.models.autoencoders import autoencoder_dc
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
-from modules.families.parts.traced_passes import autoencoder_passes
+from modules.families.parts.traced_passes import TracedPasses, autoencoder_passes
 from modules.families.spec import FamilySpec
-from modules.memory.trace import TracedPass
 
 _NO_VARIANCE = -30.0  # the lowest logarithm of a variance that diffusers' distribution has
 
@@ -28,7 +26,7 @@ class AutoencoderDC(autoencoder_dc.AutoencoderDC):  # type: ignore[misc]  # diff
         return AutoencoderKLOutput(latent_dist=distribution) if return_dict else (distribution,)
 
 
-def vae_passes(vae: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def vae_passes(vae: Any, spec: FamilySpec) -> TracedPasses:
     """Return the encoding and decoding of an `AutoencoderDC`."""
     factor = vae.spatial_compression_ratio
     return autoencoder_passes(vae, vae.config.in_channels, vae.config.latent_channels, factor=factor)

@@ -23,8 +23,10 @@ from modules.families.parts.gemma import load_tokenizer as load_gemma_tokenizer
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import DenoiserInputs
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
 from modules.families.sana.spec import CONVENTION, MAX_TOKENS, SANA, SanaSettings
+from modules.families.spec import FamilySpec
 from modules.system.errors import DarkroomError
 
 INSTRUCTION = "\n".join(
@@ -148,3 +150,21 @@ def load(request: LoadRequest[SanaSettings]) -> Sana:
 def _with_shift(scheduler: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a scheduler's config with its shift under the name that Euler's has: the published one is DPM++'s."""
     return {"shift": scheduler["flow_shift"], **scheduler} if "flow_shift" in scheduler else scheduler
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `SanaTransformer2DModel`, with the mask that prompts of several lengths need."""
+    config = transformer.config
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        return {
+            "hidden_states": size.latents(config.in_channels),
+            "encoder_hidden_states": size.text(config.caption_channels),
+            "encoder_attention_mask": size.mask(),
+            "timestep": size.times(),
+        }
+
+    return forward_pass(transformer, spec, inputs)

@@ -29,7 +29,7 @@ _AUTOENCODER = "diffusers.models.autoencoders.autoencoder_dc"
 TRANSFORMER = ModelClass(
     "diffusers.models.transformers.sana_transformer:SanaTransformer2DModel",
     ("diffusers.models.transformers.sana_transformer:SanaTransformerBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     layers=block_presets(r"^transformer_blocks\.\d+\.", "attn1|attn2", "ff"),
     # The embeddings of time, text and image, and the output: small, and sensitive.
     never_quantized=frozenset({"time_embed", "caption_projection", "patch_embed", "^proj_out"}),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -20,9 +20,11 @@ from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
 from modules.families.parts.token_rows import add_embeddings, extend_embedding
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
 from modules.families.sd3.files import published_name
 from modules.families.sd3.spec import SD3, Sd3Settings, unread_queries
+from modules.families.spec import FamilySpec
 from modules.system.errors import DarkroomError
 
 # The conditioning of Stable Diffusion 3, from the states of each text encoder that the model has.
@@ -188,3 +190,22 @@ def load(request: LoadRequest[Sd3Settings]) -> StableDiffusion3:
         t5=t5,
         t5_tokens=settings.text_tokens,
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of an `SD3Transformer2DModel`; the tokens of a size are T5's, and CLIP's are added."""
+    config = transformer.config
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        tokens = size.tokens + CLIP_CHUNK_TOKENS + 2
+        return {
+            "hidden_states": size.latents(config.in_channels),
+            "encoder_hidden_states": torch.empty(size.batch, tokens, config.joint_attention_dim),
+            "pooled_projections": torch.empty(size.batch, config.pooled_projection_dim),
+            "timestep": size.times(),
+        }
+
+    return forward_pass(transformer, spec, inputs, text=["encoder_hidden_states", "pooled_projections"])

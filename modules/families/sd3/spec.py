@@ -84,7 +84,7 @@ def longest_side(config: Mapping[str, Any]) -> int:
 TRANSFORMER = ModelClass(
     "diffusers.models.transformers.transformer_sd3:SD3Transformer2DModel",
     ("diffusers.models.attention:JointTransformerBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention=f"{_HOME}.attention:set_joint_processors",
     layers=part_classes.block_presets(r"^transformer_blocks\.\d+\.", "attn|attn2", "ff|ff_context"),
     # The embeddings of time, prompt, text and image, and the output: small, and sensitive.

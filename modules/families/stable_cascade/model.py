@@ -10,18 +10,17 @@ import torch
 from diffusers.configuration_utils import register_to_config
 from diffusers.pipelines.deprecated.wuerstchen.modeling_paella_vq_model import PaellaVQModel
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.parts.conditioning import PooledConditioning
 from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, stages_in_config
 from modules.families.parts.effnet_autoencoder import EffNetAutoencoder, effnet_passes
 from modules.families.parts.effnet_files import AutoencoderSource
 from modules.families.parts.effnet_model import EffNetModel, load_effnet_model
+from modules.families.parts.text_model import DenoiserInputs
+from modules.families.parts.traced_passes import TracedPasses
 from modules.families.protocol import LoadRequest
 from modules.families.spec import FamilySpec
 from modules.families.stable_cascade.spec import OF_IMAGES, STABLE_CASCADE, StableCascadeSettings
 from modules.families.stable_cascade.unet import StableCascadeUNet
-from modules.memory.trace import TracedPass
 
 _TEXT = "text_encoder"
 
@@ -48,26 +47,16 @@ class StableCascade(EffNetModel[PooledConditioning]):
         width = self.vae.stage_b.config.clip_text_pooled_in_channels
         return torch.zeros(batch, width, dtype=dtype) if text is None else text.pooled_BE.to(dtype)
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
+    def _output(self, given: DenoiserInputs[PooledConditioning]) -> torch.Tensor:
         """Return the predicted noise (B, 16, H, W). The prior reads the time in (0, 1], and no image."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        no_image_B1D = noisy_BCHW.new_zeros(len(noisy_BCHW), 1, self.denoiser.config.clip_image_in_channels)
-        output = self._forward("prior")(
-            sample=noisy_BCHW.to(dtype),
-            timestep_ratio=self._time(timesteps_B),
-            clip_text_pooled=text.pooled_BE[:, None].to(dtype),
-            clip_text=text.states_BLD.to(dtype),
-            clip_img=no_image_B1D.to(dtype),
-            return_dict=False,
+        noisy_BCHW, width = given.noisy_BCHW, self.denoiser.config.clip_image_in_channels
+        return self._denoise(
+            sample=noisy_BCHW,
+            timestep_ratio=given.time_B,
+            clip_text_pooled=given.cast(given.text.pooled_BE[:, None]),
+            clip_text=given.cast(given.text.states_BLD),
+            clip_img=noisy_BCHW.new_zeros(len(noisy_BCHW), 1, width),
         )
-        noise_BCHW: torch.Tensor = output[0]
-        return noise_BCHW
 
 
 def load(request: LoadRequest[StableCascadeSettings]) -> StableCascade:
@@ -130,6 +119,6 @@ class StableCascadeAutoencoder(EffNetAutoencoder):
         return noise_BCHW
 
 
-def autoencoder_passes(autoencoder: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def autoencoder_passes(autoencoder: Any, spec: FamilySpec) -> TracedPasses:
     """Return the passes of encoding and decoding."""
     return effnet_passes(autoencoder, spec, (autoencoder.stage_b.config.clip_text_pooled_in_channels,))

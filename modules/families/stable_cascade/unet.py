@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
@@ -10,9 +9,8 @@ import torch
 from diffusers.models.unets import unet_stable_cascade
 
 from modules.families.parts.effnet_autoencoder import without_dropout
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.spec import FamilySpec
-from modules.memory.recording import PassSize
-from modules.memory.trace import TracedPass
 
 
 class StableCascadeUNet(unet_stable_cascade.StableCascadeUNet):  # type: ignore[misc]  # diffusers has no types
@@ -37,17 +35,17 @@ class StableCascadeUNet(unet_stable_cascade.StableCascadeUNet):  # type: ignore[
 # The forward pass of Stable Cascade's prior, for the memory estimate to trace.
 
 
-def prior_passes(prior: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def prior_passes(prior: Any, spec: FamilySpec) -> TracedPasses:
     """Return the forward pass of the prior."""
     config = prior.config
 
-    def inputs(size: PassSize) -> dict[str, Any]:
+    def inputs(size: InputSize) -> dict[str, Any]:
         return {
-            "sample": torch.empty(size.batch, *spec.latents.shape(size.width_px, size.height_px)),
-            "timestep_ratio": torch.empty(size.batch, dtype=torch.float32),
+            "sample": size.latents(size.channels),
+            "timestep_ratio": size.times(),
             "clip_text_pooled": torch.empty(size.batch, 1, config.clip_text_pooled_in_channels),
-            "clip_text": torch.empty(size.batch, size.tokens, config.clip_text_in_channels),
+            "clip_text": size.text(config.clip_text_in_channels),
             "clip_img": torch.empty(size.batch, 1, config.clip_image_in_channels),
         }
 
-    return {"forward": TracedPass(prior, inputs, frozenset({"clip_text", "clip_text_pooled"}))}
+    return forward_pass(prior, spec, inputs, text=["clip_text", "clip_text_pooled"])

@@ -14,18 +14,17 @@ from diffusers.pipelines.deprecated.wuerstchen.modeling_paella_vq_model import P
 from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS
 from modules.families.parts.clip_text import up_to_end
 from modules.families.parts.conditioning import replace_rows
 from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, stages_in_config
 from modules.families.parts.effnet_autoencoder import EffNetAutoencoder, effnet_passes, without_dropout
 from modules.families.parts.effnet_files import EFFNET_FILE, AutoencoderSource
 from modules.families.parts.effnet_model import EffNetModel, load_effnet_model
+from modules.families.parts.text_model import DenoiserInputs
+from modules.families.parts.traced_passes import TracedPasses
 from modules.families.protocol import LoadRequest
 from modules.families.spec import FamilySpec
 from modules.families.wuerstchen.spec import WUERSTCHEN, WuerstchenSettings
-from modules.memory.trace import TracedPass
 from modules.system.devices import Device, move
 
 # The conditioning of Wuerstchen: states for the prior, and token ids for the decoder's own CLIP.
@@ -87,18 +86,10 @@ class Wuerstchen(EffNetModel[StatesAndTokens]):
         states_BLD = self.tower.encode(self._forward(_TEXT), prompts, num_chunks=1).states_BLD
         return StatesAndTokens(states_BLD, self._tokens_of(prompts).to(states_BLD.device))
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
+    def _output(self, given: DenoiserInputs[StatesAndTokens]) -> torch.Tensor:
         """Return the predicted noise (B, 16, H, W). The prior reads the time in (0, 1]."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        noise_BCHW: torch.Tensor = self._forward("prior")(
-            noisy_BCHW.to(dtype), r=self._time(timesteps_B), c=text.states_BLD.to(dtype)
-        )
+        states_BLD = given.cast(given.text.states_BLD)
+        noise_BCHW: torch.Tensor = self._forward("prior")(given.noisy_BCHW, r=given.time_B, c=states_BLD)
         return noise_BCHW
 
     def _decoder_text(self, text: StatesAndTokens | None, batch: int) -> torch.Tensor:
@@ -204,6 +195,6 @@ class WuerstchenAutoencoder(EffNetAutoencoder):
         return noise_BCHW
 
 
-def autoencoder_passes(autoencoder: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def autoencoder_passes(autoencoder: Any, spec: FamilySpec) -> TracedPasses:
     """Return the passes of encoding and decoding."""
     return effnet_passes(autoencoder, spec, (_TOKENS, autoencoder.clip.config.hidden_size))

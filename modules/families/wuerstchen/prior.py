@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
@@ -11,9 +10,8 @@ from diffusers.models.attention_processor import AttnProcessor2_0
 from diffusers.pipelines.deprecated.wuerstchen import modeling_wuerstchen_prior
 
 from modules.families.parts.effnet_autoencoder import without_dropout
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.spec import FamilySpec
-from modules.memory.recording import PassSize
-from modules.memory.trace import TracedPass
 
 
 class WuerstchenPrior(modeling_wuerstchen_prior.WuerstchenPrior):  # type: ignore[misc]  # diffusers has no types
@@ -39,14 +37,10 @@ class WuerstchenPrior(modeling_wuerstchen_prior.WuerstchenPrior):  # type: ignor
 # The forward pass of Wuerstchen's prior, for the memory estimate to trace.
 
 
-def prior_passes(prior: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def prior_passes(prior: Any, spec: FamilySpec) -> TracedPasses:
     """Return the forward pass of the prior."""
 
-    def inputs(size: PassSize) -> dict[str, Any]:
-        return {
-            "x": torch.empty(size.batch, *spec.latents.shape(size.width_px, size.height_px)),
-            "r": torch.empty(size.batch, dtype=torch.float32),
-            "c": torch.empty(size.batch, size.tokens, prior.config.c_cond),
-        }
+    def inputs(size: InputSize) -> dict[str, Any]:
+        return {"x": size.latents(size.channels), "r": size.times(), "c": size.text(prior.config.c_cond)}
 
-    return {"forward": TracedPass(prior, inputs, frozenset({"c"}))}
+    return forward_pass(prior, spec, inputs, text=["c"])

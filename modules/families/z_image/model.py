@@ -16,7 +16,9 @@ from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenize
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
+from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
+from modules.families.spec import FamilySpec
 from modules.families.z_image.spec import MAX_TOKENS, Z_IMAGE, ZImageSettings
 from modules.system.errors import DarkroomError
 
@@ -54,3 +56,19 @@ def load(request: LoadRequest[ZImageSettings]) -> ZImage:
         **flow_facts(files, Z_IMAGE, "z_image"),
         reader=prompt_reader(files.parts["text_encoder"], load_chat_tokenizer(files.tokenizers.get("text_encoder"))),
     )
+
+
+# The forward pass of the transformer, for the memory estimate to trace.
+
+
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
+    """Return the forward pass of a `ZImageTransformer2DModel`, which goes through its images one by one."""
+
+    def inputs(size: InputSize) -> dict[str, Any]:
+        return {
+            "x": list(size.latents(size.channels).unsqueeze(2)),
+            "t": size.times(),
+            "cap_feats": list(size.text(transformer.config.cap_feat_dim)),
+        }
+
+    return forward_pass(transformer, spec, inputs, text=["cap_feats"], is_per_image=True)

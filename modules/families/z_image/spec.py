@@ -34,7 +34,7 @@ def longest_side(config: Mapping[str, Any]) -> int:
 TRANSFORMER = ModelClass(
     "diffusers.models.transformers.transformer_z_image:ZImageTransformer2DModel",
     ("diffusers.models.transformers.transformer_z_image:ZImageTransformerBlock",),
-    f"{_HOME}.traced_passes:transformer_passes",
+    f"{_HOME}.model:transformer_passes",
     attention="modules.families.parts.attention_processor:set_backend",
     # Without the refiners, as OneTrainer's presets have it.
     layers=block_presets(r"^layers\.\d+\.", "attention", "feed_forward"),

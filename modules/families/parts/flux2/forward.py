@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 
-from modules.data.conditioning import Conditioning
-from modules.data.inputs import NO_INPUTS, references_of
+from modules.data.inputs import references_of
 from modules.families.parts.conditioning import TokenConditioning, guidance_input
 from modules.families.parts.flux2.classes import LATENTS
 from modules.families.parts.packing import unpack, with_references
-from modules.families.parts.text_model import ChatModel
-from modules.families.parts.traced_passes import packed_passes
+from modules.families.parts.text_model import ChatModel, DenoiserInputs
+from modules.families.parts.traced_passes import TracedPasses, packed_passes
 from modules.families.spec import FamilySpec
-from modules.memory.trace import TracedPass
 from modules.system.devices import Device
 
 _REFERENCE_STEP = 10.0  # between the first numbers of the positions of reference images (`Flux2Pipeline`)
@@ -57,29 +55,21 @@ class Flux2(ChatModel[Flux2Conditioning]):
 
     guidance: float = 1.0
 
-    def predict(
-        self,
-        noisy_BCHW: torch.Tensor,
-        timesteps_B: torch.Tensor,
-        conditioning: Conditioning,
-        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
-    ) -> torch.Tensor:
-        """Return the velocity (B, 32, H, W); `inputs` may be reference images, of any sizes."""
-        text, dtype = self._text(conditioning), self._input_dtype()
-        references = [latents.to(dtype) for latents in references_of(inputs)]
-        tokens_BLC, ids_L3 = with_references(noisy_BCHW.to(dtype), references, step=_REFERENCE_STEP)
+    def _output(self, given: DenoiserInputs[Flux2Conditioning]) -> torch.Tensor:
+        """Return the output (B, 32, H, W); there may be reference images, of any sizes."""
+        text, noisy_BCHW = given.text, given.noisy_BCHW
+        tokens_BLC, ids_L3 = with_references(noisy_BCHW, references_of(given.images), step=_REFERENCE_STEP)
         height, width = noisy_BCHW.shape[-2:]
-        output = self._forward("transformer")(
+        output_BLC = self._denoise(
             hidden_states=tokens_BLC,
-            timestep=self.process.time_input(timesteps_B),
-            encoder_hidden_states=text.states_BLD.to(dtype),
+            timestep=given.time_B,
+            encoder_hidden_states=given.cast(text.states_BLD),
             txt_ids=text_ids(text.states_BLD),
             img_ids=torch.nn.functional.pad(ids_L3, (0, 1)),
-            **guidance_input(self.denoiser.config, text.guidance, self.guidance, timesteps_B),
-            return_dict=False,
+            **guidance_input(self.denoiser.config, text.guidance, self.guidance, given.time_B),
         )
         num_tokens = (height // LATENTS.packed) * (width // LATENTS.packed)
-        return self.process.velocity(unpack(output[0][:, :num_tokens], height, width))
+        return unpack(output_BLC[:, :num_tokens], height, width)
 
 
 def text_ids(states_BLD: torch.Tensor) -> torch.Tensor:
@@ -91,6 +81,6 @@ def text_ids(states_BLD: torch.Tensor) -> torch.Tensor:
 # The forward pass of FLUX.2's transformer, for the memory estimate to trace.
 
 
-def transformer_passes(transformer: Any, spec: FamilySpec) -> Mapping[str, TracedPass]:
+def transformer_passes(transformer: Any, spec: FamilySpec) -> TracedPasses:
     """Return the forward pass of a `Flux2Transformer2DModel`."""
     return packed_passes(transformer, spec, num_axes=4)
