@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from modules.rewards.registry import REWARDS
 if TYPE_CHECKING:  # the window needs these classes when a run has begun
     from modules.objectives.reward_verdict import RewardVerdict
     from trainer.events import RewardMeasured, ValidationFinished
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
 
 PHASE_LABELS: Mapping[str, str] = {
     "": "Ready",
@@ -80,6 +83,17 @@ def reward_label(name: str) -> str:
     """Return the label of a reward model by the name that events use."""
     spec = REWARDS.get(name.rstrip("_0123456789"))
     return spec.label if spec else name
+
+
+def part_label(name: str, labels: Mapping[str, str]) -> str:
+    """Return what a training unit is called: by the labels of the family's parts, or "embedding" and its placeholder.
+
+    The key of an embedding that another program made, a number, is left out.
+    """
+    kind, _, key = name.partition(":")
+    if name in labels or kind != "embedding":
+        return labels.get(name, name)
+    return kind if _UUID.fullmatch(key) else f"{kind} {key}"
 
 
 def format_loss(value: float | None) -> str:

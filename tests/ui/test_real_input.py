@@ -106,6 +106,9 @@ def test_a_page_opened_by_keys_gets_the_focus_and_the_hidden_one_no_keys(window:
     keys(window, "Tab")
     window.wait_until(lambda: focused_page(window) == "model", "the focus in the page")
     assert focused_widget(window.app.root) is not window.app.shell.pages["model"].frame
+    window.app.shell.side_bar.entries["model"].focus_set()
+    keys(window, "Return")
+    window.wait_until(lambda: focused_page(window) == "model", "the focus in the page that is open already")
 
 
 def test_tab_begins_at_the_page_after_the_focused_button_is_gone(window: Window) -> None:

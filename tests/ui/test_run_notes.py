@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from tests.ui.fake_engine import started, step
@@ -29,6 +31,7 @@ from ui.forms.changes import changes
 from ui.loop.folding import fold, history_before, prepend_history
 from ui.loop.past_runs import read_state_so_far
 from ui.loop.run_state import RunState
+from ui.loop.wording import plan_lines
 from ui.widgets.log import LogFilter, as_text, clock
 
 
@@ -139,6 +142,27 @@ def test_a_model_at_the_place_of_the_result_is_said(tmp_path: Path) -> None:
     last, other = "/runs/zog-step-40.safetensors", tmp_path / "zog.safetensors"
     assert offer.text.endswith(f"Its last model is {last}. {other} is from another run and would be kept.")
     assert f"Last model: {last}" in run_lines(state, is_active=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("embedding:zog", "embedding zog"),
+        ("embedding:6ba7b810-9dad-11d1-80b4-00c04fd430c8", "embedding"),
+        ("text_encoder", "Text encoder"),
+        ("lora", "lora"),
+    ],
+)
+def test_what_is_trained_is_named_without_ids(name: str, label: str) -> None:
+    state = folded(started(), step(3, training_parts=(name,)))
+    assert f"Training: {label}" in run_lines(state, is_active=True)
+
+
+def test_the_plan_names_the_result_that_a_taken_destination_leads_to() -> None:
+    config = Config()
+    assert f"Result: {config.output.destination}" in plan_lines(config)
+    kept = "It is kept; the result will be zog-2."
+    assert f"Result: {kept}" in plan_lines(config, kept)
 
 
 def test_a_run_of_another_machine_has_a_place_and_a_price() -> None:

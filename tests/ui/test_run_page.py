@@ -333,6 +333,8 @@ def test_before_a_run_the_page_shows_the_last_one_beside_what_a_start_does(ready
     assert page.facts_card.heading.cget("text") == BEFORE_START
     assert page.samples.table.steps == (20,)
     run = press_start(ready)
+    ready.wait_until(lambda: page.facts_card.heading.cget("text") == "This run", "the run that begins")
+    assert "the last run" not in page.facts.cget("text"), "its curves are no longer shown"
     run.emit(started(str(run_dir)), PhaseChanged("training"), step(1))
     ready.wait_until(lambda: len(page._drawn_state.curve("loss")) == 1, "the run")
     assert page.facts_card.heading.cget("text") == "This run"

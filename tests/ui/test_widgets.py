@@ -393,6 +393,9 @@ def test_controls_work_by_keyboard(screen: tk.Tk, theme: Theme) -> None:
     button.set_enabled(False)
     button._canvas.event_generate("<Return>")
     assert pressed == ["button"]
+    assert choice._canvas.tk_focusNext() is switch._canvas, "a disabled button is no stop of Tab"
+    button.set_enabled(True)
+    assert choice._canvas.tk_focusNext() is button._canvas
     choice.menu.invoke(1)
     assert (name.get(), choice.get()) == ("b", "Second")
     name.set("a")

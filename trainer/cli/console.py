@@ -38,7 +38,7 @@ from trainer.events import (
 )
 from trainer.rollout_events import ChoicesWanted
 from trainer.run_folder.inbox import Desk, open_inbox
-from trainer.wording import format_speed
+from trainer.wording import format_speed, part_label
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -250,7 +250,7 @@ def _measured_words(event: Event) -> str:
 
 def _started_words(event: RunStarted) -> str:
     labels = FAMILIES[event.family].part_labels if event.family in FAMILIES else {}
-    parts = " and ".join(labels.get(part, part) for part in event.trained_parts)
+    parts = " and ".join(part_label(part, labels) for part in event.trained_parts)
     images = describe_data(event.num_images, event.num_prompts, event.num_pairs)
     steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
     return (

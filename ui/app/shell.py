@@ -68,8 +68,13 @@ class Shell(Panel):
 
     def show_page(self, key: str) -> None:
         """Show a page; build it first if needed."""
-        if key == self._open:
-            return
+        if key != self._open:
+            self._show_other(key)
+        focused, frame = focused_widget(self), self.pages[key].frame
+        if focused is None or (focused.winfo_toplevel() is self._context.root and not _is_within(focused, frame)):
+            frame.focus_set()  # else keys would reach the hidden page, and Tab would begin at the side bar
+
+    def _show_other(self, key: str) -> None:
         self._context.pump.expect_drawing()
         page = self._start_page(key)
         if self._open:
@@ -79,9 +84,6 @@ class Shell(Panel):
         page.frame.is_shown = True
         page.frame.grid(row=0, column=0, sticky="nsew")
         page.on_show()
-        focused = focused_widget(self)
-        if focused is None or (focused.winfo_toplevel() is self._context.root and not _is_within(focused, page.frame)):
-            page.frame.focus_set()  # else keys would reach the hidden page, and Tab would begin at the side bar
 
     def page(self, key: str) -> Page:
         """Return a page; build it first if needed. One that is built in parts is complete then."""

@@ -147,8 +147,11 @@ def cost_text(price_per_hour: float, seconds: float | None) -> str:
     return f"{price_per_hour * seconds / 3600:,.2f}" if price_per_hour and seconds else ""
 
 
-def plan_lines(config: Config) -> list[str]:
-    """Return when a run samples, validates and saves, and where its files go, one fact per line."""
+def plan_lines(config: Config, on_destination: str = "") -> list[str]:
+    """Return when a run samples, validates and saves, and where its files go, one fact per line.
+
+    `on_destination` is a sentence about the destination, if it is taken.
+    """
     sampling, backup = config.sampling, config.backup
     prompts = count(len(sampling.prompts), "prompt")
     if sampling.prompts_file:
@@ -161,7 +164,7 @@ def plan_lines(config: Config) -> list[str]:
     lines.append(_line("Backups", backup.every, at_end=backup.at_end))
     if not backup.save_every.is_never:
         lines.append(_line("Models in addition to the result", backup.save_every))
-    lines.append(f"Result: {config.output.destination}")
+    lines.append(f"Result: {on_destination or config.output.destination}")
     lines.append(f"All else: a new folder in {as_config_path(from_root(config.general.workspace_dir) / 'runs')}")
     return lines
 

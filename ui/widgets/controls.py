@@ -58,7 +58,7 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         self.rank: Rank = rank
         self._drawn = style
         self._theme_tokens = theme
-        self._is_pressed = False
+        self._is_pressed = self._is_skipped = False
         self._pressable: set[str] = set()
         fill, hover, ink = _BUTTON_COLOURS.get(style, (on, "field_hover", "text"))
         super().__init__(
@@ -142,8 +142,15 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         state = "normal" if is_enabled else "disabled"
         if self.cget("state") != state:
             self.configure(state=state)
+            self._skip_in_tab_order(not is_enabled)
             if self.style == "primary":  # gray on orange cannot be read
                 self._theme_tokens.main_buttons.choose()
+
+    def _skip_in_tab_order(self, skips: bool) -> None:
+        """Let Tab pass over the button, or stop at it again; a button that Tab never reaches stays so."""
+        if skips != self._is_skipped and (self._is_skipped or self._canvas.cget("takefocus") == "1"):
+            self._is_skipped = skips
+            self._canvas.configure(takefocus=not skips)
 
 
 class Switch(ctk.CTkSwitch):  # type: ignore[misc]

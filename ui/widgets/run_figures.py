@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainer.events import RewardMeasured, ValidationFinished
 from trainer.wording import format_loss as loss_words
-from trainer.wording import reward_line
+from trainer.wording import part_label, reward_line
 from ui.loop.metric_curves import short_number
 from ui.loop.series import EMPTY, PastRun, Series
 from ui.loop.wording import concept_rows, reward_rows, timestep_rows
@@ -70,7 +70,7 @@ def lines_of(
 def _rate_lines(series: Mapping[str, Series], labels: Mapping[str, str]) -> list[Line]:
     names = [name for name in series if name.partition("/")[0] == "rate"]
     return [
-        Line("rate", f"rate {labels.get(unit, unit)}".strip(), "rate", series[name], _UNITS[number % len(_UNITS)])
+        Line("rate", f"rate {part_label(unit, labels)}".strip(), "rate", series[name], _UNITS[number % len(_UNITS)])
         for number, (name, unit) in enumerate((n, n.partition("/")[2]) for n in names)
     ]
 

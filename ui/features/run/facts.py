@@ -12,7 +12,15 @@ from modules.system.problem import count, describe_data, list_first
 from trainer.machine_events import MemoryMeasured
 from trainer.rollout_events import RolloutSampled, SampledImage
 from trainer.run_folder.elsewhere import Elsewhere
-from trainer.wording import PHASE_LABELS, format_loss, format_rate, format_speed, reward_label, reward_line
+from trainer.wording import (
+    PHASE_LABELS,
+    format_loss,
+    format_rate,
+    format_speed,
+    part_label,
+    reward_label,
+    reward_line,
+)
 from ui.forms.changes import Change
 from ui.loop.metric_curves import short_number
 from ui.loop.run_state import RunState
@@ -27,7 +35,7 @@ def run_lines(state: RunState, *, is_active: bool, remote: str = "") -> list[str
     assert started is not None
     family = FAMILIES.get(started.family)
     labels = family.part_labels if family else {}
-    parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing"
+    parts = ", ".join(part_label(p, labels) for p in state.training_parts) or "nothing"
     failed = state.failed
     lines: list[str] = []
     if failed is not None:
@@ -77,7 +85,7 @@ def _step_lines(state: RunState, labels: Mapping[str, str]) -> list[str]:
     lines = [f"Step {step.step:,} of {step.total_steps:,} in total, {format_speed(step.images_per_second)} images/s"]
     for name, rates in (("Learning", step.learning_rates), ("Effective learning", step.effective_rates)):
         if rates:
-            lines.append(f"{name} rate: {_rates({labels.get(u, u): format_rate(r) for u, r in rates.items()})}")
+            lines.append(f"{name} rate: {_rates({part_label(u, labels): format_rate(r) for u, r in rates.items()})}")
     if step.num_skipped:
         lines.append(f"{count(step.num_skipped, 'skipped step')}")
     return lines
