@@ -48,7 +48,7 @@ SampleSize = Annotated[
         "Sample size",
         "The size of the sampled images, such as 512x768. Sample at the size that you will use: smaller images can "
         "leave grid patterns in larger ones.",
-        empty_means="the size of the images whose captions are the prompts",
+        empty_means="as the captioned images",
     ),
 ]
 Eta = Annotated[

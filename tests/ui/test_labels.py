@@ -104,3 +104,14 @@ def test_no_text_is_cut_off_on_any_page(scaled: Callable[[int], Window], percent
         lowest = max(e.winfo_rooty() + e.winfo_height() for e in entries)
         canvas = shell.side_bar.scroll.canvas
         assert lowest <= canvas.winfo_rooty() + canvas.winfo_height()
+
+
+@pytest.mark.parametrize("method", ["grpo", "alignprop", "dpo"])
+def test_no_hint_is_cut_off_in_two_columns(window: Window, method: str) -> None:
+    window.app.root.geometry("1180x700")
+    window.app.preferences.change(show_advanced=True)
+    window.app.form.choose_variant("training.method", method)
+    window.settle()
+    for key in ("rewards", "training"):
+        page = window.open_page(key)
+        assert not cut_off(page.frame)

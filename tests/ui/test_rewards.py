@@ -290,7 +290,10 @@ def test_the_rewards_have_one_place(ready: Window) -> None:
     view: Any = page
     panel = view.rewards
     assert not view.curves_card.is_offered("Rewards")
-    run.emit(started(method="alignprop"), PhaseChanged("training"), step(1), *MEASURED)
+    run.emit(started(method="alignprop"), PhaseChanged("training"), MEASURED[0])
+    ready.wait_until(lambda: panel.title.cget("text"), "the first measurement")
+    assert not panel.note.winfo_manager(), "no step has reported a distance yet"
+    run.emit(step(1), *MEASURED[1:])
     ready.wait_until(lambda: panel.chart.find_withtag("held_out"), "the curves")
     ready.settle()
     assert view.curves_card.shown == "Rewards"

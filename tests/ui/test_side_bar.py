@@ -87,6 +87,18 @@ def test_one_switch_chooses_the_view_and_the_key_is_the_same_switch(window: Wind
     assert "simple" not in listed(window)
 
 
+def test_the_simple_view_lists_the_rewards_and_embeddings_of_a_config_that_has_them(window: Window) -> None:
+    """GRPO had no reward then, and an embedding that the method cannot train could not be switched off."""
+    form = window.app.form
+    window.app.context.navigation.open("simple")
+    window.app.preferences.change(show_advanced=True)
+    simple = listed(window)
+    assert not {"rewards", "embeddings"} & set(simple)
+    form.edit("training.method", "grpo")
+    form.edit("training.trains", "embedding")
+    assert set(listed(window)) - set(simple) == {"rewards", "embeddings"}
+
+
 def test_a_mark_and_a_shortcut_fit_next_to_a_title_or_the_shortcut_is_not_shown(window: Window) -> None:
     shown = {key: e for key, e in window.app.shell.side_bar.entries.items() if key in listed(window)}
     with_shortcut = set()

@@ -20,6 +20,7 @@ from ui.widgets.theme import PAD
 
 WIDTH = 192  # a mark fits next to the longest title
 _Widget = TypeVar("_Widget", bound=tk.Widget)
+_SIMPLE_IF_NEEDED = ("rewards", "embeddings")  # else a config with a reward could not be completed in the simple view
 _SPACINGS_PX = (7, 6, 5, 4, 3, 2, 1, 0)  # above and below the text of an entry: the largest with which all entries fit
 SIMPLE_VIEW, USUAL_VIEW, ALL_VIEW = "Simple", "Usual", "All"
 VIEWS: Mapping[str, str] = {
@@ -95,6 +96,8 @@ class SideBar(Panel):
     def _is_of_view(self, spec: PageSpec) -> bool:
         """Return whether the simple view, or the full one, lists a page."""
         if self._context.preferences.now.is_simple:
+            if spec.key in _SIMPLE_IF_NEEDED:
+                return spec.is_needed(self._context.form.config)
             return not spec.sections or spec.key == "concepts"
         return spec.key != SIMPLE
 
