@@ -88,6 +88,19 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(open_window:
     assert context.preferences.now.first_steps == ""
 
 
+def test_the_steps_of_a_way_are_not_ticked_off_by_an_earlier_run(open_window: Callable[..., Window]) -> None:
+    window = open_window()
+    card, context = window.app.shell.first_steps, window.app.context
+    context.session.show_past(RunState(started=started("/earlier"), finished=RunFinished("completed", 3, "Done.")))
+    home: Any = window.open_page("home")
+    home.work.begin("demo")
+    window.settle()
+    assert "go" not in card.buttons, "Start, in the bottom bar"
+    context.session.show_past(RunState(started=started("/now"), finished=RunFinished("stopped", 3, "Stopped.")))
+    window.settle()
+    assert card.buttons["go"].cget("text") == "Open the Run page"
+
+
 def test_a_run_takes_the_card_away_but_for_its_step_on_the_run_page(open_window: Callable[..., Window]) -> None:
     window = open_window(first_steps="demo")
     card, context = window.app.shell.first_steps, window.app.context

@@ -9,6 +9,7 @@ from functools import partial
 
 from modules.config.presets import DEMO
 from modules.config.usage import missing_data
+from trainer.events import RunStarted
 from ui.forms.context import Context
 from ui.forms.model import Source
 from ui.forms.setting_pages import HOME
@@ -117,6 +118,15 @@ WAYS: Mapping[str, Way] = {
         action="load",
     ),
 }
+
+
+def note_earlier_run(context: Context) -> None:
+    """Remember the run that is shown when a way begins: it is none of the way's."""
+    _earlier_run(context)["started"] = context.session.state.started
+
+
+def _earlier_run(context: Context) -> dict[str, RunStarted | None]:
+    return context.view_state.of("first steps", dict[str, RunStarted | None])
 
 
 def current_step(way: Way, progress: Progress) -> int:
@@ -260,11 +270,12 @@ class FirstStepsBar(Panel):
 
     def _progress(self) -> Progress:
         context, state = self._context, self._context.session.state
+        has_run = state.started is not None and state.started != _earlier_run(context).get("started")
         report = context.starter.current_report
         return Progress(
             context.form.source,
             num_errors=len(context.field_problems.errors) + (len(report.errors) if report is not None else 0),
             lacks_images=missing_data(context.form.config) is not None,
-            has_started=context.session.is_active or state.started is not None,
-            has_finished=state.end is not None and state.end.status.is_complete,
+            has_started=context.session.is_active or has_run,
+            has_finished=has_run and state.end is not None and state.end.status.is_complete,
         )
