@@ -9,7 +9,6 @@ from functools import partial
 
 from modules.config.presets import DEMO
 from modules.config.usage import missing_data
-from trainer.events import RunStarted
 from ui.forms.context import Context
 from ui.forms.model import Source
 from ui.forms.setting_pages import HOME
@@ -125,8 +124,8 @@ def note_earlier_run(context: Context) -> None:
     _earlier_run(context)["started"] = context.session.state.started
 
 
-def _earlier_run(context: Context) -> dict[str, RunStarted | None]:
-    return context.view_state.of("first steps", dict[str, RunStarted | None])
+def _earlier_run(context: Context) -> dict[str, object]:
+    return context.view_state.of("first steps", dict[str, object])
 
 
 def current_step(way: Way, progress: Progress) -> int:
