@@ -18,6 +18,7 @@ from modules.system.paths import PROGRAM_ROOT
 from tests.builders.runs import Ran, run
 from trainer.commands import Command
 from trainer.events import Event
+from trainer.launch import RequestKind
 
 
 def environment_of(index: int, port: int) -> dict[str, str]:
@@ -46,13 +47,16 @@ class OtherProcess:
             text=True,
         )
 
-    def join(self, config_file: Path, resume_from: Path | None, port: int, fault: str = "") -> None:
+    def join(
+        self, config_file: Path, resume_from: Path | None, port: int, fault: str = "", kind: RequestKind | None = None
+    ) -> None:
         """Let it take part in a run. With `fault` it fails at the event or phase of that name."""
         order = {
             "config": str(config_file),
             "resume": str(resume_from or ""),
             "environment": environment_of(1, port),
             "fault": fault,
+            "kind": kind,
         }
         assert self.child.stdin is not None
         self.child.stdin.write(json.dumps(order) + "\n")
@@ -80,6 +84,7 @@ def run_on_two(
     resume_from: Path | None = None,
     on_event: Callable[[Event, Callable[[Command], None]], None] | None = None,
     fault: str = "",
+    kind: RequestKind | None = None,
 ) -> tuple[Ran, dict[str, Any]]:
     """Carry out a run on two processes; return the events of the main one and the last event of the other."""
     folder = Path(config.general.workspace_dir)
@@ -89,9 +94,9 @@ def run_on_two(
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    other.join(config_file, resume_from, port, fault)
+    other.join(config_file, resume_from, port, fault, kind)
     with _environment(environment_of(0, port)):
-        ran = run(config, resume_from=resume_from, on_event=on_event)
+        ran = run(config, resume_from=resume_from, on_event=on_event, kind=kind)
     return ran, other.ending()
 
 
@@ -122,7 +127,8 @@ def _main() -> None:
                 raise ValueError("a planted fault")
 
         with _environment(order["environment"]):
-            ran = run(config, resume_from=Path(order["resume"]) if order["resume"] else None, on_event=on_event)
+            resume_from = Path(order["resume"]) if order["resume"] else None
+            ran = run(config, resume_from=resume_from, on_event=on_event, kind=order["kind"])
         last = ran.events[-1]
         facts = {name: getattr(last, name) for name in ("outcome", "step", "message") if hasattr(last, name)}
         sys.stdout.write(json.dumps({"event": type(last).__name__, **facts}) + "\n")

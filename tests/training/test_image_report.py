@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from modules.data.batch import Batch
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
 from trainer.callbacks.image_report import _measure_file, _neighbour_correlations, _with_looks
-from trainer.commands import ReportNow, Stop
-from trainer.events import PhaseChanged, StepFinished, WarningRaised
+from trainer.commands import Command, ReportNow, Stop
+from trainer.events import Event, PhaseChanged, StepFinished, WarningRaised
 from trainer.machine_events import ImagesReported
-from trainer.run_folder.image_report import DATA_FILE, ImageLoss, ImageReport, newest_report
+from trainer.run_folder.image_report import DATA_FILE, ImageLoss, ImageReport, newest_report, page_of
 from trainer.step.fixed_losses import FixedLosses, LossesAtTimestep
+
+Listener = Callable[[Event, Callable[[Command], None]], None]
 
 
 def config_of(folder: Path, model: Path, images: Path) -> Config:
@@ -41,12 +44,23 @@ def config_of(folder: Path, model: Path, images: Path) -> Config:
     return laid_over(small_config(folder, model=model, images=images), changes)
 
 
-def run_with_report(config: Config, *, step: int) -> Ran:
+def run_with_report(config: Config, *, step: int, on_event: Listener = lambda event, send: None) -> Ran:
     """Run, and ask for a report after a step."""
-    return run(
-        config,
-        on_event=lambda e, send: send(ReportNow()) if isinstance(e, StepFinished) and e.step == step else None,
-    )
+
+    def listen(event: Event, send: Callable[[Command], None]) -> None:
+        on_event(event, send)
+        if isinstance(event, StepFinished) and event.step == step:
+            send(ReportNow())
+
+    return run(config, on_event=listen)
+
+
+def bytes_of_tensors() -> int:
+    """Return the size of all tensors in memory."""
+    gc.collect()
+    tensors = (o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and o.device.type == "cpu")
+    storages = {s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in tensors)}
+    return sum(storages.values())
 
 
 def files_of(folder: Path) -> dict[str, str]:
@@ -98,21 +112,37 @@ def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, im
 def test_the_report_on_a_backup_of_a_fine_tune_measures_its_start_too(
     tiny_sd: Path, images: Path, tmp_path: Path
 ) -> None:
-    """By the loss alone far fewer bad images are found. A run that trains has no memory for its start."""
+    """By the loss alone far fewer bad images are found. A run that trains has no memory for its start.
+
+    The report needs no more memory than the run: one set of weights after the other is measured.
+    """
     config = laid_over(config_of(tmp_path, tiny_sd, images), {"training": {"trains": "full", "epochs": 1}})
+    held: list[int] = []
+
+    def hold_memory(event: object, send: object) -> None:
+        if isinstance(event, PhaseChanged) and event.detail.startswith("the loss of 10 images"):
+            held.append(bytes_of_tensors())
 
     def reports_of(config: Config) -> tuple[ImageReport, ImageReport]:
         """Return the report in mid-run, and the one on the last backup."""
-        run_dir = Path(run_with_report(config, step=2).finished.backup_path).parents[1]
+        ran = run_with_report(config, step=2, on_event=hold_memory)
+        run_dir = Path(ran.finished.backup_path).parents[1]
         in_training = newest_report(run_dir)
-        run(load_file(run_dir / "config.json").config, resume_from=run_dir, kind="report")
+        again = run(load_file(run_dir / "config.json").config, resume_from=run_dir, kind="report", on_event=hold_memory)
         of_backup = newest_report(run_dir)
         assert in_training is not None
         assert of_backup is not None
+        summaries = [reported.summary for both in (ran, again) for reported in both.of(ImagesReported)]
+        assert summaries == [f"{in_training.summary} {in_training.advice}", of_backup.summary]
         return in_training, of_backup
 
     in_training, of_backup = reports_of(config)
     assert {(i.before, i.without_caption) for i in in_training.images} == {((), ())}
+    assert (in_training.advice != "", of_backup.advice) == (True, "")
+    assert in_training.advice in page_of(in_training, lambda path: b"")
+    of_run, *of_report = held
+    assert len(of_report) == 2, "before training and after it"
+    assert max(of_report) < 1.02 * of_run
     assert all(len({i.losses, i.before, i.without_caption}) == 3 and i.before for i in of_backup.images)
     changes = {"training": {"learning_rate": 3e-5}, "general": {"workspace_dir": str(tmp_path / "other")}}
     _, of_other = reports_of(laid_over(config, changes))

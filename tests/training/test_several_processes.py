@@ -48,6 +48,7 @@ from trainer.run.execute import execute_guarded
 from trainer.run.export_backup import export_backup
 from trainer.run.reading import has_encoders_to_drop
 from trainer.run_folder.backup import find_backup, verify
+from trainer.run_folder.image_report import newest_report
 from trainer.run_folder.shards import read_whole
 
 # Two sizes and batches of three: the processes share micro-batches of odd sizes, and some of a single image.
@@ -169,6 +170,30 @@ def samples_of(ran: Ran) -> list[bytes]:
     return [Path(sample.path).read_bytes() for sample in ran.of(SampleReady)]
 
 
+def assert_reports_of_two_and_one_are_equal(other: OtherProcess, config: Config, run_dir: Path) -> None:
+    """Of the trained model and of the one before training; both processes stop together in the middle."""
+
+    def stop(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, PhaseChanged) and event.detail.endswith("before training"):
+            send(Stop())
+
+    stopped, ending = run_on_two(other, config, resume_from=run_dir, kind="report", on_event=stop)
+    assert (stopped.finished.outcome, ending["outcome"]) == ("stopped", "stopped")
+    reports: list[list[float]] = []
+    for on in (1, 2):
+        if on == 2:
+            _, ending = run_on_two(other, config, resume_from=run_dir, kind="report")
+            assert ending["outcome"] == "reported"
+        else:
+            run(config, resume_from=run_dir, kind="report")
+        report = newest_report(run_dir)
+        assert report is not None
+        images = sorted(report.images, key=lambda image: image.path)
+        assert all(len({image.losses, image.before, image.without_caption}) == 3 for image in images)
+        reports.append([loss for i in images for loss in (*i.losses, *i.before, *i.without_caption)])
+    assert reports[1] == pytest.approx(reports[0], abs=1e-5, rel=0)
+
+
 @pytest.mark.full
 def test_a_fine_tune_that_two_processes_shard_is_that_of_one(
     other: OtherProcess, config: Config, tmp_path: Path
@@ -184,6 +209,7 @@ def test_a_fine_tune_that_two_processes_shard_is_that_of_one(
     assert load_file(backup / "weights.safetensors").keys() == {
         name for name in one.weights if name.startswith("text_encoder.")
     }
+    assert_reports_of_two_and_one_are_equal(other, two, backup.parent.parent)
     rest = run(two, resume_from=backup.parent.parent)
     assert losses_of(first, rest) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
     assert_same_weights(one, rest)

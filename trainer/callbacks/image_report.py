@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from operator import itemgetter
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
@@ -26,7 +26,7 @@ from modules.system.problem import count
 from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.callbacks.side_output import SideOutput
-from trainer.commands import CommandDesk, ReportNow
+from trainer.commands import CommandDesk, ReportNow, StopRequested
 from trainer.data.loader import Loader
 from trainer.events import Event, PhaseChanged, WarningRaised
 from trainer.machine_events import ImagesReported
@@ -37,15 +37,21 @@ from trainer.step.evaluation import Evaluation
 from trainer.step.fixed_losses import FixedLosses
 from trainer.step.meeting import Meeting
 
-_TASK = "image losses"
+_TASK, _START_TASK = "image losses", "image losses before training"
 _REPORTED_EVERY_SECONDS = 5.0
 _MAX_NAMED = 10
 _MAX_DRAWS, _MAX_IMAGE_DRAWS = 4, 200  # of noise for each timestep: four for up to 50 images, one for many
 
+_T = TypeVar("_T")
 Losses = tuple[float, ...]
-# Whether it is a validation image, its example, its losses, those before training and without its caption, how its
-# latents correlate with their neighbours, and the pixels of its file, None if it cannot be read any more.
-Measured = tuple[bool, int, Losses, Losses, Losses, float, Measurement | None]
+# Whether it is a validation image, and its example.
+Key = tuple[bool, int]
+# Losses with the caption and without it: none, if they are not measured.
+Start = tuple[Losses, Losses]
+# The losses, those before training, how its latents correlate with their neighbours, and the pixels of its file, None
+# if it cannot be read any more.
+Measured = tuple[Losses, Start, float, Measurement | None]
+_UNKNOWN: Start = ((), ())
 
 
 class ImageReportCallback:
@@ -53,7 +59,8 @@ class ImageReportCallback:
 
     The report goes into the run's folder. Training is unaffected. `losses` is None for a run whose images have no
     denoising loss: its method learns from prompts, or it trains the VAE. Within `original()` the model is the one
-    before training: without its trained adapters, or with copies of its weights; None if these are not in memory.
+    before training, without its trained adapters; None if it trains other weights. These are compared to their start
+    only after `measure_start`.
     """
 
     def __init__(
@@ -87,16 +94,22 @@ class ImageReportCallback:
         self._desk = desk
         self._emit = emit
         self._meeting = meeting
-        meeting.offer(_TASK, self._measure_share)
+        self._start: dict[Key, Start] = {}
+        meeting.offer(_TASK, lambda _given: self._measure_share(self._measure, ""))
+        meeting.offer(_START_TASK, lambda _given: self._measure_share(self._losses_of_start, " before training"))
 
-    @property
-    def has_losses(self) -> bool:
-        """Whether the images have losses, without which there is no report."""
-        return self._losses is not None
+    def measure_start(self) -> None:
+        """Measure the present model as the one before training, for a report on other weights.
 
-    def compare_to(self, original: Callable[[], AbstractContextManager[None]]) -> None:
-        """Measure the images also within `original()`, in which the model is the one before training."""
-        self._original = original
+        A report on a fine-tune has one set of weights after the other in memory, and so fits where its run did. All
+        processes must call it together. Raises StopRequested in all of them.
+        """
+        if self._losses is None or self._original is not None:
+            return
+        if self._meeting.rank.is_main:
+            with suppress(StopRequested):  # all stop below
+                self._start = self._measure_all(_START_TASK)
+        self._meeting.hold(ends_early=False)
 
     def is_due(self, before: Counters, now: Counters) -> bool:
         """Return whether it is requested."""
@@ -113,10 +126,9 @@ class ImageReportCallback:
             message = "This run has no denoising losses of images, so there is nothing to report on them."
             self._emit(WarningRaised(message, "Only runs that learn from images have them."))
             return None
-        self._emit(PhaseChanged("validating", f"the loss of {count(self._num_images, 'image')}"))
-        measured = sorted((one for share in self._meeting.share(_TASK) for one in share), key=itemgetter(0, 1))
-        images = [self._image(*one, epoch=counters.epoch) for *one, _ in measured]
-        looks = {image.path: look for image, (*_, look) in zip(images, measured, strict=True) if look is not None}
+        measured: dict[Key, Measured] = self._measure_all(_TASK)
+        images = [self._image(key, *of_image, epoch=counters.epoch) for key, (*of_image, _) in measured.items()]
+        looks = {i.path: look for i, (*_, look) in zip(images, measured.values(), strict=True) if look is not None}
         if broken := [Path(image.path).name for image in images if not _is_finite(image)]:
             message = f"The losses of {count(len(broken), 'image')} are not finite, so these are left out: "
             self._emit(WarningRaised(f"{message}{', '.join(broken[:_MAX_NAMED])}.", "Look at the precision first."))
@@ -126,24 +138,16 @@ class ImageReportCallback:
         with SideOutput("The report on the images", self._run_dir, self._emit).warn_on_failure():
             path = str(write_report(self._run_dir, report, _thumbnail))
         worst = {image.path: image.times for image in report.outliers}
-        written = ImagesReported(counters.step, len(images), report.summary, path, worst)
+        written = ImagesReported(counters.step, len(images), f"{report.summary} {report.advice}".strip(), path, worst)
         self._emit(written)
         return written
 
-    def _image(
-        self,
-        is_validation: bool,
-        number: int,
-        losses: Losses,
-        before: Losses,
-        without_caption: Losses,
-        correlation: float,
-        *,
-        epoch: int,
-    ) -> ImageLoss:
+    def _image(self, key: Key, losses: Losses, before: Start, correlation: float, *, epoch: int) -> ImageLoss:
+        is_validation, number = key
         dataset = self._loaders[is_validation].dataset
         example = dataset.examples[number]
         concept = dataset.concepts[example.concept]
+        of_start, without_caption = self._start.get(key, before)
         return ImageLoss(
             str(example.image.path),
             concept.name,
@@ -152,50 +156,56 @@ class ImageReportCallback:
             0 if is_validation else self._uses_before(number, epoch),
             losses,
             correlation=correlation,
-            before=before,
+            before=of_start,
             without_caption=without_caption,
         )
 
-    def _measure_share(self, _given: None) -> list[Measured]:
+    def _measure_all(self, task: str) -> dict[Key, Any]:
+        """Measure all images, in all processes together; called by the main process alone."""
+        return dict(sorted(one for share in self._meeting.share(task) for one in share.items()))
+
+    def _measure_share(self, measure: Callable[[Loader, Batch], Sequence[_T]], when: str) -> dict[Key, _T]:
         """Measure this process's share: whole batches, so that each loss is bit-equal to a single process's."""
-        measured: list[Measured] = []
+        measured: dict[Key, _T] = {}
+        self._show(f"the loss of {count(self._num_images, 'image')}{when}")
         started = reported = self._clock()
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
-            for is_validation in self._loaders:
-                for of_batch in self._measure(is_validation=is_validation):
-                    measured += of_batch
-                    if (now := self._clock()) - reported >= _REPORTED_EVERY_SECONDS:
-                        reported = now
-                        self._show_progress(len(measured) * self._meeting.rank.world_size, now - started)
+            for is_validation, batch in self._batches():
+                self._meeting.check()
+                keys = [(is_validation, sample.example) for sample in batch.sample_indices]
+                measured |= zip(keys, measure(self._loaders[is_validation], batch), strict=True)
+                if (now := self._clock()) - reported >= _REPORTED_EVERY_SECONDS:
+                    reported = now
+                    done = len(measured) * self._meeting.rank.world_size
+                    left = timedelta(seconds=round(max(0, self._num_images - done) / done * (now - started)))
+                    self._show(f"the loss of {done:,} of {count(self._num_images, 'image')}{when}, {left} left")
         return measured
 
-    def _show_progress(self, done: int, seconds: float) -> None:
-        left = max(0, self._num_images - done) / done * seconds
-        detail = f"the loss of {done:,} of {count(self._num_images, 'image')}, {timedelta(seconds=round(left))} left"
+    def _batches(self) -> Iterator[tuple[bool, Batch]]:
+        """Yield the batches of this process, and whether they are of validation images."""
+        for is_validation, loader in self._loaders.items():
+            if loader.dataset.examples:
+                for batch in loader.batches(0, first_epoch_step=0, step=0, dealt_to=self._meeting.rank):
+                    yield is_validation, batch
+
+    def _show(self, detail: str) -> None:
         self._emit(PhaseChanged("validating", detail))
 
-    def _measure(self, *, is_validation: bool) -> Iterator[list[Measured]]:
-        """Yield the images of each batch."""
-        loader = self._loaders[is_validation]
-        if not loader.dataset.examples:
-            return
-        for batch in loader.batches(0, first_epoch_step=0, step=0, dealt_to=self._meeting.rank):
-            self._meeting.check()
-            losses = self._losses_of(batch)
-            before: Sequence[Losses] = [()] * batch.num_samples
-            without_caption = before
-            if self._original is not None:
-                prompts = ("",) * batch.num_samples
-                without = replace(
-                    batch, captions=prompts, conditioning=loader.conditioning.deliver(prompts), empty_for=()
-                )
-                with self._original():
-                    before, without_caption = self._losses_of(batch), self._losses_of(without)
-            numbers = [sample.example for sample in batch.sample_indices]
-            correlations = _neighbour_correlations(batch.latents_BCHW)
-            looks = [_measure_file(loader.dataset.examples[number].image.path) for number in numbers]
-            columns = zip(numbers, losses, before, without_caption, correlations, looks, strict=True)
-            yield [(is_validation, *measured) for measured in columns]
+    def _measure(self, loader: Loader, batch: Batch) -> list[Measured]:
+        losses = self._losses_of(batch)
+        before: Sequence[Start] = [_UNKNOWN] * batch.num_samples
+        if self._original is not None:
+            with self._original():
+                before = self._losses_of_start(loader, batch)
+        correlations = _neighbour_correlations(batch.latents_BCHW)
+        looks = [_measure_file(loader.dataset.examples[s.example].image.path) for s in batch.sample_indices]
+        return list(zip(losses, before, correlations, looks, strict=True))
+
+    def _losses_of_start(self, loader: Loader, batch: Batch) -> list[Start]:
+        """Return the losses of each image with its caption and without one."""
+        prompts = ("",) * batch.num_samples
+        without = replace(batch, captions=prompts, conditioning=loader.conditioning.deliver(prompts), empty_for=())
+        return list(zip(self._losses_of(batch), self._losses_of(without), strict=True))
 
     def _losses_of(self, batch: Batch) -> Sequence[Losses]:
         """Return the losses of each image by timestep: means of several draws of noise."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from modules.adapters.protocol import Adapter
@@ -21,9 +20,7 @@ from modules.formats.metadata import unfold_metadata
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.memory.frozen_copy import FrozenCopy
 from modules.system.file_errors import describe_file_error
-from trainer import phases
 from trainer.callbacks.best import Best
-from trainer.callbacks.image_report import ImageReportCallback
 from trainer.callbacks.saving import BestBy
 from trainer.events import RunStarted, WarningRaised
 from trainer.ranks import Ranks
@@ -38,8 +35,6 @@ from trainer.run_folder.fork import origin_of
 from trainer.run_folder.run_dir import weights_copy_in
 from trainer.step.freezing import training_parts
 from trainer.step.loop import Training
-from trainer.step.precision import Precision
-from trainer.step.prediction_modes import prior_mode
 from trainer.step.stepper import Stepper
 
 
@@ -99,17 +94,6 @@ def original_of(config: Config, model: LoadedModel, *, has_start_weights: bool) 
     groups = [g for g in model.groups if not of_adapters.issuperset(g.parameters)]
     copies = (placed_copy(model.family, groups, model.placement, name="original"),) if groups else ()
     return Original(without, copies)
-
-
-def compare_report_to_start(report: ImageReportCallback, model: LoadedModel, precision: Precision) -> None:
-    """Let a report on images also measure a fine-tune as it starts, with a copy of its present weights.
-
-    A run that trains has no memory to spare for it. The report of adapters needs no copy: it switches them off.
-    """
-    if model.adapters or model.sharded or not report.has_losses:
-        return
-    copy = placed_copy(model.family, model.groups, model.placement, name="start", phase=phases.VALIDATE)
-    report.compare_to(partial(prior_mode, (), (copy,), model.trained_modules, precision))
 
 
 def restore_best(setup: RunSetup, callbacks: RunCallbacks, backup: BackupInfo) -> None:

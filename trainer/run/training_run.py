@@ -39,7 +39,7 @@ from trainer.run.open_folder import remove_unfinished_files
 from trainer.run.placement import freed_memory, placed_copy
 from trainer.run.recipe import start_recipe
 from trainer.run.setup import RunSetup
-from trainer.run.start import announce, compare_report_to_start, original_of, restore_best, take_start_weights
+from trainer.run.start import announce, original_of, restore_best, take_start_weights
 from trainer.run.stepper import build_stepper, step_graphs
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
@@ -291,7 +291,7 @@ def _training(
     _share_weights(ranks, model)
     original = original_of(config, model, has_start_weights=has_start_weights)
     if for_report:
-        compare_report_to_start(callbacks.image_report, model, setup.machine.precision)
+        callbacks.image_report.measure_start()
     if setup.backup and setup.saved:
         restore(
             setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method, sharded=model.sharded

@@ -101,6 +101,17 @@ class ImageReport:
         return " ".join(part for part in (self._losses, describe_duplicates(self.images)) if part)
 
     @property
+    def advice(self) -> str:
+        """How to get a report that finds more; empty if this one compares the losses to those before training."""
+        if not self.images or any(image.before for image in self.images):
+            return ""
+        return (
+            "While a fine-tune trains there is no memory to spare for the model before training, so this report "
+            "compares only the losses and finds fewer bad images. Compare the images again after the run, from its "
+            "backup."
+        )
+
+    @property
     def _losses(self) -> str:
         outliers, total = self.outliers, count(len(self.images), "image")
         if not outliers:
@@ -368,7 +379,7 @@ def page_of(report: ImageReport, thumbnail: Callable[[str], bytes]) -> str:
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Images after step {report.step:,}</title>'
         f"<style>{_STYLE}</style><h1>Losses of the images after step {report.step:,}</h1>"
-        f"<p>{html.escape(report.summary)}</p><p>{_ADVICE}</p>"
+        f"<p>{html.escape(f'{report.summary} {report.advice}'.strip())}</p><p>{_ADVICE}</p>"
         f"<table><tr><th><th>image<th>times the usual loss<th>uses{heads}</tr>\n{rows}\n</table></html>\n"
     )
 
