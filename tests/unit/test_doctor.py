@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from modules.config.codec import export_file
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.data.doctor.dataset_checks import similar_groups
+from modules.data.doctor.dataset_checks import MAX_DISTANCE, _near_hashes, similar_groups
 from modules.data.doctor.finding import Finding, printable
 from modules.data.doctor.measure import Bars, Measurement, find_bars
 from modules.data.doctor.page import as_html, thumbnail
@@ -336,6 +336,48 @@ def test_similar_images_form_groups() -> None:
     images[600] = replace(plain, hash=images[1100].hash ^ 0b11111 << 30)
     images[601] = replace(images[3], colours=np.full((16, 16, 3), 255, dtype=np.uint8))
     assert list(similar_groups(images)) == [([3, 600, 1100], 5)]
+
+
+def test_all_near_hashes_are_found_without_a_comparison_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the six different bits are; a folder of 100,000 images has five billion pairs."""
+    draw = np.random.default_rng(0)
+    hashes_N = draw.integers(0, 1 << 64, 6_000, dtype=np.uint64)
+    for copy, num_bits in zip(range(3_000), [*range(10)] * 300, strict=True):
+        bits = draw.choice(64, num_bits, replace=False)
+        hashes_N[copy + 3_000] = hashes_N[copy] ^ np.bitwise_or.reduce(np.uint64(1) << bits.astype(np.uint64))
+    expected = {
+        (int(row), int(other))
+        for row in range(6_000)
+        for other in np.flatnonzero(np.bitwise_count(hashes_N[row] ^ hashes_N) <= MAX_DISTANCE)
+        if row < other
+    }
+    compared, count = [], np.bitwise_count
+    monkeypatch.setattr("numpy.bitwise_count", lambda hashes: compared.append(len(hashes)) or count(hashes))
+    blocks = list(_near_hashes(hashes_N))
+    assert {pair for one, other, _ in blocks for pair in zip(*np.sort([one, other], axis=0).tolist(), strict=True)} == (
+        expected
+    )
+    assert len(expected) == 2_100
+    assert sum(compared) < 6_000**2 / 2 / 100
+
+
+@pytest.mark.parametrize("calls", [1, 2, 5])
+def test_the_search_for_similar_images_can_be_stopped(drawn: Path, calls: int) -> None:
+    """Before a check, and within the comparison."""
+    left = iter(range(calls))
+
+    class StoppedError(Exception):
+        pass
+
+    def progress(done: int, total: int) -> None:
+        if next(left, None) is None:
+            raise StoppedError
+        reported.append(done)
+
+    reported: list[int] = []
+    with pytest.raises(StoppedError):
+        find_all(look_at(config_of(drawn)), progress)
+    assert reported == [0, 1, 1, 1, 1][:calls]
 
 
 def measurements(hash_: int) -> Measurement:

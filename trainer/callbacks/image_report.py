@@ -133,7 +133,7 @@ class ImageReportCallback:
             message = f"The losses of {count(len(broken), 'image')} are not finite, so these are left out: "
             self._emit(WarningRaised(f"{message}{', '.join(broken[:_MAX_NAMED])}.", "Look at the precision first."))
             images = [image for image in images if _is_finite(image)]
-        report = compare_images(counters.step, self._losses.timesteps, _with_looks(images, looks))
+        report = compare_images(counters.step, self._losses.timesteps, _with_looks(images, looks, self._meeting.check))
         path = ""
         with SideOutput("The report on the images", self._run_dir, self._emit).warn_on_failure():
             path = str(write_report(self._run_dir, report, _thumbnail))
@@ -232,14 +232,16 @@ def _measure_file(path: Path) -> Measurement | None:
         return None
 
 
-def _with_looks(images: Sequence[ImageLoss], looks: Mapping[str, Measurement]) -> list[ImageLoss]:
+def _with_looks(
+    images: Sequence[ImageLoss], looks: Mapping[str, Measurement], check: Callable[[], None] = lambda: None
+) -> list[ImageLoss]:
     """Return the images with what their files show: whether they have one colour, and which others look the same.
 
-    `looks` are the measurements of the files, by path.
+    `looks` are the measurements of the files, by path; `check` may raise to stop.
     """
     structured = [path for path, look in looks.items() if look.spread >= MIN_SPREAD]
     same: dict[str, str] = {}
-    for group, _distance in similar_groups([looks[path] for path in structured]):
+    for group, _distance in similar_groups([looks[path] for path in structured], check):
         first, *others = (structured[number] for number in group)
         same |= {first: others[0], **dict.fromkeys(others, first)}
     plain = looks.keys() - set(structured)

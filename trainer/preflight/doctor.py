@@ -67,7 +67,8 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
     num_validation = sum(examined.is_validation(i) for i in examined.images)
     num_prompts = sum(not i.example.image.has_image for i in examined.images)
     num_images = len(examined.images) - num_validation - num_prompts
-    return DoctorReport(find_all(examined), num_images, num_validation, num_prompts)
+    findings = find_all(examined, partial(progress, "checking"))
+    return DoctorReport(findings, num_images, num_validation, num_prompts)
 
 
 def look_at(config: Config, progress: Progress = no_progress) -> Examination:

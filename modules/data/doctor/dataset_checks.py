@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,13 +139,14 @@ MAX_IMBALANCE = 5.0  # times the samples of the rarest concept: more, and the ra
 MAX_DISTANCE = 6  # of 64 bits: copies, resized and recompressed ones differ by 0 to 4, other images by about 32
 MAX_COLOUR_DIFFERENCE = 12.0  # of 255, on average: the hash sees no colours
 MIN_CORRELATION = 0.95  # of the reduced images: simple drawings have similar hashes, with their shapes elsewhere
-_ROWS = 512  # compared with all others at once: 20,000 images then need 10 M comparisons, 80 MB
+_QUARTER_BITS = 16  # of a hash
+_BLOCK = 1 << 18  # pairs that are compared at once, about: 10 MB
 
 
 def _find_near_duplicates(examined: Examination) -> Iterator[Finding]:
     # Images of one colour have no structure to compare.
     comparable = [(i, m) for i, m in examined.measurements() if m.spread >= MIN_SPREAD]
-    for group, distance in similar_groups([m for _, m in comparable]):
+    for group, distance in similar_groups([m for _, m in comparable], examined.check):
         finding = _describe_duplicates(examined, [comparable[i] for i in group], distance)
         if finding is not None:
             yield finding
@@ -215,45 +216,70 @@ CONCEPT_IMBALANCE = CheckSpec(
 )
 
 
-def similar_groups(images: Sequence[Measurement]) -> Iterator[tuple[list[int], int]]:
+def similar_groups(
+    images: Sequence[Measurement], check: Callable[[], None] = lambda: None
+) -> Iterator[tuple[list[int], int]]:
     """Yield the groups of similar images as sorted indices, with the largest distance between two that are compared.
 
-    An image belongs to a group if it is similar to one of its members. All pairs of hashes are compared, in blocks.
+    An image belongs to a group if it is similar to one of its members. `check` is called now and then; it may raise to
+    stop.
     """
-    leader = list(range(len(images)))
-    distances: dict[int, int] = {}
+    leader_N = np.arange(len(images))
+    distances_N = np.zeros(len(images), dtype=np.int64)
 
     def find(index: int) -> int:
-        while leader[index] != index:
-            leader[index] = leader[leader[index]]
-            index = leader[index]
+        while leader_N[index] != index:
+            index = int(leader_N[index])
         return index
 
-    pairs = list(_pairs(images))
-    for first, second, _ in pairs:
-        low, high = sorted((find(first), find(second)))
-        leader[high] = low
-    for first, _, distance in pairs:
-        root = find(first)
-        distances[root] = max(distances.get(root, 0), distance)
+    for firsts_P, seconds_P, distances_P in _near_hashes(np.array([i.hash for i in images], dtype=np.uint64)):
+        check()
+        while (leader_N[leader_N] != leader_N).any():
+            leader_N = leader_N[leader_N]
+        is_known_P = leader_N[firsts_P] == leader_N[seconds_P]  # most pairs, if many frames of a video are similar
+        np.maximum.at(distances_N, leader_N[firsts_P[is_known_P]], distances_P[is_known_P])
+        for pair in np.flatnonzero(~is_known_P).tolist():
+            low, high = sorted((find(firsts_P[pair]), find(seconds_P[pair])))
+            if low == high or _look_the_same(images[firsts_P[pair]], images[seconds_P[pair]]):
+                leader_N[high] = low
+                distances_N[low] = max(distances_N[low], distances_N[high], distances_P[pair])
     groups: dict[int, list[int]] = defaultdict(list)
     for index in range(len(images)):
-        if find(index) in distances:
-            groups[find(index)].append(index)
+        groups[find(index)].append(index)
     for root, members in groups.items():
-        yield members, distances[root]
+        if len(members) > 1:
+            yield members, int(distances_N[root])
 
 
-def _pairs(images: Sequence[Measurement]) -> Iterator[tuple[int, int, int]]:
-    """Yield the pairs of similar images, as indices and the distance of their hashes."""
-    hashes_N = np.array([i.hash for i in images], dtype=np.uint64)
-    for start in range(0, len(images), _ROWS):
-        rows = hashes_N[start : start + _ROWS, None]
-        distances_RN: NDArray[np.uint8] = np.bitwise_count(rows ^ hashes_N[None, start:])
-        for row, column in np.argwhere(distances_RN <= MAX_DISTANCE):
-            first, second = start + int(row), start + int(column)
-            if first < second and _look_the_same(images[first], images[second]):
-                yield first, second, int(distances_RN[row, column])
+def _near_hashes(
+    hashes_N: NDArray[np.uint64],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]]:
+    """Yield blocks of pairs of near hashes, as their indices and distances; some pairs several times.
+
+    Hashes that differ in at most 6 of 64 bits differ in at most one bit of one of their quarters. So for each quarter a
+    hash is compared to those with the same one, and to those in which one bit of it is different: in effect to one in a
+    thousand (multi-index hashing: Norouzi, Punjani and Fleet 2012, "Fast search in Hamming space").
+    """
+    for quarter in range(0, 64, _QUARTER_BITS):
+        keys_N = (hashes_N >> np.uint64(quarter)).astype(np.int64) & (1 << _QUARTER_BITS) - 1
+        order_N = np.argsort(keys_N, kind="stable")
+        sizes_K = np.bincount(keys_N, minlength=1 << _QUARTER_BITS)
+        starts_K = sizes_K.cumsum() - sizes_K
+        for flipped in (0, *(1 << bit for bit in range(_QUARTER_BITS))):
+            rows_R = np.flatnonzero(keys_N & flipped == 0)  # each pair once, from one side
+            others_R = keys_N[rows_R] ^ flipped
+            sizes_R = sizes_K[others_R]
+            blocks = np.flatnonzero(np.diff(sizes_R.cumsum() // _BLOCK, prepend=0))
+            for block in np.split(np.arange(len(rows_R)), blocks):
+                sizes_B = sizes_R[block]
+                ends_B = sizes_B.cumsum()
+                places_P = np.arange(sizes_B.sum()) + (starts_K[others_R[block]] - ends_B + sizes_B).repeat(sizes_B)
+                firsts_P, seconds_P = rows_R[block].repeat(sizes_B), order_N[places_P]
+                distances_P = np.bitwise_count(hashes_N[firsts_P] ^ hashes_N[seconds_P])
+                is_near_P = distances_P <= MAX_DISTANCE
+                if flipped == 0:
+                    is_near_P &= firsts_P < seconds_P
+                yield firsts_P[is_near_P], seconds_P[is_near_P], distances_P[is_near_P]
 
 
 def _look_the_same(first: Measurement, second: Measurement) -> bool:

@@ -86,7 +86,10 @@ class LongCaption:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The data of a run as the doctor sees it. `bucket_samples`: the training samples of each size in an epoch."""
+    """The data of a run as the doctor sees it. `bucket_samples`: the training samples of each size in an epoch.
+
+    A check that takes long calls `check` now and then, which may raise to stop it.
+    """
 
     concepts: tuple[ExaminedConcept, ...]
     images: tuple[ExaminedImage, ...]
@@ -95,6 +98,7 @@ class Examination:
     bucket_samples: Mapping[Size, int] = field(default_factory=dict)
     batch_size: int = 1
     partial_batches: PartialBatches = "keep"
+    check: Callable[[], None] = lambda: None
 
     def by_concept(self) -> Iterator[tuple[ExaminedConcept, list[ExaminedImage]]]:
         """Yield each concept with its images."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from modules.data.doctor import caption_checks, dataset_checks, pixel_checks
@@ -39,10 +40,20 @@ CHECKS: Mapping[str, CheckSpec] = {
 }
 
 
-def find_all(examined: Examination) -> tuple[Finding, ...]:
-    """Return the findings of all checks: by check in the order of the registry, by severity, then by file."""
+def find_all(
+    examined: Examination, progress: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[Finding, ...]:
+    """Return the findings of all checks: by check in the order of the registry, by severity, then by file.
+
+    `progress` is called with the number of finished checks and of all, before each check and within long ones; it may
+    raise to stop.
+    """
     order = list(CHECKS)
-    findings = [replace(finding, check=spec.name) for spec in CHECKS.values() for finding in spec.find(examined)]
+    findings: list[Finding] = []
+    for number, spec in enumerate(CHECKS.values()):
+        check = partial(progress, number, len(CHECKS))
+        check()
+        findings += (replace(found, check=spec.name) for found in spec.find(replace(examined, check=check)))
     return tuple(
         sorted(
             findings,
