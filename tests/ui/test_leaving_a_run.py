@@ -65,6 +65,7 @@ class Starts:
     def __init__(self) -> None:
         self.requests: list[RunRequest] = []
         self.num_queues = 0
+        self.trains_only_next = False
         self.error: OSError | None = None
 
     def start(self, request: RunRequest) -> DetachedProcess:
@@ -73,10 +74,11 @@ class Starts:
         self.requests.append(request)
         return DetachedProcess(Holder.of(os.getpid()), Path("child.log"))
 
-    def start_queue(self) -> tuple[Holder, Path]:
+    def start_queue(self, *, only_next: bool = False) -> tuple[Holder, Path]:
         if self.error is not None:
             raise self.error
         self.num_queues += 1
+        self.trains_only_next = only_next
         return Holder.of(os.getpid()), Path("child.log")
 
 
@@ -308,9 +310,66 @@ def test_the_queue_is_continued_by_a_process_of_its_own(ready: Window, detached:
     assert [item.state for item in file.read().items] == ["finished", "waiting"]
     assert file.runner is None
     assert detached.num_queues == 1
+    assert not detached.trains_only_next
     left = ready.app.preferences.now.left_queue
     assert left is not None
     assert load_session(session_file()).settings.left_queue == left
+
+
+@pytest.mark.parametrize(
+    ("end", "states", "num_queues"),
+    [
+        (RunFinished("stopped", 4, "Stopped after 4 steps."), ["interrupted", "waiting"], 1),
+        (RunFinished("finished", 40, "Finished after 40 steps."), ["finished", "waiting"], 0),
+    ],
+)
+def test_a_queue_that_stops_after_its_run_stops_after_it_without_the_window_too(
+    ready: Window, detached: Starts, end: RunFinished, states: list[str], num_queues: int
+) -> None:
+    """It trained all its other items."""
+    queue, file = ready.app.queue, QueueFile(queue_file())
+    for name in ("one", "two"):
+        file.change(lambda now, name=name: now.add(name, ready.app.form.config))  # type: ignore[misc]
+    queue.run()
+    ready.wait_until(lambda: ready.engine.children, "the first run")
+    assert ready.engine.run is not None
+    queue.stop_after_current()
+    ready.app.closing.ask()
+    [asked] = ready.asked.asked("choose")
+    assert "the queue stops after it" in asked[1]
+    ready.engine.run.end(end)
+    ready.wait_until(lambda: ready.app._is_closed)
+    assert [item.state for item in file.read().items] == states
+    assert (detached.num_queues, detached.trains_only_next) == (num_queues, num_queues == 1)
+
+
+def test_a_queue_that_has_just_stopped_after_its_run_is_not_continued_without_the_window(
+    ready: Window, detached: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, file = ready.app.queue, QueueFile(queue_file())
+    for name in ("one", "two"):
+        file.change(lambda now, name=name: now.add(name, ready.app.form.config))  # type: ignore[misc]
+    queue.run()
+    ready.wait_until(lambda: ready.engine.children, "the first run")
+    assert ready.engine.run is not None
+    noted, answered, note = threading.Event(), threading.Event(), QueueRun.note
+
+    def note_and_wait(run: QueueRun, item: Item, event: Any) -> Any:
+        result = note(run, item, event)
+        noted.set()
+        answered.wait(120)
+        return result
+
+    monkeypatch.setattr(QueueRun, "note", note_and_wait)
+    queue.stop_after_current()
+    ready.engine.run.end(RunFinished("finished", 40, "Finished after 40 steps."))
+    ready.wait_until(noted.is_set, "the end of the run")
+    ready.app.closing.ask()
+    assert not ready.app._is_closed
+    answered.set()
+    ready.wait_until(lambda: ready.app._is_closed)
+    assert [item.state for item in file.read().items] == ["finished", "waiting"]
+    assert detached.num_queues == 0
 
 
 @pytest.mark.parametrize("answer", ["leave", "stop"])

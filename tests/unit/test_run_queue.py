@@ -272,6 +272,19 @@ def test_the_exit_code_tells_a_failed_run_from_a_config_to_change(
     assert run_queue(file, Console(), launch=launch) == code
 
 
+def test_only_the_next_item_can_be_trained(tmp_path: Path) -> None:
+    file = QueueFile(tmp_path / "queue.json")
+    file.change(lambda queue: filled(2))
+
+    def launch(item: Item) -> Any:
+        events = SimpleQueue[Any]()
+        events.put(_FINISHED)
+        return SimpleNamespace(events=events, is_alive=False, send=lambda command: None)
+
+    assert run_queue(file, Console(), launch=launch, only_next=True) == 0
+    assert [item.state for item in file.read().items] == ["finished", "waiting"]
+
+
 def test_an_interrupted_run_resumes_and_without_a_backup_starts_again(tmp_path: Path) -> None:
     item = replace(filled(1).items[0], state=RunStatus.INTERRUPTED, run_dir=str(tmp_path))
     assert request_of(item).kind == "train"

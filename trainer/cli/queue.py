@@ -85,6 +85,7 @@ class QueueRunSettings(CodeSettings):
     on: Annotated[
         str, Setting("On", "Only the items of this machine; by default each machine trains its own."), _MACHINE
     ] = ""
+    only_next: Annotated[bool, Setting("Only the next", "Stop after the next item.")] = False
     json_lines: Annotated[bool, Setting("JSON lines", "Print events as JSON lines to standard output.")] = False
 
 
@@ -140,21 +141,28 @@ def _run(settings: QueueRunSettings) -> int:
         for machine in start_other_machines(file, allowed_code=allowed):
             sys.stderr.write(f"{machine} trains its items in the background. See: queue list\n")
     listener = JsonLines() if settings.json_lines else Console()
-    return run_queue(file, listener, launch=_launcher(settings), machine=settings.on)
+    return run_queue(file, listener, launch=_launcher(settings), machine=settings.on, only_next=settings.only_next)
 
 
-def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], ChildRun], machine: str = "") -> int:
+def run_queue(
+    file: QueueFile,
+    listener: Listener,
+    *,
+    launch: Callable[[Item], ChildRun],
+    machine: str = "",
+    only_next: bool = False,
+) -> int:
     """Train the items of a machine until there are no more, a run fails or the user stops; return the exit code.
 
-    It is FAILED if a run failed, WRONG if runs were only refused, so that their configs have to be changed.
-    Raises DarkroomError if another program runs the queue of the machine.
+    With `only_next` a single item is trained. The exit code is FAILED if a run failed, WRONG if runs were only refused,
+    so that their configs have to be changed. Raises DarkroomError if another program runs the queue of the machine.
     """
     running, ends = QueueRun(file, machine), list[RunFinished | RunFailed | None]()
     try:
         while (item := running.take_next()) is not None:
             sys.stderr.write(f"Queue item {item.number}: {item.name}\n")
             ends.append(end := _follow(running, item, listener, launch))
-            if end is None or not continues_after(file.read(), item.number, end.status):
+            if only_next or end is None or not continues_after(file.read(), item.number, end.status):
                 break
         is_complete = item is None
     finally:

@@ -78,13 +78,16 @@ def request_of(item: Item, *, allowed_code: frozenset[str] = frozenset()) -> Run
     return request
 
 
-def start_detached_queue(machine: str = "", *, allowed_code: Collection[str] = ()) -> tuple[Holder, Path]:
-    """Run the queue of a machine in a process of its own, which continues when its starter has ended.
+def start_detached_queue(
+    machine: str = "", *, only_next: bool = False, allowed_code: Collection[str] = ()
+) -> tuple[Holder, Path]:
+    """Run the queue of a machine, or only its next item, in a process that continues when its starter has ended.
 
     Return it and its log. Raises OSError.
     """
     log = new_log()
     arguments = ["-m", "trainer", "queue", "run", *([f"--on={machine}"] if machine else []), "--json-lines"]
+    arguments += ["--only-next"] if only_next else []
     arguments += [f"--allow-code-hash={digest}" for digest in sorted(allowed_code)]
     with log.open("wb") as errors:
         process = detached_python(arguments, subprocess.DEVNULL, errors)

@@ -35,6 +35,7 @@ _SLOW = (
 _STOP = "Stop writes a backup from which the run can resume."
 _LEFT = "A run that is kept training is shown again by the next window."
 _LEFT_QUEUE = "A queue that is kept running also trains its other items; the next window shows it again."
+_LEFT_LAST = "A run that is kept training is shown again by the next window; the queue stops after it."
 
 
 class Closing:
@@ -101,12 +102,13 @@ class Closing:
         """Ask how to close; return the name of the answer, None if there is none."""
         session, interaction = self._context.session, self._context.interaction
         answers = (_STAY, _STOP_AND_CLOSE, Answer("leave", "Close, keep training"))
+        left_queue = _LEFT_LAST if self._queue.is_last else _LEFT_QUEUE
         if not session.is_active:
-            return interaction.choose("The queue is running", f"{_NEXT_ITEM} {_LEFT_QUEUE}", answers, "warning")
+            return interaction.choose("The queue is running", f"{_NEXT_ITEM} {left_queue}", answers, "warning")
         if session.request is not None and session.request.kind == "report":  # nothing is trained that could continue
             return interaction.choose("Images are being compared", _COMPARING, (_STAY, _STOP_AND_CLOSE), "warning")
         is_queue = self._queue.owns_run or self._queue.is_run_elsewhere
-        message = f"{_STOP} {_LEFT_QUEUE if is_queue else _LEFT}"
+        message = f"{_STOP} {left_queue if is_queue else _LEFT}"
         if session.attached is None:
             message += " The window closes when the backup is written."
         return interaction.choose("Training is running", message, answers, "warning")
@@ -229,22 +231,24 @@ class Closing:
         """Hand the run over if it is to continue; return whether the window can close."""
         end = self._context.session.state.finished
         if self._is_between:
-            is_complete = self._queue.queue.on("").next is None
+            is_complete = not self._queue.is_running or self._queue.queue.on("").next is None
             return not self.hands_over or is_complete or self._hand_queue_over()
         if not self.hands_over:  # the queue shows that its run has failed
             return end is not None or self._queue.owns_run
         if end is None:
             return False
+        is_over = end.status is not RunStatus.STOPPED
         if self._queue.owns_run:
-            return self._hand_queue_over()
-        return end.status is not RunStatus.STOPPED or self._hand_run_over()
+            return (is_over and self._queue.is_last) or self._hand_queue_over()
+        return is_over or self._hand_run_over()
 
     def _hand_queue_over(self) -> bool:
         from trainer.run_queue import running
 
+        is_last = self._queue.is_last
         self._queue.hand_over()
         try:
-            process, log = running.start_detached_queue()
+            process, log = running.start_detached_queue(only_next=is_last)
         except OSError as error:
             text = f"The process that was to continue the queue could not be started: {plain_reason(error)}."
             failure = Failure("The queue has stopped", text, "Run the queue again: the run resumes from its backup.")
