@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,10 +48,20 @@ Losses = tuple[float, ...]
 Key = tuple[bool, int]
 # Losses with the caption and without it: none, if they are not measured.
 Start = tuple[Losses, Losses]
-# The losses, those before training, how its latents correlate with their neighbours, and the pixels of its file, None
-# if it cannot be read any more.
-Measured = tuple[Losses, Start, float, Measurement | None]
 _UNKNOWN: Start = ((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An image: its losses, those before training, how its latents correlate with their neighbours, and its pixels.
+
+    `look` is None if its file cannot be read any more.
+    """
+
+    losses: Losses
+    before: Start
+    correlation: float
+    look: Measurement | None
 
 
 class ImageReportCallback:
@@ -127,8 +137,8 @@ class ImageReportCallback:
             self._emit(WarningRaised(message, "Only runs that learn from images have them."))
             return None
         measured: dict[Key, Measured] = self._measure_all(_TASK)
-        images = [self._image(key, *of_image, epoch=counters.epoch) for key, (*of_image, _) in measured.items()]
-        looks = {i.path: look for i, (*_, look) in zip(images, measured.values(), strict=True) if look is not None}
+        images = [self._image(*key, of_image, epoch=counters.epoch) for key, of_image in measured.items()]
+        looks = {i.path: of.look for i, of in zip(images, measured.values(), strict=True) if of.look is not None}
         if broken := [Path(image.path).name for image in images if not _is_finite(image)]:
             message = f"The losses of {count(len(broken), 'image')} are not finite, so these are left out: "
             self._emit(WarningRaised(f"{message}{', '.join(broken[:_MAX_NAMED])}.", "Look at the precision first."))
@@ -142,21 +152,20 @@ class ImageReportCallback:
         self._emit(written)
         return written
 
-    def _image(self, key: Key, losses: Losses, before: Start, correlation: float, *, epoch: int) -> ImageLoss:
-        is_validation, number = key
+    def _image(self, is_validation: bool, number: int, measured: Measured, *, epoch: int) -> ImageLoss:
         dataset = self._loaders[is_validation].dataset
         example = dataset.examples[number]
         concept = dataset.concepts[example.concept]
-        of_start, without_caption = self._start.get(key, before)
+        before, without_caption = self._start.get((is_validation, number), measured.before)
         return ImageLoss(
             str(example.image.path),
             concept.name,
             concept.kind,
             next(iter(example.image.captions), ""),
             0 if is_validation else self._uses_before(number, epoch),
-            losses,
-            correlation=correlation,
-            before=of_start,
+            measured.losses,
+            correlation=measured.correlation,
+            before=before,
             without_caption=without_caption,
         )
 
@@ -199,7 +208,7 @@ class ImageReportCallback:
                 before = self._losses_of_start(loader, batch)
         correlations = _neighbour_correlations(batch.latents_BCHW)
         looks = [_measure_file(loader.dataset.examples[s.example].image.path) for s in batch.sample_indices]
-        return list(zip(losses, before, correlations, looks, strict=True))
+        return list(map(Measured, losses, before, correlations, looks))
 
     def _losses_of_start(self, loader: Loader, batch: Batch) -> list[Start]:
         """Return the losses of each image with its caption and without one."""
