@@ -31,6 +31,7 @@ from ui.loop.background import Background
 from ui.widgets.controls import Button, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.image_viewer import ImageViewer
+from ui.widgets.panel import focused_widget
 from ui.widgets.theme import Theme
 
 
@@ -391,6 +392,7 @@ def test_images_by_loss_are_marked_excluded_and_used_again(
     context.links.show_losses([folders[0] / "cat_1.png"])  # as on the Run page
     general = concepts.editor.tabs["General"]
     window.wait_until(lambda: general.order_row.winfo_ismapped() and len(general.grid_view.tiles) == 3, "the losses")
+    assert str(focused_widget(window.app.root)).startswith(str(concepts.editor)), "Escape closes it"
     tiles = general.grid_view.tiles
     badges = [("cat_1.png", "high loss"), ("cat_0.png", "near duplicate"), ("cat_2.png", "")]
     assert [(t.path.name, t.badge) for t in tiles] == badges

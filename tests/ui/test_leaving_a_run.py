@@ -206,6 +206,7 @@ def test_a_report_on_images_is_not_continued_as_a_training(ready: Window, detach
     assert run is not None
     run.emit(started(str(run_dir)))
     ready.wait_until(lambda: session.state.started is not None, "the start")
+    assert session.trained_config is None, "the settings of a report are no edits of the user"
     ready.asked.answers["choose"] = "stop"
     ready.app.closing.ask()
     [asked] = ready.asked.asked("choose")

@@ -24,7 +24,7 @@ from trainer.remote.follower import Follower, last_byte, note_of
 from trainer.remote.line import Connect, Line, persistently
 from trainer.remote.record import Remote
 from trainer.remote.starting import prepare, send_inputs, start_there
-from trainer.run_folder.destination import note_destination, resolved_destination, taken_by
+from trainer.run_folder.destination import HOW_TO_REPLACE, note_destination, resolved_destination, taken_by
 from trainer.run_folder.elsewhere import note_elsewhere
 from trainer.run_folder.inbox import INBOX_FILE, open_inbox
 from trainer.run_folder.run_dir import new_run_dir
@@ -100,7 +100,7 @@ def _begin(connection: Connection, request: RunRequest, line: Line) -> Path:
     asked = request.config
     config = asked if request.replaces else resolved_destination(asked)
     if config is not asked and (taken := taken_by(asked)) is not None:
-        line.emit(WarningRaised(taken.message, "To replace it, add --overwrite."))
+        line.emit(WarningRaised(taken.message, HOW_TO_REPLACE))
     elsewhere = send_inputs(connection, config, emit=line.emit, check=line.check)
     run_dir = new_run_dir(from_root(config.general.workspace_dir), now=datetime.now())
     note_elsewhere(run_dir, elsewhere)

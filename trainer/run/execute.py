@@ -52,7 +52,7 @@ from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
 from trainer.run.training_run import carry_out, report_images
 from trainer.run_folder.backup import BackupInfo, find_backup
-from trainer.run_folder.destination import PATH, chosen_destination, resolved_destination, taken_by
+from trainer.run_folder.destination import HOW_TO_REPLACE, PATH, chosen_destination, resolved_destination, taken_by
 from trainer.run_folder.event_log import EventLog
 from trainer.run_folder.inbox import INBOX_FILE, open_inbox
 from trainer.run_folder.run_lock import interrupted_run
@@ -238,7 +238,7 @@ def _with_destination(request: RunRequest, backup: BackupInfo | None, ranks: Ran
             resolved.output.destination != config.output.destination
             and (taken := taken_by(config, own_run)) is not None
         ):
-            log.emit(WarningRaised(taken.message, "To replace it, choose that when you start, or add --overwrite."))
+            log.emit(WarningRaised(taken.message, HOW_TO_REPLACE))
     destination = ranks.from_main(resolved.output.destination)
     config = without_lacking_parts(request.config, kind_of_model(request.config))
     return replace(request, config=replace_value(config, PATH, destination))

@@ -29,6 +29,8 @@ from trainer.run_folder.result import RESULTS_FILE, embeddings_folder, results_o
 
 PATH = "output.destination"
 DESTINATION_FILE = "destination.json"
+HOW_TO_REPLACE = "To replace it, choose that when you start, or add --overwrite."
+"""The advice for a run whose destination is taken, here or on another machine."""
 _SUFFIXES = (".safetensors", ".ckpt", ".pt", ".bin")  # any other dot belongs to the name of a folder
 _NUMBER = re.compile(r"-[1-9]\d{0,3}$")
 _MAX_WEIGHTS = 20  # of a folder, whose headers are read

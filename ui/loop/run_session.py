@@ -123,6 +123,12 @@ class RunSession:
         """Whether a run is active."""
         return self._handle is not None
 
+    @property
+    def trained_config(self) -> Config | None:
+        """The settings of the active run, which edits differ from; None without one, and for a report on its images."""
+        is_report = self.request is not None and self.request.kind == "report"
+        return self.config if self.is_active and not is_report else None
+
     def check(
         self, request: RunRequest, done: Callable[[Report], None], failed: Callable[[Exception], None] | None = None
     ) -> None:

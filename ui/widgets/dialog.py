@@ -103,7 +103,7 @@ class Window(tk.Toplevel):
         return button
 
     def appear(self, width_px: int = 0, height_px: int = 0) -> None:
-        """Show the window centred over the main one, fully on the screen."""
+        """Show the window centred over the main one, fully on the screen, and give it the keyboard."""
         self.update_idletasks()
         main = self.master.winfo_toplevel()
         width = self.theme.px(width_px) or self.winfo_reqwidth()
@@ -118,6 +118,8 @@ class Window(tk.Toplevel):
         restyle(self)
         self.deiconify()
         self.lift()
+        # A window manager may leave the focus where a page has just taken it. An entry that has asked for it keeps it.
+        self.tk.call("focus", self.tk.call("focus", "-lastfor", str(self)))
 
 
 class Dialog(Window):

@@ -165,10 +165,8 @@ class RunNotices(Panel):
     @property
     def edits(self) -> tuple[Change, ...]:
         """The settings that differ from the current run's."""
-        session = self._context.session
-        if not session.is_active or session.config is None:
-            return ()
-        return changes(self._context.form.config, session.config)
+        config = self._context.session.trained_config
+        return () if config is None else changes(self._context.form.config, config)
 
     def follow_settings(self) -> None:
         """Show which settings the run does not have."""
