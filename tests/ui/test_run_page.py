@@ -218,11 +218,21 @@ def check_low_window(window: Window, page: Any) -> None:
     assert page.log.winfo_ismapped()
     right = page.samples.image_corner((0, 2))[0] + page.samples.layout().cell_width
     assert right <= page.samples.canvas.winfo_width() + 8
+    window.app.root.minsize(1, 1)
+    window.app.root.geometry("1024x440")  # as at a scale of 150 % on a small screen: no sample was in view
+    window.wait_until(lambda: page.curves_card.is_offered("Samples"), "the tab of the samples")
+    page.curves_card.choose("Samples")
+    window.settle()
+    assert page.samples.winfo_ismapped()
+    assert page.samples.winfo_height() > 60
     window.app.root.geometry("1100x740")
     window.wait_until(lambda: not page.curves_card.is_offered("Log"), "the card of the log")
+    assert not page.curves_card.is_offered("Samples")
     window.settle()
     assert page.log_card.winfo_ismapped()
     assert page.log.winfo_ismapped()
+    assert page.samples.winfo_ismapped()
+    assert page.samples.winfo_rootx() >= page.images_card.winfo_rootx()
 
 
 def test_the_run_page_live(ready: Window, run_dir: Path) -> None:

@@ -22,6 +22,7 @@ from tests.ui.fake_engine import started, step
 from trainer.events import RunFinished
 from ui.features.presets.model import preset_groups
 from ui.features.presets.window import PresetList
+from ui.forms.model import Source
 from ui.loop.run_state import RunState
 from ui.widgets.menu import break_into_columns, is_line, keep_on_screen, make_menu
 from ui.widgets.theme import Theme
@@ -228,6 +229,18 @@ def test_nothing_of_the_bars_is_cut_in_a_narrow_window(window: Window, width: in
         assert widget.winfo_width() >= widget.winfo_reqwidth(), widget
         assert widget.winfo_rootx() + widget.winfo_width() <= root.winfo_rootx() + width, widget
     assert shell.bottom_bar.phase.winfo_width() >= shell.bottom_bar.phase.winfo_reqwidth()
+
+
+def test_a_long_name_does_not_push_the_choices_out_of_the_window(window: Window) -> None:
+    """The preset's button grows to its text, which the bar did not expect: the training target was cut."""
+    root, bar = window.app.root, window.app.shell.top_bar
+    window.app.form.load(window.app.form.config, Source("train_lora_of_the_cup"))
+    root.minsize(1, 1)
+    for width in range(1000, 860, -8):
+        root.geometry(f"{width}x560+0+0")
+        window.settle()
+        choice = bar.choices["training.trains"]
+        assert choice.winfo_rootx() + choice.winfo_reqwidth() <= root.winfo_rootx() + width, width
 
 
 def test_problems_of_a_file_are_listed_and_link_to_their_fields(window: Window, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
 _ARROW_PX = 44
+_TEXT_EDGES_PX = 16  # of a button, on both sides of its text
 _MIN_CHOICE_PX = 96
 _PRESET_PX = (110, 200)  # the narrowest and the usual width of the preset's button
 _MAX_NAME_CHARS = 26
@@ -200,6 +201,7 @@ class TopBar(Panel):
         if room <= 1:
             return
         least, usual = _PRESET_PX
+        least = max(least, round(font.measure(self.preset_button.cget("text")) / scale) + _TEXT_EDGES_PX)  # it grows
         buttons_px = sum(px(GAP) + button.winfo_reqwidth() for button in self._files)
         choices_px = px(GAP) + self._choice_box.winfo_reqwidth()
         is_narrow = px(least) + buttons_px + choices_px > room

@@ -25,7 +25,7 @@ from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar
 
 _READ_SECONDS = 1.0
-_EMPTY = "Compare samples every checkpoint of the run with the same prompts and seeds."
+_EMPTY = "Press Compare to sample every checkpoint of the run with the same prompts and seeds."
 _PROMPTS = "The sample prompts of the run, or others, one a line"
 _HIDDEN = ("runs", "prompts")
 _HINT = f"Click on a checkpoint to choose it: one to use, {FEWEST} to {MOST} for a blind vote."

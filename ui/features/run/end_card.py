@@ -19,7 +19,7 @@ from ui.loop.interaction import REPLACE_FILE, Answer
 from ui.loop.run_state import RunState
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
-from ui.widgets.fitted_text import FittedText, shorten
+from ui.widgets.fitted_text import FittedText, FittedTexts, shorten
 from ui.widgets.panel import Panel, Text
 from ui.widgets.photos import Photos
 from ui.widgets.theme import GAP, PAD, is_low
@@ -76,8 +76,7 @@ class EndCard(Card):
         if end is None or self.facts is None or end == self._dismissed:
             self.pack_forget()
             return
-        self.title.set_text(f"{end.result.name} is ready")
-        self.text.show(f"{end.message} {self.facts.text}{self._copied}")
+        self._show_texts(end, f"{end.message} {self.facts.text}{self._copied}")
         if state.samples is not self._samples:
             self._samples = state.samples
             self.pairs = pairs_of(state.samples, end, self.facts.starred)
@@ -247,6 +246,8 @@ class EndCard(Card):
         header.pack(fill="x", padx=(self._px(12), 0))
         row = Panel(header, context.theme, "card")
         row.pack(side="right")
+        self._title_room = lambda: header.winfo_width() - row.winfo_reqwidth() - self._px(GAP)
+        header.bind("<Configure>", lambda _e: self._read(), add="+")
         for name, label, press, tip in (
             ("try", "Try it", self.try_it, "Sample it on the Generate page"),
             ("checkpoints", "Checkpoints…", self.compare_checkpoints, _CHECKPOINTS_TIP),
@@ -265,6 +266,13 @@ class EndCard(Card):
         self.text = FittedText(self.body, context.theme, "", on="card", colour="muted")
         self.text.pack(fill="x", padx=(self._px(12), 0))
         context.tips.attach(self.text, lambda: self.text.hidden_text)
+
+    def _show_texts(self, end: RunEnd, text: str) -> None:
+        """Show the name of the result in the title, or before the text if the buttons leave the title no room."""
+        title, room = f"{end.result.name} is ready", self._title_room()
+        is_narrow = 1 < room < FittedTexts(self, self._context.theme).width(title, "heading")
+        self.title.set_text("Ready" if is_narrow else title)
+        self.text.show(f"{end.result.name}: {text}" if is_narrow else text)
 
     def _tip_of(self, name: str, tip: str) -> str:
         if name == "longer" and self.facts is not None and self.facts.backup is None:

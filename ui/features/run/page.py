@@ -66,6 +66,7 @@ class RunPage:
         self._last_workspace: Path | None = None
         self._curves: tuple[object, ...] = (None, None, None)
         self._log_place: tk.Misc | None = None
+        self._samples_place: tk.Misc | None = None
         px = context.theme.px
         outer = Panel(self.frame, context.theme)
         outer.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
@@ -200,17 +201,24 @@ class RunPage:
         for part in (self.facts, self._facts_view.canvas, right):
             part.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts), add="+")
         yield
-        samples, rollout = self.images_card.add(_SAMPLES, is_offered=True), self.images_card.add(_ROLLOUT)
-        self.samples = RunSamples(samples, context)
-        self.samples.pack(fill="both", expand=True, padx=(px(12), 0))
+        self._samples_view = self.images_card.add(_SAMPLES, is_offered=True)
+        self._samples_tab, rollout = self.curves_card.add(_SAMPLES), self.images_card.add(_ROLLOUT)
+        self.samples = RunSamples(right.master, context)  # in their card, or in a tab of the curves' card
+        self._place_samples(self._samples_view)
         yield
         self.rollout_line = Text(rollout, context.theme, role="small", colour="muted", on="card")
         self.rollout_line.pack(anchor="w", padx=(px(12), 0), pady=(0, px(6)))
         self.rollout = ImageGrid(rollout, context.theme, context.pump, tile_px=_ROLLOUT_PX, on_open=self._open_rollout)
         self.rollout.pack(fill="both", expand=True, padx=(px(12), 0))
 
+    def _place_samples(self, place: tk.Misc) -> None:
+        if place is not self._samples_place:
+            self._samples_place = place
+            self.samples.pack(in_=place, fill="both", expand=True, padx=(self._context.theme.px(12), 0))
+            self.samples.lift()
+
     def _fit_facts(self) -> None:
-        """Wrap the facts at their width, and leave the samples more than half of the height."""
+        """Wrap the facts at their width, and leave the samples more than half of the height; little is a tab."""
         canvas = self._facts_view.canvas
         width = canvas.winfo_width()
         if width > 1 and int(self.facts.cget("wraplength")) != width:
@@ -218,10 +226,14 @@ class RunPage:
         share = _FACTS_SHARE if self._context.session.state.started is not None else _PLAN_SHARE
         whole_px, px = self.facts_card.master.winfo_height(), self._context.theme.px
         room = int(whole_px * share)
-        if whole_px >= px(_SAMPLES_ROOM_PX):
+        has_card = whole_px >= px(_SAMPLES_ROOM_PX)
+        if whole_px > 1:
+            self._place_samples(self._samples_view if has_card else self._samples_tab)
+            self.curves_card.offer(_SAMPLES, is_offered=not has_card, is_shown=False)
+        if has_card:
             self.images_card.grid()
             room = min(room, whole_px - self.figures.winfo_reqheight() - px(_HEADING_PX + _MIN_SAMPLES_PX))
-        elif whole_px > 1:  # the card of the end also shows samples
+        elif whole_px > 1:
             self.images_card.grid_remove()
             room = whole_px - px(_HEADING_PX)
         height = min(self.facts.winfo_reqheight(), max(room, self._context.theme.px(_MIN_FACTS_PX)))
