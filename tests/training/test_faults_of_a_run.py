@@ -180,6 +180,29 @@ def test_a_disk_that_is_full_everywhere_still_ends_the_run_with_a_sentence(
     assert not (run_dir_of(ran) / LOCK_FILE).exists()
 
 
+def test_a_backup_that_finds_no_room_does_not_end_the_run(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """*Back up now* on a full disk ended a run without a backup: all that it had learned was lost."""
+    config = laid_over(config, {"backup": {"every": {"n": 1, "unit": "step"}}})
+    disk = FullDisk(monkeypatch, tmp_path / "workspace")
+    plain = Denoise.loss
+
+    def loss(self: Denoise, batch: Any, context: StepContext) -> StepLoss:
+        disk.is_full = batch.step in (1, 2)
+        return plain(self, batch, context)
+
+    monkeypatch.setattr(Denoise, "loss", loss)
+    ran = run(config)
+    assert ran.finished.outcome == "finished"
+    [warning] = [w for w in ran.of(WarningRaised) if w.message.startswith("A backup could not be written.")]
+    assert warning.advice.startswith("Training continues. Free some space")
+    steps = [s.step for s in ran.of(StepFinished)]
+    written = [b.step for b in ran.of(BackupSaved)]
+    assert written == sorted(set(written))
+    assert len(written) == len(steps) - 2
+
+
 def test_a_folder_that_is_full_from_the_beginning_is_a_sentence(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

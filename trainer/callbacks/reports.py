@@ -6,9 +6,11 @@ import csv
 import io
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from modules.data.dataset import Dataset
 from modules.data.plans import EpochPlans
@@ -37,8 +39,12 @@ class Metrics:
         total_steps: int,
         log: TensorBoardLog | None,
         steps_per_group: int = 1,
+        names: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`steps_per_group` steps train on one rollout, which only the first of them samples."""
+        """`steps_per_group` steps train on one rollout, which only the first of them samples.
+
+        `names` are the names of some training units for people: backups call embeddings by their UUIDs.
+        """
         self._emit = emit
         self._epochs = epochs
         self._total_steps = total_steps
@@ -46,9 +52,11 @@ class Metrics:
         self._newest: deque[StepView] = deque(maxlen=steps_per_group)
         self._seconds_per_step = self._images_per_step = 0.0
         self._num_steps = 0
+        self._names = names
 
     def after_step(self, view: StepView) -> None:
         """Report the step."""
+        view = self._with_names(view)
         self._measure(view)
         outcome, now = view.outcome, view.now
         self._emit(
@@ -74,6 +82,22 @@ class Metrics:
         )
         if self._log is not None:
             self._write(self._log, view)
+
+    def _with_names(self, view: StepView) -> StepView:
+        if not self._names:
+            return view
+
+        def named(values: Mapping[str, float]) -> dict[str, float]:
+            return {self._names.get(unit, unit): value for unit, value in values.items()}
+
+        outcome = replace(
+            view.outcome,
+            learning_rates=named(view.outcome.learning_rates),
+            gradient_norms=named(view.outcome.gradient_norms),
+            effective_rates=named(view.outcome.effective_rates),
+        )
+        parts = tuple(self._names.get(unit, unit) for unit in view.training_parts)
+        return replace(view, outcome=outcome, training_parts=parts)
 
     def _measure(self, view: StepView) -> None:
         # As many steps as train on one rollout, so that they contain the time of sampling once.

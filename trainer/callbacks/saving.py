@@ -171,7 +171,10 @@ class SavingCallback:
 
 
 class BackupCallback:
-    """Runs last after a step, so that a backup contains the results of the other callbacks."""
+    """Runs last after a step, so that a backup contains the results of the other callbacks.
+
+    A full disk does not end the run: what it has learned since the last backup would be lost.
+    """
 
     def __init__(
         self,
@@ -180,12 +183,14 @@ class BackupCallback:
         write: Callable[[Counters], object],
         try_out: Callable[[DryRunState], None],
         desk: CommandDesk,
+        output: SideOutput,
     ) -> None:
-        """`write` writes a backup; `try_out` starts one of the dry run and discards it."""
+        """`write` writes a backup; `try_out` starts one of the dry run and discards it; `output` warns of a failure."""
         self._every = every
         self._write = write
         self._try_out = try_out
         self._desk = desk
+        self._output = output
 
     def is_due(self, before: Counters, now: Counters) -> bool:
         """Return whether it is due or requested."""
@@ -195,7 +200,8 @@ class BackupCallback:
         """Write a backup if it is due or requested."""
         if self.is_due(view.before, view.now):
             self._desk.take(BackupNow)
-            self._write(view.now)
+            with self._output.warn_on_failure():
+                self._write(view.now)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the check of writing a backup, which every run may need: a stop writes one."""

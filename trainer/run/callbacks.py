@@ -117,6 +117,7 @@ def build_callbacks(
             total_steps=total_steps,
             log=tensorboard,
             steps_per_group=steps_per_group(config),
+            names=model.unit_names,
         ),
         dropped=DroppedImages(
             loaders.training.dataset,

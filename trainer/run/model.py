@@ -80,6 +80,11 @@ class LoadedModel:
         return frozenset(w.placeholder for w in self.embeddings if w.trained)
 
     @property
+    def unit_names(self) -> dict[str, str]:
+        """The names of embeddings for people, by their training units, which backups call by their UUIDs."""
+        return {w.unit: f"embedding {w.placeholder}" for w in self.embeddings}
+
+    @property
     def trained_modules(self) -> list[torch.nn.Module]:
         """The modules of the parts that contain trained parameters, each once."""
         names = dict.fromkeys(g.part for g in self.groups if g.part is not None)

@@ -153,7 +153,7 @@ def announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: L
             num_images=len(loaders.training.dataset.examples) - num_prompts,
             num_validation_images=len(loaders.validation.dataset.examples),
             num_trainable_parameters=_num_trainable(model, setup.machine.ranks),
-            trained_parts=training_parts(model.groups),
+            trained_parts=tuple(model.unit_names.get(unit, unit) for unit in training_parts(model.groups)),
             device=str(setup.machine.train_device),
             num_threads=setup.num_threads,
             num_prompts=num_prompts,

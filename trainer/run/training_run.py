@@ -306,7 +306,13 @@ def _training(
     freeze(counters, "before this point")  # the exact step is not known for a resumed run
     require_process(config.training, model.family.process)
     method.prepare(context)
-    backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
+    backup_callback = BackupCallback(
+        config.backup.every,
+        write=backups.write,
+        try_out=backups.try_out,
+        desk=setup.desk,
+        output=SideOutput("A backup", setup.run_dir / "backup", setup.log.emit),
+    )
     return Training(
         loader=loaders.training,
         method=method,

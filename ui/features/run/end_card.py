@@ -246,7 +246,7 @@ class EndCard(Card):
         header.pack(fill="x", padx=(self._px(12), 0))
         row = Panel(header, context.theme, "card")
         row.pack(side="right")
-        self._title_room = lambda: header.winfo_width() - row.winfo_reqwidth() - self._px(GAP)
+        self._header, self._row = header, row
         header.bind("<Configure>", lambda _e: self._read(), add="+")
         for name, label, press, tip in (
             ("try", "Try it", self.try_it, "Sample it on the Generate page"),
@@ -269,7 +269,8 @@ class EndCard(Card):
 
     def _show_texts(self, end: RunEnd, text: str) -> None:
         """Show the name of the result in the title, or before the text if the buttons leave the title no room."""
-        title, room = f"{end.result.name} is ready", self._title_room()
+        title = f"{end.result.name} is ready"
+        room = self._header.winfo_width() - self._row.winfo_reqwidth() - self._px(GAP)
         is_narrow = 1 < room < FittedTexts(self, self._context.theme).width(title, "heading")
         self.title.set_text("Ready" if is_narrow else title)
         self.text.show(f"{end.result.name}: {text}" if is_narrow else text)
