@@ -21,6 +21,7 @@ from modules.families.parts.single_file.write import file_state
 from modules.families.parts.t5_layers import t5_shapes, t5_targets
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
+from modules.families.parts.token_rows import add_embeddings
 from modules.families.protocol import Part, PartMemory
 from modules.families.spec import PartSpec
 from modules.formats.lazy_tensors import lazy_state
@@ -113,7 +114,7 @@ def test_an_embedding_acts_like_the_tokens_it_started_from(folder: Path, encoder
     plain = tower(folder, encoder, masks_padding=True, kept_padding=1)
     [expected] = plain.encode(encoder, ["a disc red"])
     rows = nn.Parameter(encoder.shared.weight[plain.tokenizer.ids("disc red")].clone())
-    with_word = plain.with_embeddings({"<zog>": rows})
+    with_word = plain.with_embeddings(add_embeddings({"t5": encoder}, {"<zog>": {"t5": rows}})["t5"])
     [found] = with_word.encode(encoder, ["a <zog>"])
     assert torch.equal(found, expected)
     assert with_word.embedding_states(encoder, "<zog>").shape == (2, 24)

@@ -95,10 +95,6 @@ class Anima(FlowModel[TokenConditioning]):
 
     tokenizers: PromptTokenizers
 
-    def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: the transformer's and the conditioner's are reached."""
-        return part in (self.spec.denoiser.name, CONDITIONER)
-
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
         """Return the conditioner's text of prompts; their padding is zeros, so that `padded_like` changes nothing."""
         encoder, forward = self.modules["text_encoder"], self._forward("text_encoder")

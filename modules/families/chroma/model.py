@@ -30,7 +30,7 @@ class Chroma(T5Model[FlowProcess], FlowModel[TokenConditioning]):
 
         The approximator is the model's modulation: adapters and fine-tunes of other programs leave it out, too.
         """
-        return part != "vae" and not f"{name}.".startswith(FROZEN)
+        return super().reaches(part, name) and not f"{name}.".startswith(FROZEN)
 
     def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
         """Return the output (B, 16, H, W)."""
@@ -72,10 +72,7 @@ def load(request: LoadRequest[ChromaSettings]) -> Chroma:
         masks_padding=True,
         kept_padding=1,
     )
-    return Chroma(
-        **flow_facts(files, CHROMA, "chroma1"),
-        t5=t5,
-    )
+    return Chroma(**flow_facts(files, CHROMA, "chroma1"), towers={"text_encoder": t5})
 
 
 # The forward pass of the transformer, for the memory estimate to trace.

@@ -10,20 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
-from torch import nn
 
 from modules.data.inputs import references_of
 from modules.families.flux.files import published_name
 from modules.families.flux.spec import FLUX, MAX_TOKENS, PACKED, FluxSettings
-from modules.families.parts.clip_text import pooled_states
-from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
+from modules.families.parts.clip_text import TextTower, pooled_states
+from modules.families.parts.clip_tokens import load_clip_tokenizer
 from modules.families.parts.conditioning import PooledConditioning, guidance_input, replace_rows, stack_states
 from modules.families.parts.packing import image_ids, pack, unpack, with_references
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
-from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.parts.traced_passes import TracedPasses, packed_passes
 from modules.families.protocol import LoadRequest
 from modules.families.spec import FamilySpec
@@ -57,18 +55,13 @@ class Flux(FlowModel[FluxConditioning]):
 
     text_class = FluxConditioning
 
-    clip_tokenizer: ClipTokenizer
-    t5: T5Tower
     guidance: float
-
-    def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: all but the VAE's are reached."""
-        return part != "vae"
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> FluxConditioning:
         """Return the states of prompts; all have the same number of tokens, so `padded_like` changes nothing."""
-        states_BLD = stack_states(self.t5.encode(self._forward(_T5), prompts))
-        pooled_BE = pooled_states(self.modules[_CLIP], self.clip_tokenizer, self._forward(_CLIP), prompts)
+        states_BLD = stack_states(self._t5(_T5).encode(self._forward(_T5), prompts))
+        clip = self._clip(_CLIP)
+        pooled_BE = pooled_states(clip.encoder, clip.tokenizer, self._forward(_CLIP), prompts)
         return FluxConditioning(states_BLD, pooled_BE)
 
     def _output(self, given: DenoiserInputs[FluxConditioning]) -> torch.Tensor:
@@ -98,40 +91,7 @@ class Flux(FlowModel[FluxConditioning]):
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""
-        return f"{self.clip_tokenizer.identity()}|{self.t5.identity()}"
-
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of T5's tokens of a prompt, without the end token."""
-        return self.t5.tokenizer.count(prompt)
-
-    # -- embeddings
-
-    def token_ids(self, part: str, text: str) -> list[int]:
-        """Return the ids of a text's tokens for one of the text encoders."""
-        return self.clip_tokenizer.ids(text) if part == _CLIP else self.t5.tokenizer.ids(text)
-
-    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
-        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
-        ids = add_embeddings({name: self.modules[name] for name in (_CLIP, _T5)}, rows)
-        self.clip_tokenizer = self.clip_tokenizer.with_embeddings(ids.get(_CLIP, {}))
-        self.t5 = replace(self.t5, tokenizer=self.t5.tokenizer.with_embeddings(ids.get(_T5, {})))
-
-    @torch.no_grad()
-    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
-        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
-        if part == _T5:
-            return self.t5.embedding_states(self._forward(_T5), placeholder)
-        ids_1L = torch.tensor(self.clip_tokenizer.chunks(placeholder)[:1], device=self.modules[_CLIP].device)
-        states_1LD: torch.Tensor = self._forward(_CLIP)(input_ids=ids_1L).last_hidden_state
-        return states_1LD[0, 1 : 1 + len(self.clip_tokenizer.embeddings[placeholder])].float().clone()
-
-    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
-        """Replace a text encoder's states at the places of an embedding by rows (N, D).
-
-        Of CLIP the model reads only the state of the whole prompt, so such rows of CLIP change nothing.
-        """
-        embeddings = self.clip_tokenizer.embeddings if part == _CLIP else self.t5.tokenizer.embeddings
-        extend_embedding(self.modules[part]).add_outputs(embeddings[placeholder], rows_ND)
+        return f"{self._clip(_CLIP).tokenizer.identity()}|{self._t5(_T5).identity()}"
 
 
 def load(request: LoadRequest[FluxSettings]) -> Flux:
@@ -141,17 +101,17 @@ def load(request: LoadRequest[FluxSettings]) -> Flux:
     """
     files = read_model(request, FLUX)
     config, by_inputs = files.parts["transformer"].config, FLUX.by_inputs_alone(request.variant)
+    clip_tokenizer = load_clip_tokenizer(files.tokenizers.get(_CLIP))
     t5 = T5Tower(
-        files.parts["text_encoder_2"],
-        load_t5_tokenizer(files.tokenizers.get("text_encoder_2")),
+        files.parts[_T5],
+        load_t5_tokenizer(files.tokenizers.get(_T5)),
         max_tokens=request.settings.tokens_read(MAX_TOKENS - 1, config) + 1,
         masks_padding=False,
         kept_padding=None,
     )
     return Flux(
         **flow_facts(files, FLUX, published_name(config), by_inputs=by_inputs),
-        clip_tokenizer=load_clip_tokenizer(files.tokenizers.get("text_encoder")),
-        t5=t5,
+        towers={_CLIP: TextTower(files.parts[_CLIP], clip_tokenizer, skipped_layers=0, is_normed=True), _T5: t5},
         guidance=request.settings.guidance,
     )
 

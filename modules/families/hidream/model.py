@@ -7,7 +7,7 @@ depend on no padding. T5 and Llama pad, with masks, and the transformer attends 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -86,22 +86,16 @@ class HiDream(FlowModel[HiDreamConditioning]):
 
     text_class = HiDreamConditioning
 
-    clips: Mapping[str, TextTower]
-    t5: T5Tower
     llama: ChatReader
-
-    def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
-        return part == self.spec.denoiser.name
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> HiDreamConditioning:
         """Return the states of prompts; all have the same number of tokens, so `padded_like` changes nothing."""
-        most = self.t5.max_tokens
-        pooled = {n: pooled_states(self.clips[n], self._forward(n), prompts, most) for n in CLIPS}
+        t5 = self._t5(T5)
+        pooled = {n: pooled_states(self._clip(n), self._forward(n), prompts, t5.max_tokens) for n in CLIPS}
         rows, num_layers = self.llama.encode(self._forward(LLAMA), prompts), len(self.llama.layers)
         llama = [states_LX.unflatten(-1, (num_layers, -1)) for states_LX in rows]
         states = {
-            T5: stack_states(self.t5.encode(self._forward(T5), prompts)),
+            T5: stack_states(t5.encode(self._forward(T5), prompts)),
             LLAMA: stack_states(llama).transpose(1, 2).contiguous(),
         }
         return HiDreamConditioning(states, pooled)
@@ -113,12 +107,8 @@ class HiDream(FlowModel[HiDreamConditioning]):
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""
-        clips = (f"{name} {tower.identity()}" for name, tower in self.clips.items())
-        return "|".join([*clips, self.t5.identity(), self.llama.identity()])
-
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of T5's tokens of a prompt, without the end token."""
-        return self.t5.tokenizer.count(prompt)
+        clips = (f"{name} {self.towers[name].identity()}" for name in CLIPS)
+        return "|".join([*clips, self.towers[T5].identity(), self.llama.identity()])
 
 
 def load(request: LoadRequest[HiDreamSettings]) -> HiDream:
@@ -139,8 +129,10 @@ def load(request: LoadRequest[HiDreamSettings]) -> HiDream:
     )
     return HiDream(
         **flow_facts(files, HIDREAM, "hidream_i1"),
-        clips={name: files.tower(name, skipped_layers=0, is_normed=True) for name in CLIPS},
-        t5=T5Tower(files.parts[T5], t5_tokenizer, max_tokens=most, masks_padding=True, kept_padding=None),
+        towers={
+            **{name: files.tower(name, skipped_layers=0, is_normed=True) for name in CLIPS},
+            T5: T5Tower(files.parts[T5], t5_tokenizer, max_tokens=most, masks_padding=True, kept_padding=None),
+        },
         llama=llama,
     )
 

@@ -109,7 +109,7 @@ class HunyuanImage(FlowModel[HunyuanImageConditioning]):
 
     def reaches(self, part: str, name: str) -> bool:
         """Return whether a layer is trained: the transformer's layers, except those that only read quoted text."""
-        return part == self.spec.denoiser.name and not f"{name}.".startswith(GLYPH_LAYERS)
+        return super().reaches(part, name) and not f"{name}.".startswith(GLYPH_LAYERS)
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> HunyuanImageConditioning:
         """Return the states of prompts. None depends on the others, so `padded_like` changes nothing."""

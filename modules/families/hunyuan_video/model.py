@@ -8,7 +8,7 @@ it, and the language model attends to what is before a token (`HunyuanVideoPipel
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -48,22 +48,13 @@ class HunyuanVideoConditioning(TokenConditioning):
     pooled_BE: torch.Tensor
     guidance: float | None = None
 
-    @classmethod
-    def of_both(cls, text: TokenConditioning, pooled_BE: torch.Tensor, guidance: float | None = None) -> Self:
-        """Return the conditioning of the states of both encoders."""
-        return cls(text.states_BLD, text.lengths, pooled_BE, guidance)
-
-    def _tokens(self) -> TokenConditioning:
-        return TokenConditioning(self.states_BLD, self.lengths)
-
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
         """Move it to a device, and to a dtype where one is given."""
-        pooled_BE = move(self.pooled_BE, device, dtype=dtype)
-        return self.of_both(self._tokens().to(device, dtype), pooled_BE, self.guidance)
+        return replace(super().to(device, dtype), pooled_BE=move(self.pooled_BE, device, dtype=dtype))
 
     def select(self, indices: Sequence[int]) -> Self:
         """Return the conditioning of some of the prompts, in that order."""
-        return self.of_both(self._tokens().select(indices), self.pooled_BE[list(indices)], self.guidance)
+        return replace(super().select(indices), pooled_BE=self.pooled_BE[list(indices)])
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors by name, for a cache entry."""
@@ -71,20 +62,19 @@ class HunyuanVideoConditioning(TokenConditioning):
 
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
         """Return it with the empty prompt's states for the encoders, Llama (0) and CLIP (1), of each prompt."""
-        text = self._tokens().with_empty_prompts(empty_for, empty._tokens())
         pooled_BE = replace_rows(self.pooled_BE, empty.pooled_BE, [1 in e for e in empty_for])
-        return self.of_both(text, pooled_BE, self.guidance)
+        return replace(super().with_empty_prompts(empty_for, empty), pooled_BE=pooled_BE)
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
         """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
-        return cls.of_both(TokenConditioning.from_tensors(tensors), tensors["pooled"])
+        text = TokenConditioning.from_tensors(tensors)
+        return cls(text.states_BLD, text.lengths, tensors["pooled"])
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
         """Join conditionings into one, which has the guidance scale of the first."""
-        text = TokenConditioning.join([part._tokens() for part in parts])
-        return cls.of_both(text, torch.cat([part.pooled_BE for part in parts]), parts[0].guidance)
+        return replace(super().join(parts), pooled_BE=torch.cat([part.pooled_BE for part in parts]))
 
 
 def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
@@ -105,15 +95,11 @@ class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
     clip_tokenizer: ClipTokenizer
     guidance: float
 
-    def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
-        return part == self.spec.denoiser.name
-
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> HunyuanVideoConditioning:
         """Return the states of prompts. None depends on the others, so `padded_like` changes nothing."""
         text = TokenConditioning.of(self.reader.encode(self._forward(_LLAMA), prompts))
         pooled_BE = pooled_states(self.modules[_CLIP], self.clip_tokenizer, self._forward(_CLIP), prompts)
-        return HunyuanVideoConditioning.of_both(text, pooled_BE)
+        return HunyuanVideoConditioning(text.states_BLD, text.lengths, pooled_BE)
 
     def _output(self, given: DenoiserInputs[HunyuanVideoConditioning]) -> torch.Tensor:
         """Return the output (B, 16, H, W) of images, or (B, 16, F, H, W) of clips."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -75,6 +75,15 @@ class TextTower:
             states_NLD.reshape(len(prompts), -1, states_NLD.shape[-1]),
             None if pooled_NE is None else pooled_NE[::num_chunks],
         )
+
+    def with_embeddings(self, ids: Mapping[str, tuple[int, ...]]) -> TextTower:
+        """Return the tower that reads embeddings, whose ids are given by placeholder."""
+        return replace(self, tokenizer=self.tokenizer.with_embeddings(ids))
+
+    def embedding_states(self, forward: Callable[..., Any], placeholder: str) -> torch.Tensor:
+        """Return the states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        states_1LD = self.encode(forward, [placeholder], num_chunks=1).states_BLD
+        return states_1LD[0, 1 : 1 + len(self.tokenizer.embeddings[placeholder])].float().clone()
 
     def reaches(self, name: str) -> bool:
         """Return whether a loss on this tower's output can reach the module of this dotted name in the encoder.

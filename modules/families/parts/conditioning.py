@@ -69,12 +69,12 @@ class TokenConditioning:
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
         """Move it to a device, and to a dtype where one is given."""
-        return type(self)(move(self.states_BLD, device, dtype=dtype), self.lengths)
+        return replace(self, states_BLD=move(self.states_BLD, device, dtype=dtype))
 
     def select(self, indices: Sequence[int]) -> Self:
         """Return the states of some of the prompts, in that order."""
         states = self.split()
-        return self.of([states[index] for index in indices])
+        return self._with([states[index] for index in indices])
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors by name: of one prompt its states, of several also their lengths if they differ."""
@@ -91,13 +91,18 @@ class TokenConditioning:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """Join conditionings into one, padded to the longest."""
-        return cls.of([states for part in parts for states in part.split()])
+        """Join conditionings into one, padded to the longest, with the other values of the first."""
+        return parts[0]._with([states for part in parts for states in part.split()])
 
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
         """Return it with the empty prompt's states for the prompts whose text encoder (0) gets it."""
         [empty_LD] = empty.split()
-        return self.of([empty_LD if 0 in e else states for e, states in zip(empty_for, self.split(), strict=True)])
+        return self._with([empty_LD if 0 in e else states for e, states in zip(empty_for, self.split(), strict=True)])
+
+    def _with(self, states_LD: Sequence[torch.Tensor]) -> Self:
+        """Return the conditioning with other states (L, D) of each prompt."""
+        text = TokenConditioning.of(states_LD)
+        return replace(self, states_BLD=text.states_BLD, lengths=text.lengths)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import nn
 
 from modules.data.conditioning import Conditioning
 from modules.data.tiles import VAE_TILES, Tiling
@@ -23,7 +22,6 @@ from modules.families.parts.effnet_files import AutoencoderSource, autoencoder_o
 from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.parts.text_model import Text, TextModel
-from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.protocol import LoadRequest
 from modules.families.spec import FamilySpec
 
@@ -33,12 +31,6 @@ _TEXT = "text_encoder"
 @dataclass(eq=False)
 class EffNetModel(TextModel[DDPMProcess, Text], ABC, Generic[Text]):
     """A prior, a CLIP, an autoencoder of several parts; implements `FamilyWithEmbeddings`."""
-
-    tower: TextTower
-
-    def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: all but the autoencoder's."""
-        return part != "vae"
 
     def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         """Return the latents (B, C, H, W) of images in [-1, 1], without randomness.
@@ -69,35 +61,6 @@ class EffNetModel(TextModel[DDPMProcess, Text], ABC, Generic[Text]):
         """Return the times in (0, 1] that the prior reads, in float32."""
         return (timesteps_B.float() + 1.0) / self.process.num_timesteps
 
-    def text_identity(self) -> str:
-        """Return everything but the weights that affects how a prompt is encoded."""
-        return self.tower.identity()
-
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of tokens of a prompt, without start and end."""
-        return self.tower.tokenizer.count(prompt)
-
-    # -- embeddings
-
-    def token_ids(self, part: str, text: str) -> list[int]:
-        """Return the ids of a text's tokens."""
-        return self.tower.tokenizer.ids(text)
-
-    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
-        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
-        ids = add_embeddings({_TEXT: self.tower.encoder}, rows)
-        self.tower = replace(self.tower, tokenizer=self.tower.tokenizer.with_embeddings(ids.get(_TEXT, {})))
-
-    @torch.no_grad()
-    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
-        """Return CLIP's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
-        states_1LD = self.tower.encode(self._forward(_TEXT), [placeholder], num_chunks=1).states_BLD
-        return states_1LD[0, 1 : 1 + len(self.tower.tokenizer.embeddings[placeholder])].float().clone()
-
-    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
-        """Replace CLIP's states at the places of an embedding by rows (N, D)."""
-        extend_embedding(self.tower.encoder).add_outputs(self.tower.tokenizer.embeddings[placeholder], rows_ND)
-
 
 Loaded = TypeVar("Loaded", bound=EffNetModel[Any])
 
@@ -126,7 +89,9 @@ def load_effnet_model(
         scheduler={**files.scheduler, "timestep_spacing": "trailing"},
         folder=files.folder,
         lora_naming=naming_of(spec.name, files.parts, prediction=process.prediction_type),
-        tower=TextTower(files.parts[_TEXT], tokenizer, skipped_layers=0, is_normed=is_normed, masks_padding=True),
+        towers={
+            _TEXT: TextTower(files.parts[_TEXT], tokenizer, skipped_layers=0, is_normed=is_normed, masks_padding=True)
+        },
     )
 
 

@@ -16,7 +16,10 @@ from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.process import NoiseProcess
 from modules.families.parts import vae
 from modules.families.parts.circular_padding import is_circular
+from modules.families.parts.clip_text import TextTower
 from modules.families.parts.forwards import Forwards
+from modules.families.parts.t5_text import T5Tower
+from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.protocol import Part, PartMemory, Posterior
 from modules.families.spec import BASE_VARIANT, FamilySpec, LoraNaming, variant_of
 from modules.system.devices import Device
@@ -28,7 +31,8 @@ Process = TypeVar("Process", bound=NoiseProcess)
 class LatentModel(ABC, Generic[Process]):
     """A loaded model: its parts by name, its noise process, its scheduler's config, and the names of its layers.
 
-    A family built on it defines how prompts are encoded and how the denoiser receives them; see `ModelFamily`.
+    A family built on it defines how prompts are encoded and how the denoiser receives them; see `ModelFamily`. `towers`
+    are its CLIPs and T5s with their tokenizers, by part: what embeddings extend (`FamilyWithEmbeddings`).
     """
 
     spec: FamilySpec
@@ -36,13 +40,14 @@ class LatentModel(ABC, Generic[Process]):
     process: Process
     scheduler: Mapping[str, Any]
     lora_naming: LoraNaming
+    towers: Mapping[str, TextTower | T5Tower] = field(default_factory=dict, kw_only=True)
     folder: Path | None = field(default=None, kw_only=True)
     by_inputs: str = field(default="", kw_only=True)
     _forwards: Forwards = field(default_factory=Forwards, repr=False, kw_only=True)
 
-    @abstractmethod
     def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches the module of this dotted name in a part."""
+        """Return whether a denoising loss reaches the module of this dotted name in a part, which may be trained."""
+        return any(p.name == part and p.trainable and p.role != "vae" for p in self.spec.parts)
 
     @property
     def denoiser(self) -> Any:
@@ -97,6 +102,50 @@ class LatentModel(ABC, Generic[Process]):
     def encode_guided(self, negative: str, prompt: str) -> Conditioning:
         """Return the conditioning of a negative prompt and of a prompt, which are read in the same way."""
         return self.encode_prompts([negative, prompt])
+
+    def text_identity(self) -> str:
+        """Return everything but the weights that affects how a prompt is encoded."""
+        return "|".join(tower.identity() for tower in self.towers.values())
+
+    def count_tokens(self, prompt: str) -> int:
+        """Return the number of tokens of a prompt, without start and end."""
+        return self.towers[self.spec.text.counted_by or next(iter(self.towers))].tokenizer.count(prompt)
+
+    # -- embeddings
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens for one of the text encoders."""
+        return self.towers[part].tokenizer.ids(text)
+
+    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
+        ids = add_embeddings({name: tower.encoder for name, tower in self.towers.items()}, rows)
+        self.towers = {name: tower.with_embeddings(ids.get(name, {})) for name, tower in self.towers.items()}
+
+    @torch.no_grad()
+    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        return self.towers[part].embedding_states(self._forward(part), placeholder)
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace a text encoder's states at the places of an embedding by rows (N, D).
+
+        Of a CLIP whose pooled state alone is read, such rows change nothing.
+        """
+        tower = self.towers[part]
+        extend_embedding(tower.encoder).add_outputs(tower.tokenizer.embeddings[placeholder], rows_ND)
+
+    def _clip(self, part: str) -> TextTower:
+        tower = self.towers[part]
+        assert isinstance(tower, TextTower), f"{part} is not a CLIP"
+        return tower
+
+    def _t5(self, part: str) -> T5Tower:
+        tower = self.towers[part]
+        assert isinstance(tower, T5Tower), f"{part} is not a T5"
+        return tower
+
+    # -- files
 
     def scheduler_config(self) -> Mapping[str, Any]:
         """Return the scheduler's config from the model's files."""

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from modules.families.parts.t5_tokens import T5Tokenizer
-from modules.families.parts.token_rows import ExtendedEmbedding, add_embeddings
+from modules.families.parts.token_rows import ExtendedEmbedding
 from modules.system.devices import tensor_on
 
 
@@ -61,10 +61,9 @@ class T5Tower:
         padding = f"{'masked' if self.masks_padding else 'attended'} {self.kept_padding}"
         return f"{self.tokenizer.identity()}|{self.max_tokens}|{padding}"
 
-    def with_embeddings(self, rows: Mapping[str, nn.Parameter]) -> T5Tower:
-        """Add embeddings, rows (N, D) by placeholder, to the encoder; return the tower that reads them."""
-        ids = add_embeddings({"t5": self.encoder}, {placeholder: {"t5": r} for placeholder, r in rows.items()})
-        return replace(self, tokenizer=self.tokenizer.with_embeddings(ids.get("t5", {})))
+    def with_embeddings(self, ids: Mapping[str, tuple[int, ...]]) -> T5Tower:
+        """Return the tower that reads embeddings, whose ids are given by placeholder."""
+        return replace(self, tokenizer=self.tokenizer.with_embeddings(ids))
 
     def embedding_states(self, forward: Callable[..., Any], placeholder: str) -> torch.Tensor:
         """Return the states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""

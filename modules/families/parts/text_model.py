@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar
 
 import torch
-from torch import nn
 
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.inputs import NO_INPUTS
@@ -19,8 +18,6 @@ from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.files import ModelFiles
 from modules.families.parts.latent_model import LatentModel, Process
 from modules.families.parts.lora_names import naming_of
-from modules.families.parts.t5_text import T5Tower
-from modules.families.parts.token_rows import extend_embedding
 from modules.families.spec import FamilySpec, LoraNaming
 
 
@@ -181,10 +178,6 @@ class ChatModel(FlowModel[Text], ABC):
 
     reader: ChatReader
 
-    def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: the transformer's are reached, the text is not trained."""
-        return part == self.spec.denoiser.name
-
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Text:
         """Return the states of prompts. None depends on the others, so `padded_like` changes nothing."""
         text: Text = self.text_class.of(self.reader.encode(self._forward("text_encoder"), prompts))
@@ -208,35 +201,6 @@ class T5Model(TextModel[Process, TokenConditioning], ABC, Generic[Process]):
 
     text_class = TokenConditioning
 
-    t5: T5Tower
-
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TokenConditioning:
         """Return the states of prompts, each with its kept padding; `padded_like` changes nothing."""
-        return TokenConditioning.of(self.t5.encode(self._forward("text_encoder"), prompts))
-
-    def text_identity(self) -> str:
-        """Return everything but the weights that affects how a prompt is encoded."""
-        return self.t5.identity()
-
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of tokens of a prompt, without the end token."""
-        return self.t5.tokenizer.count(prompt)
-
-    # -- embeddings
-
-    def token_ids(self, part: str, text: str) -> list[int]:
-        """Return the ids of a text's tokens."""
-        return self.t5.tokenizer.ids(text)
-
-    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
-        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
-        self.t5 = self.t5.with_embeddings({placeholder: of["text_encoder"] for placeholder, of in rows.items()})
-
-    @torch.no_grad()
-    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
-        """Return T5's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
-        return self.t5.embedding_states(self._forward(part), placeholder)
-
-    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
-        """Replace T5's states at the places of an embedding by rows (N, D)."""
-        extend_embedding(self.t5.encoder).add_outputs(self.t5.tokenizer.embeddings[placeholder], rows_ND)
+        return TokenConditioning.of(self._t5("text_encoder").encode(self._forward("text_encoder"), prompts))

@@ -105,12 +105,12 @@ def start_rows(
 
 def add_embeddings(
     encoders: Mapping[str, Any], rows: Mapping[str, Mapping[str, nn.Parameter]]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, tuple[int, ...]]]:
     """Add the rows of embeddings, by placeholder and encoder, to encoders; return their ids by encoder and placeholder.
 
     An encoder for which an embedding has no rows reads its placeholder as plain text.
     """
-    ids: dict[str, dict[str, Any]] = {}
+    ids: dict[str, dict[str, tuple[int, ...]]] = {}
     for placeholder, of_encoders in rows.items():
         for name, rows_ND in of_encoders.items():
             ids.setdefault(name, {})[placeholder] = extend_embedding(encoders[name]).add(rows_ND)

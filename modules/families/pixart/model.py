@@ -28,10 +28,6 @@ from modules.families.spec import FamilySpec
 class PixArt(T5Model[DDPMProcess]):
     """A transformer, a T5-XXL, a VAE; implements `FamilyWithEmbeddings`."""
 
-    def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches a layer: all but the VAE's are reached."""
-        return part != "vae"
-
     def _output(self, given: DenoiserInputs[TokenConditioning]) -> torch.Tensor:
         """Return the output (B, 4, H, W).
 
@@ -79,7 +75,7 @@ def load(request: LoadRequest[PixArtSettings]) -> PixArt:
         scheduler=files.scheduler,
         folder=files.folder,
         lora_naming=naming_of(published_name(config), files.parts, prediction=process.prediction_type),
-        t5=t5,
+        towers={"text_encoder": t5},
     )
 
 

@@ -4,8 +4,8 @@ running their parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,6 @@ from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
 from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
-from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
 from modules.families.sd3.files import published_name
@@ -68,14 +67,11 @@ _T5 = ENCODERS[2]
 class StableDiffusion3(FlowModel[Sd3Conditioning]):
     """A transformer, up to two CLIPs and a T5-XXL, a VAE; implements `FamilyWithEmbeddings`.
 
-    `clips` are the CLIPs that the model has, by part. It sees zeros in place of an encoder that it lacks, `t5_tokens`
-    of them in place of T5's states.
+    It sees zeros in place of an encoder that it lacks, `t5_tokens` of them in place of T5's states.
     """
 
     text_class = Sd3Conditioning
 
-    clips: Mapping[str, TextTower]
-    t5: T5Tower | None
     t5_tokens: int
 
     def reaches(self, part: str, name: str) -> bool:
@@ -85,7 +81,7 @@ class StableDiffusion3(FlowModel[Sd3Conditioning]):
         """
         if part == self.spec.denoiser.name:
             return not name.startswith(unread_queries(self.denoiser.config))
-        return part != "vae"
+        return super().reaches(part, name)
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Sd3Conditioning:
         """Return the states of prompts; all have the same number of tokens, so `padded_like` changes nothing.
@@ -93,12 +89,12 @@ class StableDiffusion3(FlowModel[Sd3Conditioning]):
         Each CLIP reads the first 75 tokens of a prompt.
         """
         states, pooled = {}, {}
-        for name, tower in self.clips.items():
-            text = tower.encode(self._forward(name), prompts, num_chunks=1)
+        for name in (name for name in CLIPS if name in self.towers):
+            text = self._clip(name).encode(self._forward(name), prompts, num_chunks=1)
             assert text.pooled_BE is not None, "both CLIPs have a projection"
             states[name], pooled[name] = text.states_BLD, text.pooled_BE
-        if self.t5 is not None:
-            states[_T5] = stack_states(self.t5.encode(self._forward(_T5), prompts))
+        if _T5 in self.towers:
+            states[_T5] = stack_states(self._t5(_T5).encode(self._forward(_T5), prompts))
         return Sd3Conditioning(states, pooled)
 
     def _output(self, given: DenoiserInputs[Sd3Conditioning]) -> torch.Tensor:
@@ -114,49 +110,8 @@ class StableDiffusion3(FlowModel[Sd3Conditioning]):
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""
-        t5 = "" if self.t5 is None else self.t5.identity()
-        return "|".join([*(f"{name} {tower.identity()}" for name, tower in self.clips.items()), t5])
-
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of T5's tokens of a prompt, without the end token; of a CLIP's without T5."""
-        if self.t5 is not None:
-            return self.t5.tokenizer.count(prompt)
-        return next(iter(self.clips.values())).tokenizer.count(prompt)
-
-    # -- embeddings
-
-    def token_ids(self, part: str, text: str) -> list[int]:
-        """Return the ids of a text's tokens for one of the text encoders."""
-        return self._tower(part).tokenizer.ids(text)
-
-    def add_embeddings(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
-        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
-        ids = add_embeddings({name: self.modules[name] for name in self.spec.names_of("text_encoder")}, rows)
-        self.clips = {
-            name: replace(tower, tokenizer=tower.tokenizer.with_embeddings(ids.get(name, {})))
-            for name, tower in self.clips.items()
-        }
-        if self.t5 is not None:
-            self.t5 = replace(self.t5, tokenizer=self.t5.tokenizer.with_embeddings(ids.get(_T5, {})))
-
-    @torch.no_grad()
-    def embedding_states(self, part: str, placeholder: str) -> torch.Tensor:
-        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
-        tower = self._tower(part)
-        if isinstance(tower, T5Tower):
-            return tower.embedding_states(self._forward(part), placeholder)
-        states_1LD = tower.encode(self._forward(part), [placeholder], num_chunks=1).states_BLD
-        return states_1LD[0, 1 : 1 + len(tower.tokenizer.embeddings[placeholder])].float().clone()
-
-    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
-        """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
-        extend_embedding(self.modules[part]).add_outputs(self._tower(part).tokenizer.embeddings[placeholder], rows_ND)
-
-    def _tower(self, part: str) -> TextTower | T5Tower:
-        if part in self.clips:
-            return self.clips[part]
-        assert self.t5 is not None, f"the model has no {part}"
-        return self.t5
+        clips = (f"{name} {tower.identity()}" for name, tower in self.towers.items() if name != _T5)
+        return "|".join([*clips, self.towers[_T5].identity() if _T5 in self.towers else ""])
 
 
 def load(request: LoadRequest[Sd3Settings]) -> StableDiffusion3:
@@ -173,21 +128,19 @@ def load(request: LoadRequest[Sd3Settings]) -> StableDiffusion3:
             advice="Switch on one of the text encoders, and choose a file for it if the base model has none.",
         )
     settings, config = request.settings, files.parts["transformer"].config
-    clips = {
+    towers: dict[str, TextTower | T5Tower] = {
         name: files.tower(name, skipped_layers=1 + settings.skipped_layers(name), is_normed=False)
         for name in CLIPS
         if name in files.parts
     }
-    t5 = None
-    if (name := ENCODERS[2]) in files.parts:
-        tokenizer = load_t5_tokenizer(files.tokenizers.get(name))
-        t5 = T5Tower(
-            files.parts[name], tokenizer, max_tokens=settings.text_tokens, masks_padding=False, kept_padding=None
+    if _T5 in files.parts:
+        tokenizer = load_t5_tokenizer(files.tokenizers.get(_T5))
+        towers[_T5] = T5Tower(
+            files.parts[_T5], tokenizer, max_tokens=settings.text_tokens, masks_padding=False, kept_padding=None
         )
     return StableDiffusion3(
         **flow_facts(files, spec, published_name(config)),
-        clips=clips,
-        t5=t5,
+        towers=towers,
         t5_tokens=settings.text_tokens,
     )
 

@@ -37,7 +37,7 @@ class StableCascade(EffNetModel[PooledConditioning]):
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> PooledConditioning:
         """Return the states of the first 77 tokens of prompts; all have as many, so `padded_like` changes nothing."""
-        states = self.tower.encode(self._forward(_TEXT), prompts, num_chunks=1)
+        states = self._clip(_TEXT).encode(self._forward(_TEXT), prompts, num_chunks=1)
         assert states.pooled_BE is not None, "the text encoder has a projection"
         return PooledConditioning(states.states_BLD, states.pooled_BE)
 

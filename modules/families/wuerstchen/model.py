@@ -83,7 +83,7 @@ class Wuerstchen(EffNetModel[StatesAndTokens]):
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> StatesAndTokens:
         """Return the states of the first 77 tokens of prompts; all have as many, so `padded_like` changes nothing."""
-        states_BLD = self.tower.encode(self._forward(_TEXT), prompts, num_chunks=1).states_BLD
+        states_BLD = self._clip(_TEXT).encode(self._forward(_TEXT), prompts, num_chunks=1).states_BLD
         return StatesAndTokens(states_BLD, self._tokens_of(prompts).to(states_BLD.device))
 
     def _output(self, given: DenoiserInputs[StatesAndTokens]) -> torch.Tensor:
@@ -98,7 +98,7 @@ class Wuerstchen(EffNetModel[StatesAndTokens]):
 
     def _tokens_of(self, prompts: Sequence[str]) -> torch.Tensor:
         """Return the ids of the decoder's text encoder, which reads the placeholders of embeddings as written."""
-        tokenizer = self.tower.tokenizer.with_embeddings({})
+        tokenizer = self._clip(_TEXT).tokenizer.with_embeddings({})
         return torch.tensor([tokenizer.chunks(prompt)[0] for prompt in prompts], dtype=torch.int32)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -15,7 +14,6 @@ from modules.families.parts.packing import unpack, with_references
 from modules.families.parts.text_model import ChatModel, DenoiserInputs
 from modules.families.parts.traced_passes import TracedPasses, packed_passes
 from modules.families.spec import FamilySpec
-from modules.system.devices import Device
 
 _REFERENCE_STEP = 10.0  # between the first numbers of the positions of reference images (`Flux2Pipeline`)
 
@@ -25,23 +23,6 @@ class Flux2Conditioning(TokenConditioning):
     """Text states (B, L, D) including the padding, to which the transformer attends, and a guidance scale."""
 
     guidance: float | None = None
-
-    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Move it to a device, and to a dtype where one is given."""
-        return replace(super().to(device, dtype), guidance=self.guidance)
-
-    def select(self, indices: Sequence[int]) -> Self:
-        """Return the conditioning of some of the prompts, in that order."""
-        return replace(super().select(indices), guidance=self.guidance)
-
-    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
-        """Return it with the empty prompt's states for the prompts whose text encoder (0) gets it."""
-        return replace(super().with_empty_prompts(empty_for, empty), guidance=self.guidance)
-
-    @classmethod
-    def join(cls, parts: Sequence[Self]) -> Self:
-        """Join conditionings into one, which has the guidance scale of the first."""
-        return replace(super().join(parts), guidance=parts[0].guidance)
 
 
 @dataclass(eq=False)
