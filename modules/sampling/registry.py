@@ -57,6 +57,8 @@ _FLOW_HEUN = FlowScheduler("FlowMatchHeunDiscreteScheduler", {}, "shift", has_te
 _FLOW_LCM = FlowScheduler("FlowMatchLCMScheduler", _OWN_SHIFT, "shift", has_grid=True)
 _MULTISTEP = {
     "use_flow_sigmas": True,
+    # A model's own choice is for Euler: here any of them would replace the noise levels of a flow by those of DDPM.
+    **dict.fromkeys(("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "use_lu_lambdas"), False),
     "prediction_type": "flow_prediction",
     "use_dynamic_shifting": False,
     "time_shift_type": "exponential",

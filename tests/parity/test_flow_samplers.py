@@ -29,6 +29,7 @@ CONFIGS: list[dict[str, Any]] = [
     {**DYNAMIC, "max_image_seq_len": 8192, "max_shift": 0.9, "shift_terminal": 0.02},
     {**DYNAMIC, "time_shift_type": "linear"},
 ]
+OWN_GRIDS = [{"shift": 3.0, f"use_{name}_sigmas": True} for name in ("beta", "karras", "exponential")]
 NOISY = frozenset({"lcm"})  # they draw new noise in each step
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,7 +53,7 @@ def sampled(family: ModelFamily, sampler: str, predict: Any, *, num_steps: int) 
     )
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("config", [*CONFIGS, *OWN_GRIDS], ids=str)
 @pytest.mark.parametrize("grid", ["even", "scheduler"])
 @pytest.mark.parametrize("num_steps", [2, 28])
 @pytest.mark.parametrize("sampler", ["euler", "ddim"])
@@ -81,10 +82,14 @@ def test_euler_has_the_sigmas_and_the_path_of_diffusers(
     torch.testing.assert_close(found_BCHW, latents_BCHW, rtol=1e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("config", [*CONFIGS, *OWN_GRIDS], ids=str)
 @pytest.mark.parametrize("sampler", samplers_for(["flow"]))
 def test_a_perfect_velocity_ends_at_the_image(sampler: str, config: dict[str, Any]) -> None:
-    """For every sampler: the model reads exactly the noise level of its input."""
+    """For every sampler: the model reads exactly the noise level of its input.
+
+    Also if the model's scheduler has other noise levels, as folders have that were saved with Euler's "beta": diffusers'
+    multistep schedulers would take the levels of a DDPM model then.
+    """
     family = family_of(config)
     image_BCHW, _ = initial_noise((1, 4, 8, 8), seed=6, device=CPU)
     noise_BCHW, _ = initial_noise((1, 4, 8, 8), seed=5, device=CPU)
