@@ -87,8 +87,8 @@ def test_euler_has_the_sigmas_and_the_path_of_diffusers(
 def test_a_perfect_velocity_ends_at_the_image(sampler: str, config: dict[str, Any]) -> None:
     """For every sampler: the model reads exactly the noise level of its input.
 
-    Also if the model's scheduler has other noise levels, as folders have that were saved with Euler's "beta": diffusers'
-    multistep schedulers would take the levels of a DDPM model then.
+    Also if the model's scheduler has other noise levels, as folders have that were saved with Euler's "beta": the
+    multistep schedulers of diffusers would take the levels of a DDPM model then.
     """
     family = family_of(config)
     image_BCHW, _ = initial_noise((1, 4, 8, 8), seed=6, device=CPU)

@@ -119,35 +119,71 @@ def test_networks_of_sd_name_no_family(module: str) -> None:
     assert imported({"network_dim": 4, "network_module": module}).config.family.name == "sd"
 
 
+MUSUBI = {"dit": "a.safetensors"}
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"timestep_sampling": "sigma"}, ("uniform", 0.0, 0.0, 1.0, False)),
-        ({}, ("uniform", 0.0, 0.0, 1.0, False)),
+        ({"timestep_sampling": "sigma"}, ("uniform", 0.0, 0.0, 3.0, False)),
+        ({}, ("uniform", 0.0, 0.0, 3.0, False)),
+        (MUSUBI, ("uniform", 0.0, 0.0, 1.0, False)),
+        ({**MUSUBI, "discrete_flow_shift": 2.2}, ("uniform", 0.0, 0.0, 2.2, False)),
+        ({"model_type": "hunyuan_image"}, ("uniform", 0.0, 0.0, 5.0, False)),
+        ({"model_type": "sd3", "discrete_flow_shift": 3.0}, ("uniform", 0.0, 0.0, 1.0, False)),
+        ({"model_type": "anima"}, ("logit_normal", 0.0, 0.0, 1.0, False)),
         ({"timestep_sampling": "uniform", "weighting_scheme": "mode"}, ("uniform", 0.0, 0.0, 1.0, False)),
         ({"timestep_sampling": "sigmoid"}, ("logit_normal", 0.0, 0.0, 1.0, False)),
         ({"timestep_sampling": "shift"}, ("logit_normal", 0.0, 0.0, 3.0, False)),
+        ({**MUSUBI, "timestep_sampling": "shift"}, ("logit_normal", 0.0, 0.0, 1.0, False)),
         ({"timestep_sampling": "flux_shift"}, ("logit_normal", 0.0, 0.0, 1.0, True)),
         ({"timestep_sampling": "nextdit_shift"}, ("uniform", 0.0, 0.0, 3.1582, True)),
         (
             {"weighting_scheme": "logit_normal", "logit_mean": 0.5, "logit_std": 2},
-            ("logit_normal", 1.0, 0.5, 1.0, False),
+            ("logit_normal", 1.0, -0.5, 3.0, False),
         ),
-        ({"weighting_scheme": "mode", "mode_scale": 0.8}, ("heavy_tail", 0.8, 0.0, 1.0, False)),
-        ({"weighting_scheme": "cosmap"}, ("cos_map", 0.0, 0.0, 1.0, False)),
+        ({"weighting_scheme": "mode", "mode_scale": 0.8}, ("heavy_tail", 0.8, 0.0, 3.0, False)),
+        ({"weighting_scheme": "cosmap"}, ("uniform", 0.0, 0.0, 3.0, False)),
     ],
 )
 def test_how_noise_levels_are_drawn(settings: dict[str, Any], expected: tuple[Any, ...]) -> None:
-    noise = imported({"network_dim": 4, "model_type": FAMILIES_THERE[0].kohya[0], **settings}).config.training.noise
+    noise = imported({"network_dim": 4, "model_type": "flux", **settings}).config.training.noise
     assert (noise.distribution, noise.noising_weight, noise.noising_bias, noise.shift, noise.dynamic_shift) == expected
 
 
 @pytest.mark.parametrize(
+    ("settings", "weighting"),
+    [
+        ({"weighting_scheme": "sigma_sqrt", **MUSUBI}, "sigma_sqrt"),
+        ({"weighting_scheme": "cosmap", "timestep_sampling": "shift", **MUSUBI}, "cosmap"),
+        ({"weighting_scheme": "mode", **MUSUBI}, "none"),
+        ({"weighting_scheme": "cosmap", "model_type": "anima"}, "cosmap"),
+        ({"weighting_scheme": "cosmap", "model_type": "sd3"}, "cosmap"),
+        ({"weighting_scheme": "sigma_sqrt", "model_type": "sd3"}, "none"),
+        ({"weighting_scheme": "cosmap", "model_prediction_type": "raw"}, "none"),
+        ({"weighting_scheme": "cosmap", "model_prediction_type": "additive"}, "none"),
+    ],
+)
+def test_schemes_that_weigh_the_loss(settings: dict[str, Any], weighting: str) -> None:
+    """sd-scripts weighs only a "sigma_scaled" prediction, except Anima's; musubi-tuner weighs every loss."""
+    loss = imported({"network_dim": 4, "model_type": "flux", **settings}).config.training.loss
+    assert loss.weighting == weighting
+
+
+def test_the_guidance_is_the_one_of_the_script() -> None:
+    """musubi-tuner's without the key was sd-scripts' 3.5."""
+    given = {"network_dim": 4, "model_type": "flux"}
+    assert imported(given).config.model.family.guidance == 3.5
+    assert imported(given | MUSUBI).config.model.family.guidance == 1.0
+    assert imported(given | {"model_type": "flux2"}).config.model.family.guidance == 1.0
+
+
+@pytest.mark.parametrize(
     "given",
-    [{}, {"model_prediction_type": "additive"}, {"timestep_sampling": "qinglong"}, {"weighting_scheme": "sigma_sqrt"}],
+    [{}, {"model_prediction_type": "additive"}, {"timestep_sampling": "qinglong"}],
 )
 def test_what_is_trained_in_another_way_is_named(given: dict[str, Any]) -> None:
-    loaded = imported({"network_dim": 4, "model_type": FAMILIES_THERE[0].kohya[0], **given})
+    loaded = imported({"network_dim": 4, "model_type": "flux", **given})
     text = " ".join(p.message for p in loaded.problems if p.severity == "warning")
     assert all(str(value) in text for value in given.values())
     assert ("sigma_scaled" in text) == ("model_prediction_type" not in given)

@@ -23,12 +23,29 @@ _BOXES = {"flux1_checkbox": "flux", "sd3_checkbox": "sd3", "lumina_checkbox": "l
 _FILES = {"clip_l": (":CLIPTextModel",), "t5xxl": (":T5EncoderModel",), "ae": (":AutoencoderKL",),
           "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel", ":Qwen2_5_VLTextModel"),
           "byt5": (":T5EncoderModel",), "qwen3": (":Qwen3Model",), "gemma2": (":Gemma2Model",)}  # fmt: skip
-_SHIFT = 3.0  # sd-scripts' `discrete_flow_shift`
 _NEXT_DIT_SHIFT = 3.1582  # e to the power of 1.15: the shift of `nextdit_shift` at 1024 px
-_GUIDANCE = 3.5  # sd-scripts' `guidance_scale`
+# What the scripts do without the keys: musubi-tuner's; sd-scripts' for FLUX, and its further models, where they differ.
+# `weighs`: the loss is weighted by `weighting_scheme` whatever `model_prediction_type` is.
+_MUSUBI = {"timestep_sampling": "sigma", "discrete_flow_shift": 1.0, "guidance_scale": 1.0,
+           "model_prediction_type": "raw", "weighs": True}  # fmt: skip
+_SD_SCRIPTS = {"timestep_sampling": "sigma", "discrete_flow_shift": 3.0, "guidance_scale": 3.5,
+               "model_prediction_type": "sigma_scaled", "weighs": False}  # fmt: skip
+_OF_SD_SCRIPTS: dict[str, Args] = {
+    "flux": {},
+    "chroma": {},
+    "lumina2": {},
+    "sd3": {"training_shift": 1.0},
+    "hunyuan_image": {"discrete_flow_shift": 5.0, "model_prediction_type": "raw"},
+    "anima": {
+        "timestep_sampling": "sigmoid",
+        "discrete_flow_shift": 1.0,
+        "model_prediction_type": "raw",
+        "weighs": True,
+    },
+}
 _DROPOUTS = ("clip_l_dropout_rate", "clip_g_dropout_rate", "t5_dropout_rate")
-_SCHEMES = {"none": "uniform", "sigma_sqrt": "uniform", "logit_normal": "logit_normal", "mode": "heavy_tail",
-            "cosmap": "cos_map"}  # fmt: skip
+_SCHEMES = {"logit_normal": "logit_normal", "mode": "heavy_tail"}  # the others are draws of equal probability
+_WEIGHTS = ("sigma_sqrt", "cosmap")  # schemes that are weights of the loss, by our names
 _BLOCKS = {
     "train_double_block_indices": "transformer_blocks",
     "train_single_block_indices": "single_transformer_blocks",
@@ -79,11 +96,13 @@ def report_unsupported(model_type: str, given: Args, notes: Notes) -> None:
 
 def flow(given: Args, network: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
     """Convert the settings that only flow models have. The training of the parts must be converted already."""
-    is_of_musubi = is_set(given.get("dit"))  # musubi-tuner's key of the denoiser
+    # `dit` is musubi-tuner's key of the denoiser.
+    is_of_musubi = is_set(given.get("dit")) or family.name not in _OF_SD_SCRIPTS
+    usual = _MUSUBI if is_of_musubi else _SD_SCRIPTS | _OF_SD_SCRIPTS[family.name]
     _files(given, family, result)
     _variant(given, family, result)
-    _noise_levels(given, family, result, notes)
-    _inputs(given, family, result, notes, prediction="raw" if is_of_musubi else "sigma_scaled")
+    _noise_levels(given, usual, family, result, notes)
+    _inputs(given, usual, family, result, notes)
     _conditioner(given, network, family, result)
     _memory(given, family, result)
     if result["training"]["trains"] == "adapter":
@@ -129,11 +148,16 @@ def _variant(given: Args, family: FamilySpec, result: Tree) -> None:
             given.pop(key, None)
 
 
-def _noise_levels(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
-    """Convert how noise levels are drawn: with the density of `weighting_scheme`, or of a method with its own."""
-    method = str(pop_first(given, "timestep_sampling") or "sigma")
+def _noise_levels(given: Args, usual: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
+    """Convert how noise levels are drawn: with the density of `weighting_scheme`, or of a method with its own.
+
+    The method "sigma" draws a row of the scheduler's table, which is shifted, too, and starts with pure noise: a larger
+    `logit_mean` is less noise.
+    """
+    method = str(pop_first(given, "timestep_sampling") or usual["timestep_sampling"])
     scheme = str(pop_first(given, "weighting_scheme") or "none")
-    shift, scale = number_of(given.pop("discrete_flow_shift", None)), number_of(given.pop("sigmoid_scale", None))
+    shift, scale = _number(given, usual, "discrete_flow_shift"), number_of(given.pop("sigmoid_scale", None))
+    training_shift = number_of(given.pop("training_shift", None))
     mean, spread, mode = (number_of(given.pop(key, None)) for key in ("logit_mean", "logit_std", "mode_scale"))
     path = "training.noise.distribution"
     grows = {"flux_shift", *(f"{name}_shift" for name in family.kohya)}  # with the size of the image
@@ -141,7 +165,7 @@ def _noise_levels(given: Args, family: FamilySpec, result: Tree, notes: Notes) -
         put(result, path, "logit_normal")
         put(result, "training.noise.noising_weight", (1.0 if scale is None else scale) - 1.0)
         if method == "shift":
-            put(result, "training.noise.shift", _SHIFT if shift is None else shift)
+            put(result, "training.noise.shift", shift)
         elif method in grows:
             put(result, "training.noise.dynamic_shift", True)
     elif method == "nextdit_shift":
@@ -151,35 +175,51 @@ def _noise_levels(given: Args, family: FamilySpec, result: Tree, notes: Notes) -
     elif method in ("sigma", "uniform"):
         ours = _SCHEMES.get(scheme, "uniform") if method == "sigma" else "uniform"
         put(result, path, ours)
+        if method == "sigma":
+            put(result, "training.noise.shift", number_of(usual.get("training_shift", shift)))
         if ours == "logit_normal":
             put(result, "training.noise.noising_weight", (1.0 if spread is None else spread) - 1.0)
-            put(result, "training.noise.noising_bias", mean or 0.0)
+            put(result, "training.noise.noising_bias", -mean if mean else 0.0)
         elif ours == "heavy_tail":
             put(result, "training.noise.noising_weight", 1.29 if mode is None else mode)  # sd-scripts' default
     else:
         message = f"timestep_sampling {quote(method)} is not supported here; uniform noise levels are used instead."
         notes.append(Problem(path, message, "warning"))
         put(result, path, "uniform")
-    if (training_shift := number_of(given.pop("training_shift", None))) is not None:
+    if training_shift is not None:
         put(result, "training.noise.shift", training_shift)
-    if scheme == "sigma_sqrt":
-        message = "weighting_scheme sigma_sqrt is not supported here: all noise levels weigh the same."
-        notes.append(Problem("training.loss.weighting", message, "warning"))
+    _loss_weights(scheme, given, usual, result)
 
 
-def _inputs(given: Args, family: FamilySpec, result: Tree, notes: Notes, *, prediction: str) -> None:
-    """Convert the settings of the model's further inputs, and of its output, by default `prediction`."""
+def _loss_weights(scheme: str, given: Args, usual: Args, result: Tree) -> None:
+    """Convert a `weighting_scheme` that weighs the loss.
+
+    sd-scripts' "sigma_scaled" multiplies the loss of the velocity by sigma², which is the inverse of "sigma_sqrt".
+    """
+    is_scaled = (given.get("model_prediction_type") or usual["model_prediction_type"]) == "sigma_scaled"
+    if scheme in _WEIGHTS and (usual["weighs"] or (is_scaled and scheme != "sigma_sqrt")):
+        put(result, "training.loss.weighting", scheme)
+
+
+def _number(given: Args, usual: Args, key: str) -> float | None:
+    """Return the number of a key, which is popped, or the script's own without it."""
+    value = number_of(given.pop(key, None))
+    return number_of(usual[key]) if value is None else value
+
+
+def _inputs(given: Args, usual: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
+    """Convert the settings of the model's further inputs, and of its output."""
     fields = family.settings.model_fields
-    guidance = number_of(given.pop("guidance_scale", None))
+    guidance = _number(given, usual, "guidance_scale")
     if "guidance" in fields:
-        put(result, "model.family.guidance", _GUIDANCE if guidance is None else guidance)
+        put(result, "model.family.guidance", guidance)
     tokens = number_of(given.pop("t5xxl_max_token_length", None))
     if tokens and "text_tokens" in fields:
         put(result, "model.family.text_tokens", int(tokens))
     if "text_tokens" not in fields:  # the family masks padding by itself
         given.pop("apply_t5_attn_mask", None)
     _dropouts(given, family, result)
-    prediction = str(pop_first(given, "model_prediction_type") or prediction)
+    prediction = str(pop_first(given, "model_prediction_type") or usual["model_prediction_type"])
     if prediction != "raw":
         message = f"model_prediction_type {prediction} is not supported here: the velocity is trained as it is (raw)."
         notes.append(Problem("training.loss.weighting", message, "warning"))
