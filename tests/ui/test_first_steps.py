@@ -99,6 +99,16 @@ def test_the_steps_of_a_way_are_not_ticked_off_by_an_earlier_run(open_window: Ca
     context.session.show_past(RunState(started=started("/now"), finished=RunFinished("stopped", 3, "Stopped.")))
     window.settle()
     assert card.buttons["go"].cget("text") == "Open the Run page"
+    context.session.show_past(RunState(started=started("/now"), finished=RunFinished("completed", 3, "Done.")))
+    window.settle()
+    assert card.winfo_ismapped()
+    context.form.load(context.form.config, Source("a fork"))
+    window.settle()
+    assert not card.winfo_ismapped(), "who has been through all of it goes on to something else"
+    assert context.preferences.now.first_steps == ""
+    home.work.begin("demo")
+    window.settle()
+    assert card.winfo_ismapped()
 
 
 def test_a_run_takes_the_card_away_but_for_its_step_on_the_run_page(open_window: Callable[..., Window]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from modules.config.presets import DEMO
 from ui.app.home_cards import MachineCard, QueueCard, RecentCard
 from ui.app.home_model import CardButton, RecentRuns, Work, work_of
-from ui.features.first_steps import HIDDEN, WAYS, note_earlier_run
+from ui.features.first_steps import HIDDEN, WAYS, note_beginning
 from ui.features.run.model import Starter
 from ui.forms.context import Context
 from ui.forms.model import Source
@@ -191,7 +191,7 @@ class WorkCard(Card):
 
     def begin(self, name: str) -> None:
         """Begin one of the ways: on its page, or with its steps below the page."""
-        note_earlier_run(self._context)
+        note_beginning(self._context)
         self._context.preferences.change(first_steps=name if WAYS[name].steps else HIDDEN)
         if WAYS[name].action:
             self._context.actions.run(WAYS[name].action)

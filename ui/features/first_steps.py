@@ -119,12 +119,13 @@ WAYS: Mapping[str, Way] = {
 }
 
 
-def note_earlier_run(context: Context) -> None:
-    """Remember the run that is shown when a way begins: it is none of the way's."""
-    _earlier_run(context)["started"] = context.session.state.started
+def note_beginning(context: Context) -> None:
+    """Remember the run that is shown when a way begins, which is none of the way's; the way is not done any more."""
+    _memory(context).update(started=context.session.state.started, done=None)
 
 
-def _earlier_run(context: Context) -> dict[str, object]:
+def _memory(context: Context) -> dict[str, object]:
+    """Return the run before the way, and the way whose steps have all been done."""
     return context.view_state.of("first steps", dict[str, object])
 
 
@@ -168,6 +169,12 @@ class FirstStepsBar(Panel):
         progress = self._progress()
         current = current_step(way, progress)
         step = way.steps[current] if current < len(way.steps) else None
+        memory = _memory(context)
+        if step is not None and memory.get("done") == state:  # the user has gone on to something else
+            self._context.pump.redraw_soon((self, "close"), self.close)
+            self.grid_remove()
+            return
+        memory["done"] = state if step is None else memory.get("done")
         text = step.text if step is not None else _DONE
         low = step is None or is_low(context.root.winfo_height(), context.theme)  # nothing is left to do
         state_to_draw = (state, current, text, low, context.navigation.page)
@@ -269,7 +276,7 @@ class FirstStepsBar(Panel):
 
     def _progress(self) -> Progress:
         context, state = self._context, self._context.session.state
-        has_run = state.started is not None and state.started != _earlier_run(context).get("started")
+        has_run = state.started is not None and state.started != _memory(context).get("started")
         report = context.starter.current_report
         return Progress(
             context.form.source,
