@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.unit.preflight.setups import write_model, write_sdxl
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.requirements import problems_of_speed
 from trainer.run_folder.backup import list_backups, write_backup
+from trainer.run_folder.fork import ForkSource
 from trainer.run_folder.run_lock import RunLock
 from ui.features.other_family import OtherFamily
 from ui.features.queue.model import QueueControl
@@ -86,6 +88,21 @@ def test_a_run_beside_another_one_can_be_queued(ready: Window) -> None:
     control = context.models.of(QueueControl)
     ready.wait_until(lambda: control.queue.items, "the item")
     assert control.queue.items[0].config == context.form.config
+
+
+def test_a_fork_from_a_backup_is_not_queued_as_a_run_from_step_0(ready: Window, tmp_path: Path) -> None:
+    app = ready.app
+    backup = write_backup(tmp_path / "run", step=2, epoch=1, now=datetime(2026, 3, 1), write=lambda f: None)
+    source = ForkSource(tmp_path / "run", "zog", 2, backup.path, backup)
+    app.starter.prepare_fork(source, app.form.config)
+    app.context.actions.run("add_to_queue")
+    ready.settle()
+    control = app.context.models.of(QueueControl)
+    assert not control.queue.items
+    assert "A fork that continues zog from a backup cannot wait in the queue." in app.context.findings.text
+    app.starter.prepare_fork(replace(source, backup=None), app.form.config)  # its weights are in its config
+    app.context.actions.run("add_to_queue")
+    ready.wait_until(lambda: control.queue.items, "the item")
 
 
 @pytest.fixture

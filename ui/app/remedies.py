@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from modules.system.factories import load_factory
-from modules.system.problem import errors_in
+from modules.system.problem import Problem, errors_in
 from ui.features.queue.model import QueueControl
 from ui.features.remote.model import Machines
 from ui.forms.context import Context
@@ -130,6 +130,12 @@ def _add_to_queue(context: Context) -> None:
     form = context.form
     if errors := errors_in(form.problems()):
         context.findings.show("Not added to the queue", errors, form.config)
+        return
+    source = context.starter.fork_from
+    if source is not None and source.backup is not None:
+        message = f"A fork that continues {source.run} from a backup cannot wait in the queue."
+        advice = "Start it when the other run has ended, or fork from the weights alone."
+        context.findings.show("Not added to the queue", [Problem("", message, advice=advice)], form.config)
         return
     machine = context.models.of(Machines).chosen
     context.models.of(QueueControl).add(form.source.name.lstrip("#"), form.config, machine=machine)
