@@ -104,7 +104,7 @@ def test_the_steps_of_a_way_are_not_ticked_off_by_an_earlier_run(open_window: Ca
     assert card.winfo_ismapped()
     context.form.load(context.form.config, Source("a fork"))
     window.settle()
-    assert not card.winfo_ismapped(), "who has been through all of it goes on to something else"
+    assert not card.winfo_ismapped(), "something else is loaded after the last step"
     assert context.preferences.now.first_steps == ""
     home.work.begin("demo")
     window.settle()

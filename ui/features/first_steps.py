@@ -170,7 +170,7 @@ class FirstStepsBar(Panel):
         current = current_step(way, progress)
         step = way.steps[current] if current < len(way.steps) else None
         memory = _memory(context)
-        if step is not None and memory.get("done") == state:  # the user has gone on to something else
+        if step is not None and memory.get("done") == state:  # something else has been loaded since
             self._context.pump.redraw_soon((self, "close"), self.close)
             self.grid_remove()
             return
