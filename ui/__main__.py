@@ -17,6 +17,7 @@ from modules.system.paths import from_caller
 from modules.system.process_setup import (
     collection_off,
     hide_library_warnings,
+    open_missing_streams,
     use_no_pydantic_plugins,
 )
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = None) -> int:
     """Open the window with the given config file, or with the last session, and run it until it closes."""
+    open_missing_streams()
     parser = argparse.ArgumentParser(prog="python -m ui", description="Opens Darkroom's window.")
     parser.add_argument("config", nargs="?", help="a config file to open (default: the last session)")
     config = parser.parse_args(arguments).config

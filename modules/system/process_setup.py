@@ -1,5 +1,5 @@
-"""Settings of the process while libraries are imported (their warnings and plugins, garbage collection), and of child
-processes.
+"""Settings of the process: its standard streams, the warnings and plugins of libraries and the garbage collection while
+they are imported; and of child processes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 # bitsandbytes wants a package with faster kernels for the CPU, at each import; nothing here uses them.
@@ -31,6 +32,18 @@ def hide_library_warnings() -> None:
     for name in _IRRELEVANT:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message="Image size .* could be decompression bomb")  # larger ones are refused
+
+
+def open_missing_streams() -> None:
+    """Give the program the standard streams without which it was started, as by `2>&-`, a service, or pythonw.
+
+    The numbers of closed ones would go to the files that are opened next, into which libraries then write messages.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - as long as the process
+            os.set_inheritable(stream.fileno(), True)  # else it is closed again in child processes
+            setattr(sys, name, stream)
 
 
 def use_no_pydantic_plugins() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tqdm import tqdm
 
+from modules.system.paths import PROGRAM_ROOT
 from trainer.__main__ import main
 from trainer.cli.program import PlainStream, plain
 
@@ -74,3 +77,30 @@ def test_the_names_in_an_error_are_escaped_too(capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     assert "no such file" in err
     assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize("closed", [("stderr",), ("stdin", "stdout", "stderr")])
+def test_a_program_without_standard_streams_works(
+    closed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started by a service, by pythonw or with `2>&-`, each verb failed at its first word."""
+    for name in closed:
+        monkeypatch.setattr(sys, name, None)
+    assert main(["check", str(tmp_path / "nothing.json")]) == 2
+    assert main(["queue", "list"]) == 0
+    for name in closed:
+        getattr(sys, name).close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no shell")
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    """Messages that libraries write to standard error would land in it."""
+    code = (
+        "import os; from modules.system.process_setup import open_missing_streams; open_missing_streams(); "
+        "open(os.environ['OUT'], 'w').write(str(os.open(os.devnull, os.O_RDONLY)))"
+    )
+    out = tmp_path / "number"
+    command = '"$PYTHON" -c "$CODE" <&- >&- 2>&-'
+    environment = os.environ | {"PYTHON": sys.executable, "CODE": code, "OUT": str(out)}
+    assert subprocess.run(["sh", "-c", command], cwd=PROGRAM_ROOT, env=environment, check=False).returncode == 0
+    assert int(out.read_text()) > 2

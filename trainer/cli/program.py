@@ -16,6 +16,7 @@ from modules.system.file_errors import NO_THREAD, describe_file_error, is_failur
 from modules.system.process_setup import (
     collection_off,
     hide_library_warnings,
+    open_missing_streams,
     use_no_pydantic_plugins,
 )
 from modules.system.redaction import redact
@@ -85,6 +86,7 @@ def exit_code_of_run(end: RunFinished | RunFailed) -> int:
 
 def run_program(parser: Callable[[], argparse.ArgumentParser], arguments: Sequence[str] | None) -> int:
     """Read a command line, call the function `run_verb` of its namespace, and return the exit code."""
+    open_missing_streams()
     _show_any_name()
     with plain_output():
         return _carry_out(parser, arguments)
