@@ -140,6 +140,8 @@ def test_windows_script() -> None:
     assert text.count('\nif not exist ".venv\\.darkroom-unfinished" call :try ".venv\\Scripts\\python.exe"') == 1
     attributes = (ROOT / ".gitattributes").read_text().splitlines()
     assert "*.bat text eol=crlf" in attributes
+    # A copy that was made on Windows is started elsewhere, too: in WSL, from a shared disk, on a rented machine.
+    assert "* text=auto eol=lf" in attributes
 
 
 def test_the_check_of_the_version_is_the_same_everywhere() -> None:
