@@ -49,6 +49,9 @@ def test_a_restarted_launch_resumes_its_last_run_although_the_clock_was_set_back
     for run in runs:
         mark_launch(run.run_dir)
     assert interrupted_run(tmp_path) == runs[1].path
+    for other in ("", "0", "x"):  # of another program, and no reason for a traceback
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", other)
+        assert (interrupted_run(tmp_path) is None) == (other != "x")
 
 
 def test_runs_without_a_number_are_older_and_in_the_order_of_their_names(tmp_path: Path) -> None:

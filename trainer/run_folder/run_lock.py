@@ -73,7 +73,7 @@ def interrupted_run(workspace: Path) -> Path | None:
 
     None for the first start, and for a run that has no backup: it starts again.
     """
-    if int(os.environ.get(_RESTARTS) or 0) == 0:
+    if not os.environ.get(_RESTARTS, "").strip("0"):
         return None
     parent = _parent()
     runs = [file.parent for file in (workspace / "runs").glob(f"*/{_FILE}") if read_json_object(file) == parent]
