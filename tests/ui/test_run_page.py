@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import tkinter as tk
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,10 +27,12 @@ from trainer.jobs.registry import JOBS
 from trainer.jobs.spec import request_in
 from trainer.machine_events import ImagesReported, MemoryMeasured
 from trainer.run_folder.backup import write_backup
+from ui.app.catalogue import page_named
 from ui.features.config_views.differences import RUN, Differences
 from ui.features.run import step_model
 from ui.features.run.facts import describe_edits, verdict_line
 from ui.features.run.notices import UsedModel, best_offer
+from ui.features.run.page import RunPage
 from ui.features.run.samples import STARS_FILE, read_stars
 from ui.features.run.step_model import NO_MODEL
 from ui.forms.changes import changes
@@ -349,6 +353,23 @@ def test_before_a_run_the_page_shows_the_last_one_beside_what_a_start_does(ready
     ready.wait_until(lambda: len(page._drawn_state.curve("loss")) == 1, "the run")
     assert page.facts_card.heading.cget("text") == "This run"
     end(ready, run)
+
+
+def test_the_page_may_be_laid_out_while_it_is_built(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the facts were fitted before the samples were there, which was an internal error."""
+    context, parts = window.app.context, list[Iterator[None]]()
+    monkeypatch.setattr(context.pump, "work_through", lambda _name, work: parts.append(work))
+    top = tk.Toplevel(window.app.root)
+    top.geometry("1000x600")
+    page = RunPage(top, context, page_named("run"))
+    page.frame.pack(fill="both", expand=True)
+    for _ in parts[0]:
+        top.update()
+        page._fit_left()
+        if hasattr(page, "facts"):
+            page._fit_facts()
+    assert page._samples_place is not None
+    top.destroy()
 
 
 def test_the_last_run_of_a_workspace_does_not_replace_that_of_a_newer_one(

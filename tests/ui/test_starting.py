@@ -332,6 +332,18 @@ def test_a_list_of_errors_says_that_no_run_can_start_only_while_one_is_left(benc
     assert bench.findings.title == "The current settings"
 
 
+def test_the_preview_of_another_model_is_not_shown_until_there_is_a_new_one(bench: Bench) -> None:
+    """After a config of FLUX.1 was loaded, "Before you start" had the steps, time and memory of an SDXL embedding."""
+    bench.starter.refresh_preview()
+    bench.wait_until(lambda: bench.starter.report)
+    bench.form.edit("training.epochs", 3)
+    assert bench.starter.report is not None, "it is replaced when the new one is there"
+    bench.form.edit("model.base_model", "owner/other")
+    assert bench.starter.report is None
+    bench.starter.refresh_preview()
+    bench.wait_until(lambda: bench.starter.report)
+
+
 def test_the_preview_is_computed_once_per_config(bench: Bench) -> None:
     bench.starter.refresh_preview()
     bench.starter.refresh_preview()

@@ -288,7 +288,11 @@ class Starter:
         return bool(reason)
 
     def _follow_form(self) -> None:
-        """Report whether the prepared fork has something left to train now."""
+        """Drop the report on another model, and report whether the prepared fork has something left to train now."""
+        of, now = self._report_of, self._form.config
+        if self.report is not None and of is not None and _model_of(of) != _model_of(now):
+            self.report = None
+            self.changed()
         if self.fork_from is not None and self._was_fork_trained != self.is_fork_trained:
             self._was_fork_trained = self.is_fork_trained
             self.changed()
@@ -406,6 +410,11 @@ def _is_of_files(problem: Problem) -> bool:
     if problem.path.startswith("reward.models.") and problem.path.endswith(".address"):
         return False  # "localhost" is the other machine, which checks its own servers and whether each is approved
     return problem.remedy not in ("memory", "space", "packages") and not problem.path.startswith(_OF_MACHINE)
+
+
+def _model_of(config: Config) -> tuple[str, ...]:
+    """Return what is trained; a report on anything else has no figure that holds."""
+    return config.model.family.name, config.model.base_model, config.training.trains
 
 
 def _length_of(config: Config) -> tuple[object, ...]:

@@ -130,6 +130,7 @@ class RunPage:
         yield from self._fill_right(right)
         self._is_built = True
         self._fit_left()
+        self._fit_facts()
         self._soon()
         self._preview_soon()
 
@@ -219,6 +220,8 @@ class RunPage:
 
     def _fit_facts(self) -> None:
         """Wrap the facts at their width, and leave the samples more than half of the height; little is a tab."""
+        if not self._is_built:
+            return
         canvas = self._facts_view.canvas
         width = canvas.winfo_width()
         if width > 1 and int(self.facts.cget("wraplength")) != width:
