@@ -19,6 +19,7 @@ from modules.families.parts import attention_processor
 from modules.families.parts.attention_processor import KernelProcessor, set_attention
 from modules.families.parts.part_classes import UNET
 from modules.families.protocol import ModelFamily, PartMemory
+from modules.families.registry import FAMILIES
 from modules.system import factories, hardware
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
@@ -166,6 +167,25 @@ def test_preflight_names_what_diffusers_backends_lack(
     found = [p for p in problems_of_speed(config) if p.path == "training.attention"]
     assert [expected in p.message for p in found] == ([True] if expected else [])
     assert all(ATTENTIONS[name].label not in p.advice for p in found)
+
+
+@pytest.mark.parametrize("family", [name for name, spec in FAMILIES.items() if not spec.denoiser.model.attention])
+def test_preflight_refuses_any_choice_for_families_without_one(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    """They were refused after the model was loaded, which takes minutes."""
+    monkeypatch.setattr(hardware, "here", lambda: hardware.Hardware("cu130", False, (9.0,)))
+    for name, spec in ATTENTIONS.items():
+        config = decode(
+            {
+                "model": {"family": family},
+                "general": {"train_device": "cuda"},
+                "training": {"attention": name, "precision": "bfloat16"},
+            }
+        ).config
+        found = [p for p in problems_of_speed(config) if p.path == "training.attention"]
+        assert [p.message for p in found] == (
+            [f"The attention {spec.label} is not supported for {FAMILIES[family].label}."] if spec.kernel else []
+        )
+        assert {p.advice for p in found} <= {"Choose another attention: PyTorch's choice."}
 
 
 def test_a_transformer_gets_no_attention_that_diffusers_would_not_compile(tiny_z_image: Path) -> None:

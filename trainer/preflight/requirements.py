@@ -32,11 +32,16 @@ def problems_of_speed(config: Config) -> Iterator[Problem]:
 
 
 def _attention(config: Config, kind: str) -> Iterator[Problem]:
-    """Yield an error for an attention whose device, dtype or package is missing; it names those that work."""
+    """Yield an error for an attention that the model, device, dtype or packages do not support; it names those that do.
+
+    A family whose denoiser chooses no attention has PyTorch's alone.
+    """
     spec, is_16_bit, is_masked = ATTENTIONS[config.training.attention], _is_16_bit(config), _is_masked(config)
-    has_backends = config.family.denoiser.model.has_backends
+    model = config.family.denoiser.model
     missing = [package for package in spec.packages if not package.is_installed]
-    if missing:
+    if spec.kernel and (not model.attention or (model.has_backends and not spec.backend)):
+        why = f"is not supported for {config.family.label}"
+    elif missing:
         why = f"needs the package {missing[0].name}, which is not installed"
     elif kind in _KINDS and kind not in spec.devices:  # a device that does not exist is reported by its own check
         why = f"does not train on this device ({kind})"
@@ -44,9 +49,7 @@ def _attention(config: Config, kind: str) -> Iterator[Problem]:
         why = f"computes in bfloat16 or float16 only, and the precision is {config.training.precision}"
     elif is_masked and not spec.takes_mask:
         why = f"cannot leave out the padding of shorter prompts, as {config.family.label} needs"
-    elif spec.kernel and not spec.backend and has_backends:
-        why = f"is not supported for {config.family.label}"
-    elif spec.packages and has_backends and config.general.deterministic:
+    elif spec.packages and model.has_backends and config.general.deterministic:
         why = f"is not deterministic for {config.family.label}, and deterministic mode is on"
     else:
         return
@@ -57,12 +60,14 @@ def _attention(config: Config, kind: str) -> Iterator[Problem]:
 
 def attentions_that_work(config: Config, kind: str) -> list[str]:
     """Return the names of the attentions that a config can use on a type of device, the best choice first."""
-    has_backends = config.family.denoiser.model.has_backends
+    model = config.family.denoiser.model
     names = usable_attentions(
-        kind or "cuda", is_16_bit=_is_16_bit(config), is_masked=_is_masked(config), has_backends=has_backends
+        kind or "cuda", is_16_bit=_is_16_bit(config), is_masked=_is_masked(config), has_backends=model.has_backends
     )
+    if not model.attention:
+        names = [name for name in names if not ATTENTIONS[name].kernel]
     # diffusers does not ask the packages for their deterministic backward passes.
-    asks_none = has_backends and config.general.deterministic
+    asks_none = model.has_backends and config.general.deterministic
     return [name for name in names if not (asks_none and ATTENTIONS[name].packages)]
 
 
