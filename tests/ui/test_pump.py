@@ -78,6 +78,31 @@ def test_a_cancelled_job_is_not_delivered() -> None:
     assert seen == ["other"]
 
 
+def test_a_job_that_is_cancelled_under_way_keeps_nothing_of_its_window() -> None:
+    """A window that was closed while it read the presets stayed in memory until they were read."""
+
+    class View:
+        def show(self, _result: object) -> None: ...
+
+    background, begun, go_on, view = Background(), threading.Barrier(3), threading.Event(), View()
+    gone = weakref.ref(view)
+
+    def work() -> None:
+        begun.wait(120)
+        go_on.wait(120)
+
+    under_way = [background.run(work, view.show) for _ in range(2)]
+    begun.wait(120)  # on both threads
+    waiting = background.run(lambda kept=view: None, view.show)  # type: ignore[misc]
+    for job in (*under_way, waiting):
+        job.cancel()
+    del view
+    gc.collect()
+    is_gone = gone() is None
+    go_on.set()
+    assert is_gone
+
+
 def test_an_idle_thread_keeps_nothing_of_its_last_job() -> None:
     class Big:
         pass

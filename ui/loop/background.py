@@ -31,7 +31,7 @@ class JobCancelledError(Exception):
 
 
 class Job:
-    """A submitted job; `cancel` discards its result."""
+    """A submitted job; `cancel` discards its result, and what would get it: a closed window is not kept by its job."""
 
     def __init__(
         self,
@@ -50,6 +50,11 @@ class Job:
     def cancel(self) -> None:
         """Cancel the job: it does not start, or its result is dropped."""
         self.is_cancelled = True
+        self.work = self.done = self.failed = _do_nothing
+
+
+def _do_nothing(*_result: object) -> None:
+    pass
 
 
 def cancel(*jobs: Job | None) -> None:

@@ -180,12 +180,11 @@ class Presets(Window):
     def read(self) -> None:
         """Read all presets in the background."""
         presets = self._context.documents.presets()
-        self._context.pump.background.run(partial(preset_rows, presets), self._show)
+        self.at_close(self._context.pump.background.run(partial(preset_rows, presets), self._show).cancel)
 
     def _show(self, rows: Sequence[PresetRow]) -> None:
-        if self.winfo_exists():
-            self._all = list(rows)
-            self._show_matches()
+        self._all = list(rows)
+        self._show_matches()
 
     def _show_matches(self) -> None:
         path = self._path_to_select or next((r.preset.path for r in self._selected_rows()), None)
@@ -320,26 +319,25 @@ class PresetList(SearchWindow):
         self.table.on_events({"<<TreeviewSelect>>": self._show_notes})
         self.show(*_LIST_SIZE)
         presets = [row.preset for row in self.rows]
-        context.pump.background.run(lambda: (preset_rows(presets), hardware.gpu_memory("auto")), self._keep_rows)
+        run = context.pump.background.run
+        self.at_close(run(lambda: (preset_rows(presets), hardware.gpu_memory("auto")), self._keep_rows).cancel)
 
     def _keep_rows(self, result: tuple[list[PresetRow], hardware.GpuMemory | None]) -> None:
         """Show what the presets are for, and which suit the card; both take a moment to read."""
-        if self.winfo_exists():
-            self.rows, card = result
-            if card is not None:
-                self.card_gb = card.nominal_gb
-                about = f"The card of this computer has {self.card_gb} GB."
-                self.foot.set_text(f"{about} Of each model, the presets for it come first.")
-            else:
-                self._context.pump.background.run(_names_without_gpu, self._show_light)
-            selection = self.table.selected
-            self.look()
-            self.table.select(selection)
+        self.rows, card = result
+        if card is not None:
+            self.card_gb = card.nominal_gb
+            about = f"The card of this computer has {self.card_gb} GB."
+            self.foot.set_text(f"{about} Of each model, the presets for it come first.")
+        else:
+            self.at_close(self._context.pump.background.run(_names_without_gpu, self._show_light).cancel)
+        selection = self.table.selected
+        self.look()
+        self.table.select(selection)
 
     def _show_light(self, names: Sequence[str]) -> None:
-        if self.winfo_exists():
-            others = f" and {' and '.join(names)}" if names else ""
-            self.foot.set_text(f"No GPU was found. This computer can train the demo{others}; the others need a GPU.")
+        others = f" and {' and '.join(names)}" if names else ""
+        self.foot.set_text(f"No GPU was found. This computer can train the demo{others}; the others need a GPU.")
 
     def _show_notes(self) -> None:
         """Show the whole description of the selected preset."""

@@ -46,12 +46,11 @@ class Finder(SearchWindow):
         self.foot.pack(side="bottom", anchor="w", padx=context.theme.px(PAD), pady=(0, context.theme.px(10)))
         self.show(*_SIZE)
         # Found by converting each key, which takes a moment the first time.
-        context.pump.background.run(other_names, self._use_names)
+        self.at_close(context.pump.background.run(other_names, self._use_names).cancel)
 
     def _use_names(self, names: Mapping[str, tuple[OtherName, ...]]) -> None:
-        if self.winfo_exists():
-            self._index = Index(self._context.form.config, names, self._actions)
-            self.look()
+        self._index = Index(self._context.form.config, names, self._actions)
+        self.look()
 
     def _find(self, text: str) -> Rows:
         result = self._index.find(text)
