@@ -50,12 +50,11 @@ def schedule_preview(config: Config, total_steps: int = 0) -> BarPreview:
     """Return the learning rate at steps from the first to the last, relative to the one that is set.
 
     `total_steps` is the length of the run; 0 if it is not known yet: then the caption names the length that is assumed.
+    It is empty for invalid settings, whose fields show what is wrong.
     """
     training = config.training
-    spec = SCHEDULES[training.schedule.name]
-    wrong = next((problem.message for problem in spec.problems(training.schedule)), "")
-    if wrong:
-        return BarPreview((), 1.0, "", "", wrong)
+    if any(SCHEDULES[training.schedule.name].problems(training.schedule)):
+        return BarPreview((), 1.0, "", "", "")
     length = total_steps or max(_EXAMPLE_STEPS, 2 * warmup_length(training.schedule, _EXAMPLE_STEPS))
     try:
         points = factors_over_run(

@@ -30,12 +30,15 @@ class Preview:
         self.frame.grid(row=line, column=0, columnspan=3, sticky="ew", padx=(px(12), 0), pady=(px(8), 0))
 
     def follow(self, *, is_shown: bool) -> None:
-        """Draw the current values, or hide."""
+        """Draw the current values, or hide if there is nothing to draw."""
         if not is_shown:
             self.frame.grid_remove()
             return
         config = self._context.form.config
         preview = load_factory(self._function)(config, self._context.starter.known_steps(config))
+        if not (preview.bars or preview.caption):
+            self.frame.grid_remove()
+            return
         self.frame.grid()
         self.caption.set_text(preview.caption)
         if preview != self.shown:
