@@ -206,7 +206,7 @@ def test_a_report_on_images_is_not_continued_as_a_training(ready: Window, detach
     assert run is not None
     run.emit(started(str(run_dir)))
     ready.wait_until(lambda: session.state.started is not None, "the start")
-    assert session.trained_config is None, "the settings of a report are no edits of the user"
+    assert session.form_config is None, "the settings of a report are no edits of the user"
     ready.asked.answers["choose"] = "stop"
     ready.app.closing.ask()
     [asked] = ready.asked.asked("choose")
@@ -529,6 +529,36 @@ def test_closing_leaves_a_followed_run_alone(
     window.app.closing.ask()
     assert window.app._is_closed
     assert not (run_dir / inbox.INBOX_FILE).exists()
+    lock.release()
+
+
+@pytest.mark.parametrize("of", ["another window", "the window before", "the queue"])
+def test_only_the_edits_of_a_run_of_the_form_are_named(
+    open_window: Callable[..., Window], tmp_path: Path, of: str
+) -> None:
+    """The run of another window or of the queue has other settings, which nobody has changed since its start."""
+    window = open_window()
+    page: Any = window.open_page("run")
+    session, form = window.app.context.session, window.app.form
+    run_dir = write_run(tmp_path, NAME, [(0.0, started(str(tmp_path))), (1.0, PhaseChanged("training"))])
+    lock = RunLock(run_dir)
+    if of == "another window":
+        window.app.closing.follow(run_dir)
+    elif of == "the queue":
+        QueueFile(queue_file()).change(lambda now: now.add("one", Config()))
+        window.app.queue.run()
+    else:
+        process = Holder.of(os.getpid())
+        left = LeftProcess(pid=process.pid, started=process.started, log="run.log", run_dir=str(run_dir))
+        window.app.preferences.change(left_run=left)
+        window.app.closing.look()
+    window.wait_until(lambda: session.is_active, "the run")
+    form.edit("training.epochs", form.config.training.epochs + 1)
+    window.settle()
+    is_of_form = of == "the window before"
+    assert bool(page.notices.edits) == is_of_form
+    window.app.shell.bottom_bar._count_edits()
+    assert bool(window.app.shell.bottom_bar._num_edits) == is_of_form
     lock.release()
 
 

@@ -174,7 +174,7 @@ class BottomBar(Panel):
 
     def _count_edits(self) -> None:
         """Count the settings that the current run does not have; on every page they are shown next to its phase."""
-        run_config = self._context.session.trained_config
+        run_config = self._context.session.form_config
         self._num_edits = 0 if run_config is None else len(changes(self._context.form.config, run_config))
         self._refresh_soon()
 

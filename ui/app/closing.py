@@ -137,7 +137,7 @@ class Closing:
             if left is not None and not left.is_alive:
                 preferences.change(**{name: None})
         if preferences.now.left_run is not None:
-            self._follow(partial(_read_left, preferences.now.left_run))
+            self._follow(partial(_read_left, preferences.now.left_run), is_of_form=True)
 
     def left_runs(self) -> tuple[Path | None, ...]:
         """Return the runs that a window has left to other processes, such as those of the queue on other machines.
@@ -178,7 +178,7 @@ class Closing:
             is_first, self._followed = not self._followed, item.run_dir
             self._follow(partial(_read_so_far, Path(item.run_dir)), opens_page=is_first)
 
-    def _follow(self, read: Callable[[], _RunSoFar], *, opens_page: bool = True) -> None:
+    def _follow(self, read: Callable[[], _RunSoFar], *, opens_page: bool = True, is_of_form: bool = False) -> None:
         session = self._context.session
 
         def attach(so_far: _RunSoFar) -> None:
@@ -186,7 +186,8 @@ class Closing:
 
             if session.stage == "idle":
                 run = AttachedRun(so_far.run_dir, from_byte=so_far.num_bytes, detached=so_far.detached)
-                session.attach(run, so_far.state, so_far.config_beside(self._context.form.config))
+                config = so_far.config_beside(self._context.form.config)
+                session.attach(run, so_far.state, config, is_of_form=is_of_form)
                 if opens_page:
                     self._context.navigation.open("run")
 

@@ -101,6 +101,7 @@ class RunSession:
         """The work of a long check, which can be stopped then; "" at any other time."""
         self.config: Config | None = None
         """The settings of the current run, or of the last one; None before the first."""
+        self._is_of_form = False
         self.changed: Signal[[]] = Signal()  # stage or state, at most once for each drain
 
     @property
@@ -119,15 +120,14 @@ class RunSession:
         return self._stage in ("running", "paused") or bool(self.work_of_check)
 
     @property
+    def form_config(self) -> Config | None:
+        """The settings of the active run that edits differ from; None if the form did not have them at its start."""
+        return self.config if self.is_active and self._is_of_form else None
+
+    @property
     def is_active(self) -> bool:
         """Whether a run is active."""
         return self._handle is not None
-
-    @property
-    def trained_config(self) -> Config | None:
-        """The settings of the active run, which edits differ from; None without one, and for a report on its images."""
-        is_report = self.request is not None and self.request.kind == "report"
-        return self.config if self.is_active and not is_report else None
 
     def check(
         self, request: RunRequest, done: Callable[[Report], None], failed: Callable[[Exception], None] | None = None
@@ -180,8 +180,11 @@ class RunSession:
         """Check a config synchronously, at any stage; for a background thread."""
         return self._check(config, progress=progress)
 
-    def begin(self, request: RunRequest, *, launch_run: Launch | None = None) -> None:
-        """Start a run, by another launch than usual if one is given; the state of the last one is dropped."""
+    def begin(self, request: RunRequest, *, launch_run: Launch | None = None, is_of_form: bool = True) -> None:
+        """Start a run, by another launch than usual if one is given; the state of the last one is dropped.
+
+        `is_of_form`: with the settings of the form.
+        """
         assert self._stage == "idle", self._stage
         from trainer.run_folder.attached import AttachedRun
 
@@ -189,19 +192,22 @@ class RunSession:
         self.attached = handle if isinstance(handle, AttachedRun) else None
         self.request = request
         self._state = RunState(phase="starting")
-        self.config = request.config
+        self.config, self._is_of_form = request.config, is_of_form and request.kind != "report"
         cancel(self._history_job)
         if request.resume_from is not None and request.kind != "fork_weights":
             work = partial(_read_history, request.resume_from)
             self._history_job = self._background.run(work, self._prepend_history)
         self._enter("running")
 
-    def attach(self, run: AttachedRun, state: RunState, config: Config | None) -> None:
-        """Follow a run that another process has begun, from the state that it has reached."""
+    def attach(self, run: AttachedRun, state: RunState, config: Config | None, *, is_of_form: bool = False) -> None:
+        """Follow a run that another process has begun, from the state that it has reached.
+
+        `is_of_form`: it began with the settings of the form.
+        """
         assert self._stage == "idle", self._stage
         cancel(self._history_job)
         self._handle = self.attached = run
-        self.request, self.config = None, config
+        self.request, self.config, self._is_of_form = None, config, is_of_form
         self._state = state
         self._enter("paused" if state.phase == "paused" else "running")
 

@@ -309,7 +309,7 @@ class QueueControl:
         self._request = request_of(item)
         self._before_run(self._request)
         try:
-            self._session.begin(self._request, launch_run=self._launch)
+            self._session.begin(self._request, launch_run=self._launch, is_of_form=False)
         except OSError as error:
             self._end(item, RunFailed(f"The training process could not be started: {plain_reason(error)}."))
         self.refresh()

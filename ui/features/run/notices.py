@@ -165,7 +165,7 @@ class RunNotices(Panel):
     @property
     def edits(self) -> tuple[Change, ...]:
         """The settings that differ from the current run's."""
-        config = self._context.session.trained_config
+        config = self._context.session.form_config
         return () if config is None else changes(self._context.form.config, config)
 
     def follow_settings(self) -> None:
