@@ -536,7 +536,7 @@ def test_closing_leaves_a_followed_run_alone(
 def test_only_the_edits_of_a_run_of_the_form_are_named(
     open_window: Callable[..., Window], tmp_path: Path, of: str
 ) -> None:
-    """The run of another window or of the queue has other settings, which nobody has changed since its start."""
+    """The run of another window or of the queue has settings of its own, and none was changed since its start."""
     window = open_window()
     page: Any = window.open_page("run")
     session, form = window.app.context.session, window.app.form

@@ -84,12 +84,12 @@ def test_a_job_that_is_cancelled_under_way_keeps_nothing_of_its_window() -> None
     class View:
         def show(self, _result: object) -> None: ...
 
-    background, begun, go_on, view = Background(), threading.Barrier(3), threading.Event(), View()
+    background, begun, released, view = Background(), threading.Barrier(3), threading.Event(), View()
     gone = weakref.ref(view)
 
     def work() -> None:
         begun.wait(120)
-        go_on.wait(120)
+        released.wait(120)
 
     under_way = [background.run(work, view.show) for _ in range(2)]
     begun.wait(120)  # on both threads
@@ -99,7 +99,7 @@ def test_a_job_that_is_cancelled_under_way_keeps_nothing_of_its_window() -> None
     del view
     gc.collect()
     is_gone = gone() is None
-    go_on.set()
+    released.set()
     assert is_gone
 
 
