@@ -197,6 +197,49 @@ def test_a_sampler_that_flow_models_lack_is_left_out() -> None:
         assert prompt.sampler == sampler
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "a cat --w 768 --fs 3 --h 640 --ctr 0.25 --d 7 --n bad art --am 1.5 --l 4 --s 20 --ss k_euler"),
+        ("p.txt", "# none\n\na cat --w 768 --h 640 --d 7 --n bad art --l 4 --s 20 --ss euler --f 1\n"),
+        (
+            "p.json",
+            '[{"prompt": "a cat", "negative_prompt": "bad art", "width": 768, "height": 640, "seed": 7, "scale": 4,'
+            '"sample_steps": 20, "sample_sampler": "euler", "frame_count": 1}]',
+        ),
+        ("p.json", '["a cat --w 768 --h 640 --d 7 --n bad art --l 4 --s 20 --ss euler"]'),
+        (
+            "p.toml",
+            '[prompt]\nwidth = 768\nheight = 512\nsample_sampler = "euler"\n[[prompt.subset]]\nprompt = "a cat"\n'
+            'negative_prompt = "bad art"\nheight = 640\nseed = 7\ncfg_scale = 4.0\nsample_steps = 20\n',
+        ),
+    ],
+)
+def test_sample_prompts_in_every_form(tmp_path: Path, name: str, text: str) -> None:
+    """Each line of a JSON or TOML file was a prompt, and an option of more than one letter spoilt the one before."""
+    if name:
+        (tmp_path / name).write_text(text)
+    given = {"network_dim": 4, "model_type": "lumina", "sample_prompts": str(tmp_path / name) if name else text}
+    [prompt] = imported(given).config.sampling.prompts
+    assert (prompt.prompt, prompt.negative_prompt, prompt.width_px, prompt.height_px) == ("a cat", "bad art", 768, 640)
+    assert (prompt.seed, prompt.steps, prompt.guidance, prompt.sampler) == (7, 20, 4.0, "euler")
+
+
+@pytest.mark.parametrize("text", ["{", '{"prompt": "a cat"}', "[" * 100_000, "7"])
+def test_a_prompt_file_without_prompts_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.json").write_text(text)
+    loaded = imported({"network_dim": 4, "sample_prompts": str(tmp_path / "p.json")})
+    assert not loaded.config.sampling.prompts
+    assert "could not be read" in " ".join(p.message for p in loaded.problems if p.path == "sampling.prompts")
+
+
+def test_the_guidance_of_a_sample_is_the_one_that_the_model_has() -> None:
+    given = {"network_dim": 4, "sample_prompts": "a cat --g 2.5 --l 4"}
+    for name, guidance in (("flux", 2.5), ("lumina", 4.0)):
+        [prompt] = imported({**given, "model_type": name}).config.sampling.prompts
+        assert prompt.guidance == guidance
+
+
 def test_the_loss_of_musubi_tuner_is_ours() -> None:
     """Its files have no `model_prediction_type`, and were reported to train otherwise."""
     loaded = imported({"network_dim": 4, "model_type": FAMILIES_THERE[0].kohya[0], "dit": "a.safetensors"})

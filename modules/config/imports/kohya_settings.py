@@ -8,8 +8,6 @@ the defaults of sd-scripts, with which the run was made.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
@@ -17,6 +15,7 @@ from modules.config.imports.control_images import set_variant
 from modules.config.imports.kohya_dataset import images, images_of_epoch, lift_dataset_settings
 from modules.config.imports.kohya_flow import family_of_type, flow, model_type_of, report_unsupported
 from modules.config.imports.kohya_ranks import adapter_options
+from modules.config.imports.kohya_samples import sample_prompts
 from modules.config.imports.kohya_training import learning
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, last_part, number_of, pop_first
 from modules.config.migrations.chain import NEWEST_DARKROOM
@@ -24,7 +23,6 @@ from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.families.kinds.identify import identify
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
-from modules.sampling.registry import SAMPLERS
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 
@@ -263,37 +261,16 @@ def _adapter(given: Args, network: Args, result: Tree, notes: Notes) -> None:
 
 # kohya's samples, saves and training states.
 
-_SAMPLERS = {
-    "ddim": "ddim",
-    "euler": "euler",
-    "k_euler": "euler",
-    "euler_a": "euler_a",
-    "k_euler_a": "euler_a",
-    "dpmsolver++": "dpmpp",
-    "dpmsolver": "dpmpp",
-}
-_OPTION = re.compile(r"\s--(\w)\s+")  # a prompt --n what not --w 512 --h 512 --d 1 --l 7.5 --s 28
-_OPTIONS = {"w": "width_px", "h": "height_px", "d": "seed", "l": "guidance", "s": "steps"}
-_MAX_FILE_BYTES = 1_000_000
-
 
 def sampling_and_saving(given: Args, family: FamilySpec, result: Tree, notes: Notes) -> None:
-    """Convert how often samples and files are written, and the sample prompts.
-
-    `--g` is the guidance scale that a model reads as an input, `--l` the scale of classifier-free guidance.
-    """
+    """Convert how often samples and files are written, and the sample prompts."""
     put(result, "sampling.every", _period(given, "sample_every_n_epochs", "sample_every_n_steps"))
     put(result, "backup.save_every", _period(given, "save_every_n_epochs", "save_every_n_steps"))
     if flag_of(given.pop("save_state", False)):
         put(result, "backup.every", result["backup"]["save_every"])
     put(result, "backup.at_end", True)
-    sampler = _SAMPLERS.get(str(pop_first(given, "sample_sampler")))
-    if sampler is not None and not SAMPLERS[sampler].supports(family.process.predictions):
-        sampler = None  # sd-scripts ignores it, too
-    options = _OPTIONS | ({"g": "guidance", "l": ""} if family.guidance == "embedded" else {})
-    lines = _prompt_lines(pop_first(given, "sample_prompts"), notes)
-    prompts = [_prompt(line, sampler, options) for line in lines]
-    put(result, "sampling.prompts", prompts)
+    sampler, prompts = (pop_first(given, name) for name in ("sample_sampler", "sample_prompts"))
+    put(result, "sampling.prompts", sample_prompts(prompts, sampler, family, notes))
 
 
 def _period(given: Args, epochs: str, steps: str) -> dict[str, Any]:
@@ -303,29 +280,3 @@ def _period(given: Args, epochs: str, steps: str) -> dict[str, Any]:
     if in_steps and in_steps > 0:  # sd-scripts counts optimizer updates, as we do
         return {"n": in_steps, "unit": "step"}
     return {"unit": "never"}
-
-
-def _prompt_lines(value: object, notes: Notes) -> list[str]:
-    """Return the lines of a prompt file, or of the text that kohya_ss stores in the config itself."""
-    if not isinstance(value, str):
-        return []
-    text = value
-    path = Path(value)
-    try:
-        if "\n" not in value and path.suffix in (".txt", ".toml", ".json"):
-            text = path.read_text(encoding="utf-8-sig") if path.stat().st_size < _MAX_FILE_BYTES else ""
-    except (OSError, ValueError):
-        notes.append(Problem("sampling.prompts", f"The sample prompts in {value} could not be read.", "warning"))
-        return []
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-
-
-def _prompt(line: str, sampler: str | None, fields: Mapping[str, str]) -> dict[str, Any]:
-    prompt, *options = _OPTION.split(f"{line} ")
-    sample: dict[str, Any] = {"prompt": prompt.strip()} | ({"sampler": sampler} if sampler else {})
-    for letter, text in zip(options[::2], options[1::2], strict=True):
-        if letter == "n":
-            sample["negative_prompt"] = text.strip()
-        elif fields.get(letter) and (value := number_of(text)) is not None:
-            sample[fields[letter]] = value
-    return sample
