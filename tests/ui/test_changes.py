@@ -9,10 +9,11 @@ import pytest
 
 from modules.config import presets
 from modules.config.schema import Config
+from modules.data.concept import Concept
 from tests.ui.conftest import Window
 from tests.ui.made_up import TeaConfig
 from ui.features.config_views.differences import Differences
-from ui.forms.changes import changes
+from ui.forms.changes import changes, edits_since_start
 from ui.forms.model import FormModel
 
 
@@ -55,6 +56,15 @@ def test_lists_count_if_requested_and_edited_entries_are_marked() -> None:
     assert [c.now for c in changes(one, other)] == ["1 entry, edited"]
     assert [c.path for c in changes(one, Config())] == ["concepts"]
     assert changes(one, Config(), with_new_lists=False) == ()
+
+
+def test_a_run_differs_by_the_entries_of_a_list_and_not_by_its_file() -> None:
+    """A run that was found again was said to lack two changed settings: its config has the lists inside."""
+    config = edited(concepts_file="cup.json", sampling__prompts_file="samples.json", training__epochs=7)
+    of_run = edited(training__epochs=6)
+    assert [c.path for c in edits_since_start(config, of_run)] == ["training.epochs"]
+    other = config.model_copy(update={"concepts": (Concept(path="more"),)})
+    assert [c.path for c in edits_since_start(other, of_run)] == ["concepts", "training.epochs"]
 
 
 def test_unknown_and_remembered_settings_are_no_difference() -> None:

@@ -11,7 +11,7 @@ from modules.config.schema import Config
 from modules.system.problem import count
 from trainer.wording import PHASE_LABELS, format_loss, format_speed
 from ui.features.remote.model import HERE, Machines
-from ui.forms.changes import changes
+from ui.forms.changes import edits_since_start
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
 from ui.loop.wording import STATUS_COLOURS, format_download, format_duration
@@ -175,7 +175,7 @@ class BottomBar(Panel):
     def _count_edits(self) -> None:
         """Count the settings that the current run does not have; on every page they are shown next to its phase."""
         run_config = self._context.session.form_config
-        self._num_edits = 0 if run_config is None else len(changes(self._context.form.config, run_config))
+        self._num_edits = 0 if run_config is None else len(edits_since_start(self._context.form.config, run_config))
         self._refresh_soon()
 
     def _add_phase(self, inner: Panel) -> None:

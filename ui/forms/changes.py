@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
+from modules.config.codec import pack_lists
 from modules.config.compare import differing_paths
 from modules.config.records import record_at, top_records
 from modules.config.schema import Config
@@ -52,6 +53,11 @@ def changes(config: Config, reference: Config, *, with_new_lists: bool = True) -
         if change is not None:
             ranked.append((_rank(config, path), change))
     return tuple(change for _, change in sorted(ranked, key=lambda entry: entry[0]))
+
+
+def edits_since_start(config: Config, of_run: Config) -> tuple[Change, ...]:
+    """Return the fields that differ from a run's. A list may have a file of its own: the run has its entries."""
+    return changes(pack_lists(config), pack_lists(of_run))
 
 
 def describe_unsaved(document: Document, drafts: Sized) -> str:

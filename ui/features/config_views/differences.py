@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from modules.config.presets import Preset
 from modules.config.schema import Config
 from modules.system.problem import count
-from ui.forms.changes import Change, changes
+from ui.forms.changes import Change, changes, edits_since_start
 from ui.forms.context import Context
 from ui.forms.records import value_at
 from ui.widgets.controls import Button, Choice
@@ -112,8 +112,11 @@ class Differences(Window):
         references = self._references()
         self.choice.set_choices(references)
         self.table.tree.heading("before", text=references[self.reference.get()])
-        is_same_document = self.reference.get() in (AS_LOADED, RUN)
-        self.changes = changes(self._context.form.config, self._reference(), with_new_lists=is_same_document)
+        config, reference, name = self._context.form.config, self._reference(), self.reference.get()
+        if name == RUN:
+            self.changes = edits_since_start(config, reference)
+        else:
+            self.changes = changes(config, reference, with_new_lists=name == AS_LOADED)
         self.table.set_rows([(f" {c.place}", (c.before, c.now), "") for c in self.changes])
         self.summary.set_text(
             f"{count(len(self.changes), 'setting')} differ" if len(self.changes) != 1 else "1 setting differs"

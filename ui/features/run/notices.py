@@ -15,7 +15,7 @@ from trainer.machine_events import ImagesReported
 from trainer.run_folder.result import results_of, use_as_result
 from trainer.wording import format_loss
 from ui.features.run.facts import describe_edits
-from ui.forms.changes import Change, changes
+from ui.forms.changes import Change, edits_since_start
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
 from ui.widgets.controls import Button
@@ -166,7 +166,7 @@ class RunNotices(Panel):
     def edits(self) -> tuple[Change, ...]:
         """The settings that differ from the current run's."""
         config = self._context.session.form_config
-        return () if config is None else changes(self._context.form.config, config)
+        return () if config is None else edits_since_start(self._context.form.config, config)
 
     def follow_settings(self) -> None:
         """Show which settings the run does not have."""
