@@ -97,9 +97,9 @@ def test_one_prediction_is_that_of_the_pipeline(tiny_flux_kontext: Path, kontext
         hidden_states=torch.cat([tokens, references], dim=1),
         timestep=torch.tensor([0.5, 0.25]),
         guidance=torch.ones(2),
-        pooled_projections=text.pooled_BE,
-        encoder_hidden_states=text.states_BLD,
-        txt_ids=torch.zeros(text.states_BLD.shape[1], 3),
+        pooled_projections=text.rows["pooled"],
+        encoder_hidden_states=text.rows["states"],
+        txt_ids=torch.zeros(text.rows["states"].shape[1], 3),
         img_ids=torch.cat([ids, reference_ids]),
         return_dict=False,
     )[0][:, : tokens.shape[1]]

@@ -87,7 +87,7 @@ def test_a_pass_with_a_reference_needs_the_memory_of_a_larger_image(name: str, r
     with LiveBytes() as live:
         family.predict(noisy, torch.tensor([500.0]), text, {EDITED_IMAGE: reference}).mean().backward()
     recording = trace_part(spec, spec.denoiser, dict(module.config))["forward"]
-    size = PassSize(1, side_px, 2 * side_px, text.states_BLD.shape[1])
+    size = PassSize(1, side_px, 2 * side_px, text.tensors()["states"].shape[1])
     assert peak_of(recording, PartPlan(trains="full"), size) == pytest.approx(live.peak, rel=0.1)
 
 

@@ -76,7 +76,7 @@ def test_schnell_reads_256_tokens_and_no_guidance_and_its_shift_is_the_same_for_
     pipe, prompt = flux_pipeline(schnell, family), "a disc"
     text = family.encode_prompts([prompt])
     states, *_ = pipe.encode_prompt([prompt], device="cpu", max_sequence_length=256)
-    torch.testing.assert_close(text.states_BLD, states, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(text.rows["states"], states, rtol=1e-5, atol=1e-5)
     assert (family.process.convention.shift, family.lora_naming.model) == (ConstantShift(1.0), "flux_schnell")
     start, generator = initial_noise((1, 16, 8, 8), seed=3, device=CPU)
     options = {"num_inference_steps": 2, "guidance_scale": 5.0, "height": 64, "width": 64, "max_sequence_length": 256}
@@ -254,7 +254,7 @@ def test_a_lora_of_clip_is_loaded_by_diffusers(config: Config, tiny_flux: Path) 
     family: Flux = load_tiny(tiny_flux, FLUX.name, text_tokens=16)
     pipe = flux_pipeline(tiny_flux, family)
     with torch.no_grad():
-        before = family.encode_prompts(["a disc"]).pooled_BE
+        before = family.encode_prompts(["a disc"]).rows["pooled"]
         pipe.load_lora_weights(lora)
         after = pipe._get_clip_prompt_embeds(["a disc"], device="cpu")
     assert (after - before).abs().max() > 1e-3

@@ -5,9 +5,10 @@ Its conditioning is T5's states of all tokens, padding included, and CLIP's stat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from modules.families.flux.files import published_name
 from modules.families.flux.spec import FLUX, MAX_TOKENS, PACKED, FluxSettings
 from modules.families.parts.clip_text import TextTower, pooled_states
 from modules.families.parts.clip_tokens import load_clip_tokenizer
-from modules.families.parts.conditioning import PooledConditioning, guidance_input, replace_rows, stack_states
+from modules.families.parts.conditioning import PooledConditioning, guidance_input, stack_states
 from modules.families.parts.packing import image_ids, pack, unpack, with_references
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
@@ -34,13 +35,9 @@ class FluxConditioning(PooledConditioning):
     The transformer attends to the padding, and its states depend on the prompt, so a cache entry has them, too.
     """
 
-    guidance: float | None = None
+    encoder_of = MappingProxyType({"states": 1, "pooled": 0})
 
-    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
-        """Return it with the empty prompt's states for the encoders, CLIP (0) and T5 (1), of each prompt."""
-        states_BLD = replace_rows(self.states_BLD, empty.states_BLD, [1 in e for e in empty_for])
-        pooled_BE = replace_rows(self.pooled_BE, empty.pooled_BE, [0 in e for e in empty_for])
-        return replace(self, states_BLD=states_BLD, pooled_BE=pooled_BE)
+    guidance: float | None = None
 
 
 _CLIP, _T5 = "text_encoder", "text_encoder_2"
@@ -62,7 +59,7 @@ class Flux(FlowModel[FluxConditioning]):
         states_BLD = stack_states(self._t5(_T5).encode(self._forward(_T5), prompts))
         clip = self._clip(_CLIP)
         pooled_BE = pooled_states(clip.encoder, clip.tokenizer, self._forward(_CLIP), prompts)
-        return FluxConditioning(states_BLD, pooled_BE)
+        return FluxConditioning({"states": states_BLD, "pooled": pooled_BE})
 
     def _output(self, given: DenoiserInputs[FluxConditioning]) -> torch.Tensor:
         """Return the output (B, 16, H, W); the images are Fill's, in the order of its channels, or Kontext's."""
@@ -71,9 +68,9 @@ class Flux(FlowModel[FluxConditioning]):
         output = self._denoise(
             hidden_states=tokens_BLC,
             timestep=given.time_B,
-            pooled_projections=given.cast(text.pooled_BE),
-            encoder_hidden_states=given.cast(text.states_BLD),
-            txt_ids=ids_L3.new_zeros(text.states_BLD.shape[1], 3),
+            pooled_projections=given.cast(text.rows["pooled"]),
+            encoder_hidden_states=given.cast(text.rows["states"]),
+            txt_ids=ids_L3.new_zeros(text.rows["states"].shape[1], 3),
             img_ids=ids_L3,
             **guidance_input(self.denoiser.config, text.guidance, self.guidance, given.time_B),
         )

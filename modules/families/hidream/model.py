@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -18,8 +19,7 @@ from modules.families.hidream.transformer import RoutedFeedForward
 from modules.families.parts.chat_text import ChatReader, ChatTemplate, Padding
 from modules.families.parts.chat_tokens import ChatTokenizer, load_chat_tokenizer
 from modules.families.parts.clip_text import TextTower
-from modules.families.parts.conditioning import stack_states
-from modules.families.parts.encoder_states import EncoderStates
+from modules.families.parts.conditioning import RowConditioning, pooled_name, stack_states
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import load_t5_tokenizer
@@ -37,17 +37,17 @@ _START, _END = "<|begin_of_text|>", "<|eot_id|>"
 
 
 @dataclass(frozen=True, eq=False)
-class HiDreamConditioning(EncoderStates):
+class HiDreamConditioning(RowConditioning):
     """The states of T5 (B, L, D) and of Llama's layers (B, layers, L, D), and the pooled states (B, E) of the CLIPs."""
 
-    encoders: ClassVar[tuple[str, ...]] = ENCODERS
+    encoder_of = MappingProxyType(dict(zip((T5, LLAMA, *map(pooled_name, CLIPS)), (2, 3, 0, 1), strict=True)))
 
     def inputs(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """Return the transformer's inputs."""
         return {
-            "encoder_hidden_states_t5": self.states[T5].to(dtype),
-            "encoder_hidden_states_llama3": self.states[LLAMA].to(dtype).transpose(0, 1),
-            "pooled_embeds": torch.cat([self.pooled[name] for name in CLIPS], dim=-1).to(dtype),
+            "encoder_hidden_states_t5": self.rows[T5].to(dtype),
+            "encoder_hidden_states_llama3": self.rows[LLAMA].to(dtype).transpose(0, 1),
+            "pooled_embeds": torch.cat([self.rows[pooled_name(name)] for name in CLIPS], dim=-1).to(dtype),
         }
 
 
@@ -91,14 +91,14 @@ class HiDream(FlowModel[HiDreamConditioning]):
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> HiDreamConditioning:
         """Return the states of prompts; all have the same number of tokens, so `padded_like` changes nothing."""
         t5 = self._t5(T5)
-        pooled = {n: pooled_states(self._clip(n), self._forward(n), prompts, t5.max_tokens) for n in CLIPS}
+        pooled = {pooled_name(n): pooled_states(self._clip(n), self._forward(n), prompts, t5.max_tokens) for n in CLIPS}
         rows, num_layers = self.llama.encode(self._forward(LLAMA), prompts), len(self.llama.layers)
         llama = [states_LX.unflatten(-1, (num_layers, -1)) for states_LX in rows]
         states = {
             T5: stack_states(t5.encode(self._forward(T5), prompts)),
             LLAMA: stack_states(llama).transpose(1, 2).contiguous(),
         }
-        return HiDreamConditioning(states, pooled)
+        return HiDreamConditioning({**states, **pooled})
 
     def _output(self, given: DenoiserInputs[HiDreamConditioning]) -> torch.Tensor:
         """Return the output (B, 16, H, W)."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -106,46 +107,63 @@ class TokenConditioning:
 
 
 @dataclass(frozen=True, eq=False)
-class PooledConditioning:
-    """The states (B, L, D) of all tokens of B prompts, padding included, and their pooled states (B, E)."""
+class RowConditioning:
+    """Tensors with one row for each of B prompts, padding included, by their names in a cache entry.
 
-    states_BLD: torch.Tensor
-    pooled_BE: torch.Tensor
+    `encoder_of` is the index of the text encoder that each of them comes from; those of encoders that a model lacks are
+    missing. Conditionings with further values keep them.
+    """
+
+    encoder_of: ClassVar[Mapping[str, int]]
+
+    rows: Mapping[str, torch.Tensor]
 
     def __len__(self) -> int:
-        return int(self.states_BLD.shape[0])
+        return int(next(iter(self.rows.values())).shape[0])
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Move it to a device, and to a dtype where one is given."""
-        states_BLD, pooled_BE = (move(t, device, dtype=dtype) for t in (self.states_BLD, self.pooled_BE))
-        return replace(self, states_BLD=states_BLD, pooled_BE=pooled_BE)
+        """Move it to a device, and all but integers to a dtype where one is given."""
+        return self._with(lambda name, rows: move(rows, device, dtype=dtype if rows.is_floating_point() else None))
 
     def select(self, indices: Sequence[int]) -> Self:
         """Return the conditioning of some of the prompts, in that order."""
-        rows = list(indices)
-        return replace(self, states_BLD=self.states_BLD[rows], pooled_BE=self.pooled_BE[rows])
+        chosen = list(indices)
+        return self._with(lambda name, rows: rows[chosen])
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors by name, for a cache entry."""
-        return {"states": self.states_BLD, "pooled": self.pooled_BE}
+        return dict(self.rows)
 
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
-        """Return it with the empty prompt's states for the prompts whose text encoder (0) gets it."""
-        is_replaced = [0 in e for e in empty_for]
-        states_BLD = replace_rows(self.states_BLD, empty.states_BLD, is_replaced)
-        pooled_BE = replace_rows(self.pooled_BE, empty.pooled_BE, is_replaced)
-        return replace(self, states_BLD=states_BLD, pooled_BE=pooled_BE)
+        """Return it with the empty prompt's rows for some text encoders of each prompt, by their index."""
+        return self._with(
+            lambda name, rows: replace_rows(rows, empty.rows[name], [self.encoder_of[name] in e for e in empty_for])
+        )
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
         """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
-        return cls(tensors["states"], tensors["pooled"])
+        return cls({name: tensors[name] for name in cls.encoder_of})
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
         """Join conditionings into one, with the other values of the first."""
-        states_BLD, pooled_BE = (torch.cat(t) for t in ([p.states_BLD for p in parts], [p.pooled_BE for p in parts]))
-        return replace(parts[0], states_BLD=states_BLD, pooled_BE=pooled_BE)
+        return parts[0]._with(lambda name, rows: torch.cat([part.rows[name] for part in parts]))
+
+    def _with(self, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Self:
+        return replace(self, rows={name: change(name, rows) for name, rows in self.rows.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class PooledConditioning(RowConditioning):
+    """The states (B, L, D) of all tokens of B prompts and their pooled states (B, E), both of one text encoder."""
+
+    encoder_of = MappingProxyType({"states": 0, "pooled": 0})
+
+
+def pooled_name(encoder: str) -> str:
+    """Return the name of a text encoder's pooled states, where a conditioning has its states under its own name."""
+    return f"{encoder}_pooled"
 
 
 def visible_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor | None:

@@ -4,16 +4,16 @@ running their parts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, Self
 
 import torch
 from torch import nn
 
 from modules.families.parts.clip_text import TextTower
-from modules.families.parts.conditioning import stack_states
-from modules.families.parts.encoder_states import EncoderStates
+from modules.families.parts.conditioning import RowConditioning, pooled_name, stack_states
 from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
@@ -33,10 +33,18 @@ CLIPS = ENCODERS[:2]
 
 
 @dataclass(frozen=True, eq=False)
-class Sd3Conditioning(EncoderStates):
-    """The states (B, L, D) of B prompts by text encoder, and the pooled states (B, E) of the CLIPs."""
+class Sd3Conditioning(RowConditioning):
+    """The states (B, L, D) of B prompts by text encoder, and the pooled states (B, E) of the CLIPs.
 
-    encoders: ClassVar[tuple[str, ...]] = ENCODERS
+    The states are apart from each other, so a cache entry has no zeros between and behind them.
+    """
+
+    encoder_of = MappingProxyType(dict(zip((*ENCODERS, *map(pooled_name, CLIPS)), (0, 1, 2, 0, 1), strict=True)))
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Return the conditioning from its `tensors`, of the text encoders that the model has."""
+        return cls({name: tensors[name] for name in cls.encoder_of if name in tensors})
 
     def joint(self, width: int, pooled_width: int, t5_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the transformer's inputs: states (B, 77 + t5_tokens, width), and pooled states (B, pooled_width).
@@ -44,15 +52,16 @@ class Sd3Conditioning(EncoderStates):
         The states are both CLIPs' side by side, with zeros behind them, and then T5's. Zeros stand for an
         encoder that the model lacks; the states and the pooled states of a CLIP have the same width.
         """
-        like = next(iter(self.states.values()))
+        like = next(iter(self.rows.values()))
+        pooled_of = {name: self.rows[pooled_name(name)] for name in CLIPS if pooled_name(name) in self.rows}
         num_clip = CLIP_CHUNK_TOKENS + 2
-        behind = sum(t.shape[-1] for name, t in self.pooled.items() if name != ENCODERS[0])
-        before = 0 if ENCODERS[0] in self.states else pooled_width - behind
-        clips_BLD = [self.states[name] for name in CLIPS if name in self.states]
+        behind = sum(t.shape[-1] for name, t in pooled_of.items() if name != ENCODERS[0])
+        before = 0 if ENCODERS[0] in self.rows else pooled_width - behind
+        clips_BLD = [self.rows[name] for name in CLIPS if name in self.rows]
         clip_BLD = torch.cat(clips_BLD, dim=-1) if clips_BLD else like.new_zeros(len(self), num_clip, 0)
-        pooled_BE = torch.cat([like.new_zeros(len(self), 0), *self.pooled.values()], dim=-1)
+        pooled_BE = torch.cat([like.new_zeros(len(self), 0), *pooled_of.values()], dim=-1)
         before = before if clips_BLD else 0
-        t5_BLD = self.states.get(ENCODERS[2])
+        t5_BLD = self.rows.get(ENCODERS[2])
         if t5_BLD is None:
             t5_BLD = like.new_zeros(len(self), t5_tokens, width)
         clip_BLD = nn.functional.pad(clip_BLD, (before, width - before - clip_BLD.shape[-1]))
@@ -92,10 +101,10 @@ class StableDiffusion3(FlowModel[Sd3Conditioning]):
         for name in (name for name in CLIPS if name in self.towers):
             text = self._clip(name).encode(self._forward(name), prompts, num_chunks=1)
             assert text.pooled_BE is not None, "both CLIPs have a projection"
-            states[name], pooled[name] = text.states_BLD, text.pooled_BE
+            states[name], pooled[pooled_name(name)] = text.states_BLD, text.pooled_BE
         if _T5 in self.towers:
             states[_T5] = stack_states(self._t5(_T5).encode(self._forward(_T5), prompts))
-        return Sd3Conditioning(states, pooled)
+        return Sd3Conditioning({**states, **pooled})
 
     def _output(self, given: DenoiserInputs[Sd3Conditioning]) -> torch.Tensor:
         """Return the output (B, 16, H, W)."""

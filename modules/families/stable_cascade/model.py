@@ -39,13 +39,13 @@ class StableCascade(EffNetModel[PooledConditioning]):
         """Return the states of the first 77 tokens of prompts; all have as many, so `padded_like` changes nothing."""
         states = self._clip(_TEXT).encode(self._forward(_TEXT), prompts, num_chunks=1)
         assert states.pooled_BE is not None, "the text encoder has a projection"
-        return PooledConditioning(states.states_BLD, states.pooled_BE)
+        return PooledConditioning({"states": states.states_BLD, "pooled": states.pooled_BE})
 
     def _decoder_text(self, text: PooledConditioning | None, batch: int) -> torch.Tensor:
         """Return the pooled states (B, E) of prompts; zeros stand for unknown ones."""
         dtype = next(self.vae.parameters()).dtype
         width = self.vae.stage_b.config.clip_text_pooled_in_channels
-        return torch.zeros(batch, width, dtype=dtype) if text is None else text.pooled_BE.to(dtype)
+        return torch.zeros(batch, width, dtype=dtype) if text is None else text.rows["pooled"].to(dtype)
 
     def _output(self, given: DenoiserInputs[PooledConditioning]) -> torch.Tensor:
         """Return the predicted noise (B, 16, H, W). The prior reads the time in (0, 1], and no image."""
@@ -53,8 +53,8 @@ class StableCascade(EffNetModel[PooledConditioning]):
         return self._denoise(
             sample=noisy_BCHW,
             timestep_ratio=given.time_B,
-            clip_text_pooled=given.cast(given.text.pooled_BE[:, None]),
-            clip_text=given.cast(given.text.states_BLD),
+            clip_text_pooled=given.cast(given.text.rows["pooled"][:, None]),
+            clip_text=given.cast(given.text.rows["states"]),
             clip_img=noisy_BCHW.new_zeros(len(noisy_BCHW), 1, width),
         )
 

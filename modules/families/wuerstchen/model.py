@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from diffusers.configuration_utils import register_to_config
@@ -15,7 +16,7 @@ from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from modules.families.parts.clip_text import up_to_end
-from modules.families.parts.conditioning import replace_rows
+from modules.families.parts.conditioning import RowConditioning
 from modules.families.parts.efficient_net import WIDTH, EffNetEncoder, stages_in_config
 from modules.families.parts.effnet_autoencoder import EffNetAutoencoder, effnet_passes, without_dropout
 from modules.families.parts.effnet_files import EFFNET_FILE, AutoencoderSource
@@ -25,49 +26,15 @@ from modules.families.parts.traced_passes import TracedPasses
 from modules.families.protocol import LoadRequest
 from modules.families.spec import FamilySpec
 from modules.families.wuerstchen.spec import WUERSTCHEN, WuerstchenSettings
-from modules.system.devices import Device, move
 
 # The conditioning of Wuerstchen: states for the prior, and token ids for the decoder's own CLIP.
 
 
 @dataclass(frozen=True, eq=False)
-class StatesAndTokens:
+class StatesAndTokens(RowConditioning):
     """CLIP's states (B, 77, D) of B prompts, padding included, and the decoder's ids (B, 77) of their tokens, int32."""
 
-    states_BLD: torch.Tensor
-    tokens_BL: torch.Tensor
-
-    def __len__(self) -> int:
-        return int(self.states_BLD.shape[0])
-
-    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Move it to a device, and the states to a dtype where one is given."""
-        return type(self)(move(self.states_BLD, device, dtype=dtype), move(self.tokens_BL, device))
-
-    def select(self, indices: Sequence[int]) -> Self:
-        """Return the conditioning of some of the prompts, in that order."""
-        rows = list(indices)
-        return type(self)(self.states_BLD[rows], self.tokens_BL[rows])
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the tensors by name, for a cache entry."""
-        return {"states": self.states_BLD, "tokens": self.tokens_BL}
-
-    def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self) -> Self:
-        """Return it with the empty prompt for the prompts whose text encoder (0) gets it."""
-        is_replaced = [0 in e for e in empty_for]
-        states_BLD = replace_rows(self.states_BLD, empty.states_BLD, is_replaced)
-        return type(self)(states_BLD, replace_rows(self.tokens_BL, empty.tokens_BL, is_replaced))
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
-        return cls(tensors["states"], tensors["tokens"])
-
-    @classmethod
-    def join(cls, parts: Sequence[Self]) -> Self:
-        """Join conditionings into one."""
-        return cls(torch.cat([p.states_BLD for p in parts]), torch.cat([p.tokens_BL for p in parts]))
+    encoder_of = MappingProxyType({"states": 0, "tokens": 0})
 
 
 ENCODER_FILES = (EFFNET_FILE, "model_v2_stage_b.pt")
@@ -84,17 +51,17 @@ class Wuerstchen(EffNetModel[StatesAndTokens]):
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> StatesAndTokens:
         """Return the states of the first 77 tokens of prompts; all have as many, so `padded_like` changes nothing."""
         states_BLD = self._clip(_TEXT).encode(self._forward(_TEXT), prompts, num_chunks=1).states_BLD
-        return StatesAndTokens(states_BLD, self._tokens_of(prompts).to(states_BLD.device))
+        return StatesAndTokens({"states": states_BLD, "tokens": self._tokens_of(prompts).to(states_BLD.device)})
 
     def _output(self, given: DenoiserInputs[StatesAndTokens]) -> torch.Tensor:
         """Return the predicted noise (B, 16, H, W). The prior reads the time in (0, 1]."""
-        states_BLD = given.cast(given.text.states_BLD)
+        states_BLD = given.cast(given.text.rows["states"])
         noise_BCHW: torch.Tensor = self._forward("prior")(given.noisy_BCHW, r=given.time_B, c=states_BLD)
         return noise_BCHW
 
     def _decoder_text(self, text: StatesAndTokens | None, batch: int) -> torch.Tensor:
         """Return the token ids (B, 77) of prompts; empty ones stand for unknown ones."""
-        return self._tokens_of([""] * batch) if text is None else text.tokens_BL
+        return self._tokens_of([""] * batch) if text is None else text.rows["tokens"]
 
     def _tokens_of(self, prompts: Sequence[str]) -> torch.Tensor:
         """Return the ids of the decoder's text encoder, which reads the placeholders of embeddings as written."""
