@@ -50,7 +50,7 @@ FAMILIES: Mapping[str, FamilySpec] = _FAMILIES
 def registered(spec: FamilySpec) -> Iterator[FamilySpec]:
     """Register one more family while entered, for tests and experiments.
 
-    All code looks families up here at the time of use, so no other registration is needed. Raises ValueError where the
+    All code looks families up here at the time of use, so no other registration is needed. Raises ValueError if the
     name is taken.
     """
     if spec.name in _FAMILIES:

@@ -147,7 +147,7 @@ def text_mask(lengths: Sequence[int], least: int, device: torch.device) -> torch
 def load(request: LoadRequest[AnimaSettings]) -> Anima:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Anima.
+    Raises DarkroomError if a file is missing or the model is not Anima.
     """
     files = read_model(request, ANIMA)
     qwen = load_chat_tokenizer(files.tokenizers.get("text_encoder"))

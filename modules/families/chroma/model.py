@@ -62,7 +62,7 @@ def attention_mask(lengths: Sequence[int], num_image_tokens: int, device: torch.
 def load(request: LoadRequest[ChromaSettings]) -> Chroma:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Chroma1.
+    Raises DarkroomError if a file is missing or the model is not Chroma1.
     """
     files = read_model(request, CHROMA)
     t5 = T5Tower(

@@ -21,7 +21,7 @@ Config = Mapping[str, Any]
 def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     """Yield the layers of an `ErnieImageTransformer2DModel` of this config that adapters can change.
 
-    Raises ValueError where the config describes more layers than any model has.
+    Raises ValueError if the config describes more layers than any model has.
     """
     width, inner, text = (int(config[key]) for key in ("hidden_size", "ffn_hidden_size", "text_in_dim"))
     side, channels = int(config["patch_size"]), int(config["in_channels"])

@@ -64,7 +64,7 @@ NORM_EPSILON = 1e-5
 def load(request: LoadRequest[ErnieImageSettings]) -> ErnieImage:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not ERNIE-Image.
+    Raises DarkroomError if a file is missing or the model is not ERNIE-Image.
     """
     files = read_model(request, ERNIE_IMAGE)
     files.parts["vae"].register_to_config(batch_norm_eps=NORM_EPSILON)

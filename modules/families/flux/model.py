@@ -94,7 +94,7 @@ class Flux(FlowModel[FluxConditioning]):
 def load(request: LoadRequest[FluxSettings]) -> Flux:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not FLUX.1.
+    Raises DarkroomError if a file is missing or the model is not FLUX.1.
     """
     files = read_model(request, FLUX)
     config, by_inputs = files.parts["transformer"].config, FLUX.by_inputs_alone(request.variant)

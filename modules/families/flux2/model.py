@@ -38,7 +38,7 @@ class Flux2Dev(Flux2):
 def load(request: LoadRequest[Flux2DevSettings]) -> Flux2Dev:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not FLUX.2 dev.
+    Raises DarkroomError if a file is missing or the model is not FLUX.2 dev.
     """
     files, by_inputs = read_model(request, FLUX2), FLUX2.by_inputs_alone(request.variant)
     folder = files.tokenizers.get("text_encoder")

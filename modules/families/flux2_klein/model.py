@@ -20,7 +20,7 @@ _PAD = "<|endoftext|>"
 def load(request: LoadRequest[Flux2KleinSettings]) -> Flux2:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not FLUX.2 klein.
+    Raises DarkroomError if a file is missing or the model is not FLUX.2 klein.
     """
     files, by_inputs = read_model(request, FLUX2_KLEIN), FLUX2_KLEIN.by_inputs_alone(request.variant)
     tokenizer = load_chat_tokenizer(files.tokenizers.get("text_encoder"))

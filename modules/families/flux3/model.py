@@ -89,7 +89,7 @@ def _require_base(config: Mapping[str, Any], name: str) -> None:
 def load(request: LoadRequest[Flux3Settings]) -> Flux3:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing, or the model is not FLUX.3 or is distilled.
+    Raises DarkroomError if a file is missing, or the model is not FLUX.3 or is distilled.
     """
     files = read_model(request, FLUX3, _require_base)
     by_inputs = FLUX3.by_inputs_alone(request.variant)

@@ -24,7 +24,7 @@ _IMAGE, _TEXT = ("to_q", "to_k", "to_v", "to_out"), ("to_q_t", "to_k_t", "to_v_t
 def transformer_layers(config: Config) -> Iterator[LinearLayer]:
     """Yield all linear layers of a `HiDreamImageTransformer2DModel` of this config.
 
-    Raises ValueError where the config describes more layers than any model has.
+    Raises ValueError if the config describes more layers than any model has.
     """
     width, patch = width_of(config), int(config["patch_size"]) ** 2
     inputs = {

@@ -114,7 +114,7 @@ class HiDream(FlowModel[HiDreamConditioning]):
 def load(request: LoadRequest[HiDreamSettings]) -> HiDream:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not HiDream I1.
+    Raises DarkroomError if a file is missing or the model is not HiDream I1.
     """
     files = read_model(request, HIDREAM)
     most = request.settings.text_tokens

@@ -27,7 +27,7 @@ from modules.families.parts.conditioning import TokenConditioning, token_mask
 from modules.families.parts.read_model import read_model
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.t5_tokens import byte_tokenizer
-from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
+from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
 from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
 from modules.families.spec import FamilySpec
@@ -53,7 +53,7 @@ class HunyuanImageConditioning:
         return len(self.text)
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Move it to a device, and to a dtype where one is given."""
+        """Move it to a device, and to a dtype if one is given."""
         return type(self)(self.text.to(device, dtype), self.glyphs.to(device, dtype))
 
     def select(self, indices: Sequence[int]) -> Self:
@@ -73,7 +73,7 @@ class HunyuanImageConditioning:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        """Return the conditioning from its `tensors`. Raises KeyError if one is missing."""
         text = TokenConditioning.from_tensors(tensors)
         named = {name: tensors[_glyph_name(name)] for name in ("states", "lengths") if _glyph_name(name) in tensors}
         if named:
@@ -99,12 +99,11 @@ def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
 
 
 @dataclass(eq=False)
-class HunyuanImage(FlowModel[HunyuanImageConditioning]):
+class HunyuanImage(ChatModel[HunyuanImageConditioning]):
     """A transformer, the language model of a Qwen2.5-VL, a ByT5, a VAE; implements `ModelFamily`."""
 
     text_class = HunyuanImageConditioning
 
-    reader: ChatReader
     byt5: T5Tower
 
     def reaches(self, part: str, name: str) -> bool:
@@ -139,10 +138,6 @@ class HunyuanImage(FlowModel[HunyuanImageConditioning]):
         """Return everything but the weights that affects how a prompt is encoded."""
         return f"{self.reader.identity()}|{self.byt5.identity()}"
 
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of the language model's tokens of a prompt, without the template."""
-        return self.reader.tokenizer.count(prompt)
-
 
 def _require_base(config: Mapping[str, Any], name: str) -> None:
     """Raise DarkroomError for the config of a distilled transformer."""
@@ -157,7 +152,7 @@ def _require_base(config: Mapping[str, Any], name: str) -> None:
 def load(request: LoadRequest[HunyuanImageSettings]) -> HunyuanImage:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not HunyuanImage 2.1.
+    Raises DarkroomError if a file is missing or the model is not HunyuanImage 2.1.
     """
     files = read_model(request, HUNYUAN_IMAGE, _require_base)
     tower = T5Tower(files.parts[_BYT5], byte_tokenizer(), GLYPH_TOKENS, masks_padding=True, kept_padding=0)

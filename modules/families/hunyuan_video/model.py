@@ -20,7 +20,7 @@ from modules.families.parts.clip_text import pooled_states
 from modules.families.parts.clip_tokens import ClipTokenizer, load_clip_tokenizer
 from modules.families.parts.conditioning import TokenConditioning, guidance_input, replace_rows, token_mask
 from modules.families.parts.read_model import read_model
-from modules.families.parts.text_model import DenoiserInputs, FlowModel, flow_facts
+from modules.families.parts.text_model import ChatModel, DenoiserInputs, flow_facts
 from modules.families.parts.traced_passes import InputSize, TracedPasses, forward_pass
 from modules.families.protocol import LoadRequest
 from modules.families.spec import FamilySpec
@@ -49,7 +49,7 @@ class HunyuanVideoConditioning(TokenConditioning):
     guidance: float | None = None
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Move it to a device, and to a dtype where one is given."""
+        """Move it to a device, and to a dtype if one is given."""
         return replace(super().to(device, dtype), pooled_BE=move(self.pooled_BE, device, dtype=dtype))
 
     def select(self, indices: Sequence[int]) -> Self:
@@ -67,7 +67,7 @@ class HunyuanVideoConditioning(TokenConditioning):
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        """Return the conditioning from its `tensors`. Raises KeyError if one is missing."""
         text = TokenConditioning.from_tensors(tensors)
         return cls(text.states_BLD, text.lengths, tensors["pooled"])
 
@@ -83,7 +83,7 @@ def prompt_reader(encoder: Any, tokenizer: ChatTokenizer) -> ChatReader:
 
 
 @dataclass(eq=False)
-class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
+class HunyuanVideo(ChatModel[HunyuanVideoConditioning]):
     """A transformer, a Llama 3, a CLIP-L, a VAE of videos; implements `ModelFamily`.
 
     `guidance` is the guidance scale that the transformer reads in training.
@@ -91,7 +91,6 @@ class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
 
     text_class = HunyuanVideoConditioning
 
-    reader: ChatReader
     clip_tokenizer: ClipTokenizer
     guidance: float
 
@@ -118,10 +117,6 @@ class HunyuanVideo(FlowModel[HunyuanVideoConditioning]):
         """Return everything but the weights that affects how a prompt is encoded."""
         return f"{self.reader.identity()}|{self.clip_tokenizer.identity()}"
 
-    def count_tokens(self, prompt: str) -> int:
-        """Return the number of the language model's tokens of a prompt, without the template."""
-        return self.reader.tokenizer.count(prompt)
-
 
 def _require_text_to_video(config: Mapping[str, Any], name: str) -> None:
     """Raise DarkroomError for the config of a transformer that reads an image."""
@@ -135,7 +130,7 @@ def _require_text_to_video(config: Mapping[str, Any], name: str) -> None:
 def load(request: LoadRequest[HunyuanVideoSettings]) -> HunyuanVideo:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not HunyuanVideo.
+    Raises DarkroomError if a file is missing or the model is not HunyuanVideo.
     """
     files = read_model(request, HUNYUAN_VIDEO, _require_text_to_video)
     return HunyuanVideo(

@@ -129,7 +129,7 @@ def positions(num_text: int, latents_BCHW: torch.Tensor) -> torch.Tensor:
 def load(request: LoadRequest[Ideogram4Settings]) -> Ideogram4:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Ideogram 4.
+    Raises DarkroomError if a file is missing or the model is not Ideogram 4.
     """
     files = read_model(request, IDEOGRAM4)
     put_places_first(files.parts["vae"], name=files.name)

@@ -82,7 +82,7 @@ class Krea2(ChatModel[TokenConditioning]):
 def load(request: LoadRequest[Krea2Settings]) -> Krea2:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Krea 2.
+    Raises DarkroomError if a file is missing or the model is not Krea 2.
     """
     files = read_model(request, KREA2)
     index = read_json(files.folder, "model_index.json") if files.folder is not None else {}

@@ -60,7 +60,7 @@ class Lumina2(InstructedModel):
 def load(request: LoadRequest[Lumina2Settings]) -> Lumina2:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Lumina-Image 2.0.
+    Raises DarkroomError if a file is missing or the model is not Lumina-Image 2.0.
     """
     files = read_model(request, LUMINA2)
     positions = set_positions(files.parts["transformer"])

@@ -39,7 +39,7 @@ class ChatTokenizer:
         return prompt[offsets[num_tokens][0] :] if len(offsets) > num_tokens else ""
 
     def id_of(self, token: str) -> int:
-        """Return the id of one of the vocabulary's tokens. Raises DarkroomError where it does not have it."""
+        """Return the id of one of the vocabulary's tokens. Raises DarkroomError if it does not have it."""
         token_id: int | None = self.tokenizer.token_to_id(token)
         if token_id is None:
             raise DarkroomError(
@@ -49,7 +49,7 @@ class ChatTokenizer:
 
 
 def load_chat_tokenizer(folder: Path | None) -> ChatTokenizer:
-    """Return the tokenizer of a model's folder. Raises DarkroomError where it is missing (the program has none) or
+    """Return the tokenizer of a model's folder. Raises DarkroomError if it is missing (the program has none) or
     damaged.
     """
     tokenizer = read_tokenizer(folder, _tokenizer_in)

@@ -18,7 +18,7 @@ _OPENAI_ACTIVATION = "quick_gelu"
 
 @dataclass(frozen=True, eq=False)
 class TextStates:
-    """A text encoder's output for B prompts: states (B, 77 * chunks, D), pooled (B, E) where it has a projection."""
+    """A text encoder's output for B prompts: states (B, 77 * chunks, D), pooled (B, E) if it has a projection."""
 
     states_BLD: torch.Tensor
     pooled_BE: torch.Tensor | None

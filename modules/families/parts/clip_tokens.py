@@ -137,7 +137,7 @@ def load_clip_tokenizer(folder: Path | None, *, usual_pad: str = END_TOKEN) -> C
     """Return the tokenizer of a model's tokenizer folder, or the bundled one if there is no such folder.
 
     The padding token is the folder's own, or `usual_pad` where it names none: the end token for OpenAI's CLIP, "!" for
-    OpenCLIP's (SD 2.x and SDXL's second encoder). Raises DarkroomError where the folder's files are damaged.
+    OpenCLIP's (SD 2.x and SDXL's second encoder). Raises DarkroomError if the folder's files are damaged.
     """
     if folder is not None and not folder.is_dir():
         folder = None
@@ -172,7 +172,7 @@ def _build_tokenizer(vocabulary_json: str | None, merges_text: str | None) -> To
 
 
 def _require_consistent(vocabulary: Any, merges: list[tuple[str, str]]) -> None:
-    """Raise ValueError where the library would fail: it needs an id for every token that merges combine."""
+    """Raise ValueError if the library would fail: it needs an id for every token that merges combine."""
     if not isinstance(vocabulary, dict) or not all(type(n) is int and 0 <= n < 2**32 for n in vocabulary.values()):
         raise ValueError("vocab.json is not a list of tokens with their ids")
     unknown = next((t for a, b in merges for t in (a, b, a + b) if t not in vocabulary), None)

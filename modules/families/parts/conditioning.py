@@ -23,7 +23,7 @@ class TextConditioning:
         return int(self.states_BLD.shape[0])
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Move it to a device, and to a dtype where one is given."""
+        """Move it to a device, and to a dtype if one is given."""
         return type(self)(move(self.states_BLD, device, dtype=dtype))
 
     def select(self, indices: Sequence[int]) -> Self:
@@ -36,7 +36,7 @@ class TextConditioning:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        """Return the conditioning from its `tensors`. Raises KeyError if one is missing."""
         return cls(tensors["states"])
 
     @classmethod
@@ -69,7 +69,7 @@ class TokenConditioning:
         return [states_LD[:length] for states_LD, length in zip(self.states_BLD, self.lengths, strict=True)]
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Move it to a device, and to a dtype where one is given."""
+        """Move it to a device, and to a dtype if one is given."""
         return replace(self, states_BLD=move(self.states_BLD, device, dtype=dtype))
 
     def select(self, indices: Sequence[int]) -> Self:
@@ -85,7 +85,7 @@ class TokenConditioning:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        """Return the conditioning from its `tensors`. Raises KeyError if one is missing."""
         states_BLD = tensors["states"]
         batch, longest = states_BLD.shape[:2]
         return cls(states_BLD, tuple(tensors["lengths"].tolist()) if "lengths" in tensors else (longest,) * batch)
@@ -122,7 +122,7 @@ class RowConditioning:
         return int(next(iter(self.rows.values())).shape[0])
 
     def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
-        """Move it to a device, and all but integers to a dtype where one is given."""
+        """Move it to a device, and all but integers to a dtype if one is given."""
         return self._with(lambda name, rows: move(rows, device, dtype=dtype if rows.is_floating_point() else None))
 
     def select(self, indices: Sequence[int]) -> Self:
@@ -142,7 +142,7 @@ class RowConditioning:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        """Return the conditioning from its `tensors`. Raises KeyError if one is missing."""
         return cls({name: tensors[name] for name in cls.encoder_of})
 
     @classmethod
@@ -162,12 +162,12 @@ class PooledConditioning(RowConditioning):
 
 
 def pooled_name(encoder: str) -> str:
-    """Return the name of a text encoder's pooled states, where a conditioning has its states under its own name."""
+    """Return the name of a text encoder's pooled states in a conditioning that has its states under its name."""
     return f"{encoder}_pooled"
 
 
 def visible_tokens(lengths: Sequence[int], device: torch.device) -> torch.Tensor | None:
-    """Return which tokens (B, L) of padded prompts are their own; None for all, where they are equally long."""
+    """Return which tokens (B, L) of padded prompts are their own; None for all, if they are equally long."""
     return None if min(lengths) == max(lengths) else token_mask(lengths, device)
 
 
@@ -180,7 +180,7 @@ def token_mask(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
 def guidance_input(
     config: Any, scale: float | None, trained: float, timesteps_B: torch.Tensor, *, factor: float = 1.0
 ) -> dict[str, torch.Tensor]:
-    """Return the guidance scale as a denoiser's input `guidance`, times `factor`; none where its config has none.
+    """Return the guidance scale as a denoiser's input `guidance`, times `factor`; no input if its config has none.
 
     `scale` is the scale of samples, which the conditioning has; without one it is `trained`, the scale in training.
     """

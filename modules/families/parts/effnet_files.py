@@ -55,7 +55,7 @@ def autoencoder_of(
 ) -> Any:
     """Return the autoencoder in a dtype; the folder of `base`, the base model, may have its parts.
 
-    For a run that neither encodes nor decodes it has the published shape, and no weights. Raises DarkroomError where a
+    For a run that neither encodes nor decodes it has the published shape, and no weights. Raises DarkroomError if a
     file is missing, or has the weights of something else.
     """
     if "vae" in request.without_weights:

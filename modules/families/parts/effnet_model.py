@@ -76,7 +76,7 @@ def load_effnet_model(
 ) -> Loaded:
     """Load a model with every part on the CPU and frozen.
 
-    With `is_normed` the prior reads CLIP's states after the last norm. Raises DarkroomError where a file is missing or
+    With `is_normed` the prior reads CLIP's states after the last norm. Raises DarkroomError if a file is missing or
     the model is of another family.
     """
     files = read_model(request, spec.in_base_model)

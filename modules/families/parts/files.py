@@ -63,7 +63,7 @@ def read_folder(
 
     `name` is the user's name for the model. Of the parts in `without_weights` only the config is read: they are on the
     meta device. The weights of the layers in `read_later` are read when they are quantized. Raises
-    DarkroomError where a file is missing.
+    DarkroomError if a file is missing.
     """
 
     def read(part: PartSpec) -> Any:
@@ -120,7 +120,7 @@ def _cast(module: Any, dtype: torch.dtype, is_read_later: Callable[[str], bool])
 
 
 def require_known_denoiser(files: ModelFiles, spec: FamilySpec) -> None:
-    """Raise DarkroomError where the denoiser has the inputs of no supported variant of the family."""
+    """Raise DarkroomError if the denoiser has the inputs of no supported variant of the family."""
     channels = spec.denoiser.model.channels_in(files.parts[spec.denoiser.name].config)
     if not variant_of(spec, channels):
         known = " or ".join(str(spec.latents.in_channels(more)) for more in (0, *sorted(spec.variants.values())))

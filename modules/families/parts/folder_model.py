@@ -51,14 +51,14 @@ def parts_in(traits: CheckpointTraits, lacking: Collection[str] = ()) -> tuple[s
 def folder_states(folder: Path, traits: CheckpointTraits, parts: Sequence[str]) -> dict[str, dict[str, LazyTensor]]:
     """Return the lazy tensors of some parts of a folder's model, under the names used in files.
 
-    Raises DarkroomError where a part has no safetensors file, or a broken one.
+    Raises DarkroomError if a part has no safetensors file, or a broken one.
     """
     classes = {p.name: p.model for p in FAMILIES[published_model(traits.model).family].of_variant(traits.variant).parts}
     return {part: file_state(classes[part], _part_tensors(folder / part)) for part in parts}
 
 
 def folder_configs(folder: Path, traits: CheckpointTraits, parts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the configs of some parts of a folder's model and of its scheduler. Raises DarkroomError where one is
+    """Return the configs of some parts of a folder's model and of its scheduler. Raises DarkroomError if one is
     missing.
     """
     classes = {p.name: p.model for p in FAMILIES[published_model(traits.model).family].of_variant(traits.variant).parts}
@@ -84,7 +84,7 @@ def write_folder(
     `metadata`, as in a single file of the model, is stored in the denoiser's header. Parts that are published apart
     from the model are written if the model's own folder has them.
 
-    Raises DarkroomError where a tensor is missing, unknown or not finite (`advice` is for the last); an existing folder
+    Raises DarkroomError if a tensor is missing, unknown or not finite (`advice` is for the last); an existing folder
     is left unchanged then.
     """
     record = published_model(traits.model)
@@ -129,7 +129,7 @@ def write_folder(
 
 
 def traits_of(kind: FileKind) -> CheckpointTraits:
-    """Return the writers' description of an identified model. Raises DarkroomError where it cannot be converted."""
+    """Return the writers' description of an identified model. Raises DarkroomError if it cannot be converted."""
     if not kind.is_model:
         raise DarkroomError(f"This is not a whole model of a supported family. {kind.sentence}")
     if kind.prediction == "edm":

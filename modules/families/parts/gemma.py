@@ -30,7 +30,7 @@ def fill_buffers(encoder: Any) -> None:
 
 
 def load_tokenizer(folder: Path | None) -> ChatTokenizer:
-    """Return the tokenizer of a model's folder. Raises DarkroomError where it is missing, damaged or not Gemma's."""
+    """Return the tokenizer of a model's folder. Raises DarkroomError if it is missing, damaged or not Gemma's."""
     tokenizer = load_chat_tokenizer(folder)
     tokenizer.id_of(START)
     return tokenizer

@@ -168,7 +168,7 @@ def _config(module: Any) -> dict[str, Any]:
 def text_shapes(config: Config, *, has_projection: bool) -> dict[str, Shape]:
     """Return the shape of the weight of every layer of a CLIP text encoder that an adapter can change, by path.
 
-    Raises ValueError where the config describes more layers than any model has.
+    Raises ValueError if the config describes more layers than any model has.
     """
     width, inner = int(config["hidden_size"]), int(config["intermediate_size"])
     shapes: dict[str, Shape] = {}

@@ -55,7 +55,7 @@ def read_model(
     """Return the parts of the requested model, each in its dtype.
 
     Of a part with a file of its own only the config is read from the base model. Optional parts that are left out, or
-    that the model lacks, are not among them. Raises DarkroomError where a file is missing or the model is not of the
+    that the model lacks, are not among them. Raises DarkroomError if a file is missing or the model is not of the
     family, or not a variant of it that is supported. A folder that `require` refuses is refused before its weights are
     read.
     """

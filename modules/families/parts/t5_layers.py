@@ -29,7 +29,7 @@ def t5_key(key: str) -> str:
 def t5_targets(part: str, config: Mapping[str, Any], prefix: str) -> Iterator[AdapterTarget]:
     """Yield the layers of a T5 encoder; `part` is its name in the pipeline, `prefix` kohya's for it: `lora_te3_`.
 
-    Raises ValueError where the config describes more layers than any model has.
+    Raises ValueError if the config describes more layers than any model has.
     """
     for path, shape in limit_layers(t5_shapes(config)):
         yield AdapterTarget(part, path, shape, {"text": path}, prefix, "text")

@@ -76,7 +76,7 @@ class T5Tokenizer:
 
 
 def load_t5_tokenizer(folder: Path | None) -> T5Tokenizer:
-    """Return the tokenizer in a model's tokenizer folder. Raises DarkroomError where it is missing or damaged."""
+    """Return the tokenizer in a model's tokenizer folder. Raises DarkroomError if it is missing or damaged."""
     tokenizer = read_tokenizer(folder, _tokenizer_in)
     if tokenizer is None:
         where = folder.name if folder is not None else "tokenizer"

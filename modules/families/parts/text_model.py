@@ -30,7 +30,7 @@ class PromptText(Conditioning, Protocol):
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Return the conditioning from its `tensors`. Raises KeyError where one is missing."""
+        """Return the conditioning from its `tensors`. Raises KeyError if one is missing."""
         ...
 
     @classmethod
@@ -172,7 +172,7 @@ def flow_facts(files: ModelFiles, spec: FamilySpec, model: str, *, by_inputs: st
 
 @dataclass(eq=False)
 class ChatModel(FlowModel[Text], ABC):
-    """A loaded flow model with the `reader` of its prompts. Its conditioning is a `TokenConditioning`."""
+    """A loaded flow model with the `reader` of its prompts. Its conditioning is or contains a `TokenConditioning`."""
 
     text_class: ClassVar[type[Any]] = TokenConditioning
 

@@ -56,7 +56,7 @@ class PixArt(T5Model[DDPMProcess]):
 def load(request: LoadRequest[PixArtSettings]) -> PixArt:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not PixArt.
+    Raises DarkroomError if a file is missing or the model is not PixArt.
     """
     files = read_model(request, PIXART)
     config = files.parts["transformer"].config

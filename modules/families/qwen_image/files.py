@@ -29,7 +29,7 @@ _NORMS = ("norm_q", "norm_k", "norm_added_q", "norm_added_k")
 def transformer_layers(config: Mapping[str, Any]) -> Iterator[LinearLayer]:
     """Yield all linear layers of a `QwenImageTransformer2DModel` of this config.
 
-    Raises ValueError where the config describes more layers than any model has.
+    Raises ValueError if the config describes more layers than any model has.
     """
     width = width_of(config)
     patch = int(config["patch_size"]) ** 2 * int(config.get("out_channels") or config["in_channels"])

@@ -119,7 +119,7 @@ _OF_OTHERS = {
 def load(request: LoadRequest[QwenImageSettings]) -> QwenImage:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Qwen-Image.
+    Raises DarkroomError if a file is missing or the model is not Qwen-Image.
     """
     by_inputs = QWEN_IMAGE.by_inputs_alone(request.variant)
     spec = QWEN_IMAGE.of_variant(by_inputs)

@@ -63,7 +63,7 @@ class QwenImage21(ChatModel[TokenConditioning]):
 def load(request: LoadRequest[QwenImage21Settings]) -> QwenImage21:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Qwen-Image 2.1.
+    Raises DarkroomError if a file is missing or the model is not Qwen-Image 2.1.
     """
     files = read_model(request, QWEN_IMAGE21)
     return QwenImage21(

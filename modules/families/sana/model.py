@@ -84,7 +84,7 @@ def normalize_prompt(prompt: str) -> str:
 
 
 def load_tokenizer(folder: Path | None) -> LowerCaseTokenizer:
-    """Return the tokenizer of a model's folder. Raises DarkroomError where it is missing, damaged or not Gemma's."""
+    """Return the tokenizer of a model's folder. Raises DarkroomError if it is missing, damaged or not Gemma's."""
     return LowerCaseTokenizer(load_gemma_tokenizer(folder).tokenizer)
 
 
@@ -126,7 +126,7 @@ class Sana(InstructedModel):
 def load(request: LoadRequest[SanaSettings]) -> Sana:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Sana.
+    Raises DarkroomError if a file is missing or the model is not Sana.
     """
     files = read_model(request, SANA)
     if files.parts["transformer"].config.guidance_embeds:

@@ -126,7 +126,7 @@ class StableDiffusion3(FlowModel[Sd3Conditioning]):
 def load(request: LoadRequest[Sd3Settings]) -> StableDiffusion3:
     """Load the model with every part on the CPU and frozen.
 
-    Both CLIPs give the states before their last layer, without the final norm. Raises DarkroomError where a file is
+    Both CLIPs give the states before their last layer, without the final norm. Raises DarkroomError if a file is
     missing or the model is not Stable Diffusion 3.
     """
     files = read_model(request, SD3)

@@ -62,7 +62,7 @@ class StableCascade(EffNetModel[PooledConditioning]):
 def load(request: LoadRequest[StableCascadeSettings]) -> StableCascade:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Stable Cascade.
+    Raises DarkroomError if a file is missing or the model is not Stable Cascade.
     """
     spec, settings = STABLE_CASCADE, request.settings
     source = AutoencoderSource(

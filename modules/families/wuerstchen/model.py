@@ -72,7 +72,7 @@ class Wuerstchen(EffNetModel[StatesAndTokens]):
 def load(request: LoadRequest[WuerstchenSettings]) -> Wuerstchen:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Wuerstchen.
+    Raises DarkroomError if a file is missing or the model is not Wuerstchen.
     """
     spec, settings = WUERSTCHEN, request.settings
     source = AutoencoderSource(

@@ -45,7 +45,7 @@ class ZImage(ChatModel[TokenConditioning]):
 def load(request: LoadRequest[ZImageSettings]) -> ZImage:
     """Load the model with every part on the CPU and frozen.
 
-    Raises DarkroomError where a file is missing or the model is not Z-Image.
+    Raises DarkroomError if a file is missing or the model is not Z-Image.
     """
     files = read_model(request, Z_IMAGE)
     if files.parts["transformer"].config.siglip_feat_dim is not None:

@@ -108,7 +108,7 @@ def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> d
     """Return a part's lazy tensors under diffusers' names, text layers with "text_model.".
 
     `use_ema` selects the denoiser's EMA weights where the file has them besides the others; those that are alone are
-    always used. Raises DarkroomError where the part or some of its weights are missing, or the denoiser has unknown
+    always used. Raises DarkroomError if the part or some of its weights are missing, or the denoiser has unknown
     layers.
     """
     layout = checkpoint.layouts.get(part)
@@ -146,7 +146,7 @@ def load_part(
 ) -> Any:
     """Return one part of a checkpoint, on the CPU, in eval mode, frozen, as `diffusers_folder.read_part` does.
 
-    `kind` is the diffusers or transformers class. Raises DarkroomError where the file does not contain it.
+    `kind` is the diffusers or transformers class. Raises DarkroomError if the file does not contain it.
     """
     state = part_state(checkpoint, part, use_ema=use_ema)
     return build_part(
@@ -164,7 +164,7 @@ def load_vae_file(path: Path, model: ModelClass, config: Mapping[str, Any], dtyp
     """Return the VAE of a VAE file or of a checkpoint, in the original or in diffusers' layout, or of a VAE's folder.
 
     `config` is the VAE config of the model it is used with: the file does not contain its scaling factor. Raises
-    DarkroomError where the file has no VAE.
+    DarkroomError if the file has no VAE.
     """
     file_kind = identify(path)
     stored, _ = read_stored(_weights_in(path) if path.is_dir() else path)
@@ -206,7 +206,7 @@ def load_part_file(
     """Return the denoiser or a text encoder of a file, built from the base model's `config` of the part.
 
     The linear layers that the file has packed and `stays_packed` takes have weights on the meta device: they are read
-    as they are stored. Raises DarkroomError where the file has no such part, or one of another size.
+    as they are stored. Raises DarkroomError if the file has no such part, or one of another size.
     """
     stored, _ = read_stored(path)
     module = empty_part(load_factory(part.model_class), config)

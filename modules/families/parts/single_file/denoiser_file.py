@@ -77,7 +77,7 @@ def denoiser_tensors(
 ) -> dict[str, StoredTensor]:
     """Return where a file contains each tensor of a denoiser with this config, by our name.
 
-    `where` names the file in messages. Raises DarkroomError where it has not exactly the tensors of that denoiser.
+    `where` names the file in messages. Raises DarkroomError if it has not exactly the tensors of that denoiser.
     """
     label, record = FAMILIES[family].denoiser.label, files_of(family).denoiser_file
     if record is None:
@@ -120,7 +120,7 @@ def config_in_file(family: str, names: Iterable[str], config: Mapping[str, Any])
 def packed_layers(family: str, part: PartSpec, path: Path, config: Mapping[str, Any]) -> dict[str, GgufTensor]:
     """Return the linear layers of a part in a file whose weights are packed in blocks, by name; none without any.
 
-    `config` is the config of a part in files of the denoiser. Raises DarkroomError where the file has no such part, and
+    `config` is the config of a part in files of the denoiser. Raises DarkroomError if the file has no such part, and
     UnreadableFileError for a file that cannot be read.
     """
     header = read_checkpoint_header(path)

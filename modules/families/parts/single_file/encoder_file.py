@@ -99,7 +99,7 @@ def require_encoder(
     """Return the name in a file of each tensor of a text encoder, by the module's own name.
 
     `expected` are the shapes of the module's tensors, `stored` those in the file. A tensor that files may lack
-    (`ModelClass.identity_if_missing`) is left out if this one does. Raises DarkroomError where the file contains no
+    (`ModelClass.identity_if_missing`) is left out if this one does. Raises DarkroomError if the file contains no
     text encoder, or one of another kind or size.
     """
     label = part.label

@@ -26,7 +26,7 @@ def fill_part(
     """Fill an empty module, in place, from a state's tensors, each read and cast to `dtype` on its own.
 
     The weights of the linear layers that `is_read_later` takes are read when they are quantized. The tensors in
-    `left_out` stay on the meta device. Raises DarkroomError where the tensors do not fit the module.
+    `left_out` stay on the meta device. Raises DarkroomError if the tensors do not fit the module.
     """
     state = _with_tied_weights(module, state)
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}

@@ -60,7 +60,7 @@ def _configs_in_metadata(metadata: Mapping[str, str]) -> dict[str, dict[str, Any
 def layouts(model: str, configs: Configs) -> dict[str, PartLayout]:
     """Return the layout of every part that a single file of a model has, by part; none for a model without that form.
 
-    Raises DarkroomError where the configs, which may come from a file, are not valid.
+    Raises DarkroomError if the configs, which may come from a file, are not valid.
     """
     record = published_model(model).single_file
     try:

@@ -31,7 +31,7 @@ PackedWeights = Mapping[str, Callable[[], PackedWeight]]
 def packed_weights(spec: FamilySpec, part: PartSpec, path: Path, module: Any, chosen: ChosenFormat) -> PackedWeights:
     """Return the weights that a part's file has packed in the format that is chosen for them; none without any.
 
-    Those are the blocks of a GGUF file, or float8 weights with scales. Raises DarkroomError where the file does not
+    Those are the blocks of a GGUF file, or float8 weights with scales. Raises DarkroomError if the file does not
     fit `module`, the part.
     """
     if chosen.format.is_stored:
@@ -56,7 +56,7 @@ def part_tensors(
 ) -> dict[str, StoredTensor]:
     """Return where a file has each tensor of a denoiser or a text encoder, by the name in `module`, the part.
 
-    Raises DarkroomError where the file does not contain such a part.
+    Raises DarkroomError if the file does not contain such a part.
     """
     if is_in_denoiser_files(spec.name, part):
         return tensors_of(spec.name, part, stored, dict(module.config), where=file)

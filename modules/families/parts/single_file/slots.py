@@ -63,7 +63,7 @@ def fused_slots(keys: Iterable[str], original: str) -> Iterator[Slot]:
 
 
 def limit_layers(layers: Iterable[_T]) -> Iterator[_T]:
-    """Yield the layers that a config describes. Raises ValueError where they are more than any model has.
+    """Yield the layers that a config describes. Raises ValueError if they are more than any model has.
 
     A config may come from a file, and a number in it can describe any number of layers.
     """

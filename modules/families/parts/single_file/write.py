@@ -103,7 +103,7 @@ def write_checkpoint(
     `states` contains each part's tensors under diffusers' names. `metadata` is kept in the file (see
     `checkpoint_metadata`); `created` is when the model was made, None where that is not known. `companions` are the
     tensors of further networks, under their names in the file. With `is_scaled_float8`, `dtype` must be None. Raises
-    DarkroomError where a tensor is missing, unknown or not finite (`advice` is for the last), or the model has no file
+    DarkroomError if a tensor is missing, unknown or not finite (`advice` is for the last), or the model has no file
     in scaled float8; an existing file is left unchanged then.
     """
     record = single_file_of(traits.model)
@@ -171,7 +171,7 @@ def _write_sidecar(path: Path, text: str, *, zero_snr: bool) -> list[Path]:
 def original_tensors(states: States, configs: Configs, traits: CheckpointTraits) -> dict[str, LazyTensor]:
     """Return a model's tensors in the original layout, including the unused tensors of the published files.
 
-    Raises DarkroomError where a part has a missing or an unknown tensor.
+    Raises DarkroomError if a part has a missing or an unknown tensor.
     """
     parts = {p.name: p for p in FAMILIES[published_model(traits.model).family].parts}
     tensors: dict[str, LazyTensor] = {}
@@ -198,7 +198,7 @@ def file_state(model: ModelClass, state: Mapping[str, LazyTensor]) -> dict[str, 
 
 
 def require_keys(label: str, wanted: set[str], state: Iterable[str]) -> None:
-    """Raise DarkroomError where the tensors of a part are not exactly the wanted ones."""
+    """Raise DarkroomError if the tensors of a part are not exactly the wanted ones."""
     there = set(state)
     if missing := sorted(wanted - there):
         raise DarkroomError(
