@@ -72,11 +72,25 @@ def keep_bytecode() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the compiled modules of the tests' own programs, which lie in a new folder each time."""
+    """Remove compiled modules that no run of the tests reads again.
+
+    Those of the tests' own programs lie in a new folder each time.
+    """
     if hasattr(config, "workerinput"):  # a process of xdist: the others are not at their end
         return
     for folder in {tempfile.gettempdir(), os.environ.get("PYTEST_DEBUG_TEMPROOT", "")} - {""}:
         shutil.rmtree(BYTECODE_DIR.joinpath(*Path(folder).parts[1:]), ignore_errors=True)
+    for file in list(stale_bytecode(BYTECODE_DIR)):
+        file.unlink(missing_ok=True)
+
+
+def stale_bytecode(folder: Path) -> Iterator[Path]:
+    """Yield the compiled modules whose source has been removed or renamed, and those of another Python."""
+    for file in folder.rglob("*.pyc"):
+        module, tag, *_ = file.name.split(".")
+        source = Path(folder.anchor, *file.relative_to(folder).parts[:-1], f"{module}.py")
+        if not (tag.startswith(str(sys.implementation.cache_tag)) and source.is_file()):
+            yield file
 
 
 @pytest.hookimpl(tryfirst=True)

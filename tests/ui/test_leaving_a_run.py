@@ -610,7 +610,7 @@ def test_a_run_on_another_machine_is_followed_again_if_its_follower_is_killed(
     run = AttachedRun(run_dir, from_byte=read_state_so_far(run_dir)[1])
     run.send(Stop())
     lock.release()
-    run.thread.join(20)
+    run.thread.join(120)
     assert not run.is_alive
     assert again == [run_dir], "once: the second one could not connect"
     assert sent == [run_dir / inbox.INBOX_FILE, process.inbox_file], "the stop, which may have been lost"
@@ -643,13 +643,13 @@ def test_a_run_that_another_program_follows_again_first_is_followed_by_its_log(
     monkeypatch.setattr(inbox, "send", lambda path, _command: sent.append(path))
     run = AttachedRun(run_dir, from_byte=read_state_so_far(run_dir)[1])
     locks[0].release()
-    events = [run.events.get(timeout=20) for _ in range(2)]
+    events = [run.events.get(timeout=120) for _ in range(2)]
     assert isinstance(events[0], WarningRaised)
     assert events[1] == step(2)
     run.send(Pause())
     assert sent == [run_dir / inbox.INBOX_FILE]
     run.leave()
-    run.thread.join(20)
+    run.thread.join(120)
     locks[1].release()
 
 

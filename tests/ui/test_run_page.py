@@ -380,7 +380,7 @@ def test_the_last_run_of_a_workspace_does_not_replace_that_of_a_newer_one(
 
     def read(workspace: Path) -> RunState:
         if workspace.name == "slow":
-            may_read.wait(20)
+            may_read.wait(120)
         return RunState(detail=workspace.name)
 
     monkeypatch.setattr("ui.features.run.page.read_last_state", read)
@@ -391,7 +391,7 @@ def test_the_last_run_of_a_workspace_does_not_replace_that_of_a_newer_one(
     window.wait_until(lambda: page._last_run is not None, "the run of the second workspace")
     may_read.set()
     for _ in range(2):
-        window.app.context.pump.background.run(partial(both_are_free.wait, 20), met.append)
+        window.app.context.pump.background.run(partial(both_are_free.wait, 120), met.append)
     window.wait_until(lambda: met, "the slow disk")
     window.settle()
     assert page._last_run.detail == "quick"
