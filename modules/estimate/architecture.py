@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from modules.families.spec import FamilySpec
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.system.paths import from_root
-from modules.system.regular_files import read_regular
+from modules.system.regular_files import json_object_in, read_regular
 
 _MAX_CONFIG_BYTES = 1_000_000
 
@@ -61,7 +60,9 @@ def _read_folder(folder: Path, spec: FamilySpec) -> Architecture:
             config = config_next_to(file_of_part(part, "", str(folder)))
             configs[part.name] = config or shipped_configs(kind.model)[part.name]
         elif part.name not in kind.without:
-            config = json.loads(read_regular(folder / part.name / "config.json", _MAX_CONFIG_BYTES))
+            config = json_object_in(read_regular(folder / part.name / "config.json", _MAX_CONFIG_BYTES))
+            if config is None:
+                raise ValueError(f"the config of {part.name} contains no settings")
             configs[part.name] = part.model.own_config(config)
     return Architecture(configs)
 

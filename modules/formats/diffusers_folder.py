@@ -142,8 +142,9 @@ def read_part(
                 folder / name, local_files_only=True, use_safetensors=True, output_loading_info=True, **options
             )
     except (OSError, ValueError, RuntimeError) as error:
+        reason = plain_reason(error).partition(". If you want")[0]  # what follows is for callers of diffusers
         raise DarkroomError(
-            f"The {name} of the model in {folder} cannot be read: {plain_reason(error)}.",
+            f"The {name} of the model in {folder} cannot be read: {reason}.",
             advice="The folder must hold it as .safetensors in diffusers layout. If it is damaged, download it again.",
         ) from error
     missing = [*loading["missing_keys"], *loading["mismatched_keys"]]

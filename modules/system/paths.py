@@ -39,7 +39,10 @@ def from_caller(path: str | Path) -> Path:
 
     The launcher changes into the program's root and leaves the caller's folder in DARKROOM_CALLER_DIR.
     """
-    return (Path(os.environ.get("DARKROOM_CALLER_DIR") or Path.cwd()) / _expand(path)).absolute()
+    expanded = _expand(path)
+    if expanded.is_absolute():  # also if the caller's folder has been removed
+        return expanded
+    return (Path(os.environ.get("DARKROOM_CALLER_DIR") or Path.cwd()) / expanded).absolute()
 
 
 def folder_for_images(paths: Iterable[str]) -> Path:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from modules.adapters.tools.opening import open_adapter
 from modules.families.kinds.identify import identify
+from modules.system.errors import DarkroomError
 from tests.training.test_lora_tools import assert_same, changes, write_lora
 from trainer import commands
 from trainer.__main__ import main
@@ -113,3 +114,6 @@ def test_strengths_behind_paths() -> None:
     assert split_strength("a/b.safetensors:-0.5") == ("a/b.safetensors", -0.5)
     assert split_strength(r"C:\loras\b.safetensors") == (r"C:\loras\b.safetensors", 1.0)
     assert split_strength(r"C:\loras\b.safetensors:2") == (r"C:\loras\b.safetensors", 2.0)
+    for word in ("x", "nan", "1e999", ""):  # not finite numbers were blamed on the weights of the file
+        with pytest.raises(DarkroomError, match="is not a strength"):
+            split_strength(f"a.safetensors:{word}")

@@ -36,6 +36,17 @@ def test_a_command_line_s_paths_count_from_the_caller(monkeypatch: pytest.Monkey
     assert from_caller(tmp_path / "y") == tmp_path / "y"
 
 
+def test_an_absolute_path_needs_no_caller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No verb could be used in a folder that another program had removed."""
+
+    def gone() -> Path:
+        raise FileNotFoundError
+
+    monkeypatch.delenv("DARKROOM_CALLER_DIR", raising=False)
+    monkeypatch.setattr(Path, "cwd", gone)
+    assert from_caller(tmp_path / "a") == tmp_path / "a"
+
+
 def test_more_images_are_looked_for_next_to_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pictures = tmp_path / "Bilder"
     monkeypatch.setattr(platformdirs, "user_pictures_path", lambda: pictures)

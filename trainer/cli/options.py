@@ -54,17 +54,18 @@ def settings_of(options: argparse.Namespace, section: type[Section]) -> dict[str
 def split_strength(word: str) -> tuple[str, float]:
     """Return a path and the strength behind it, as in `style.safetensors:0.8`; 1 without one.
 
-    Raises DarkroomError for a strength that is not a number.
+    Raises DarkroomError for a strength that is not a finite number.
     """
     path, colon, strength = word.rpartition(":")
     if not colon or "/" in strength or "\\" in strength or (len(path) == 1 and path.isalpha()):  # C:\\...
         return word, 1.0
     try:
-        return path, float(strength)
+        number = float(strength)
     except ValueError:
-        raise DarkroomError(
-            f"{strength!r} in {word!r} is not a strength.", advice="Write it as style.safetensors:0.8."
-        ) from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise DarkroomError(f"{strength!r} in {word!r} is not a strength.", advice="Write it as style.safetensors:0.8.")
+    return path, number
 
 
 def _flag_of(record: FieldRecord, argument: Argument) -> str:

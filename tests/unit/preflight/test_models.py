@@ -39,6 +39,19 @@ def test_all_parts_of_the_family_are_required(config: Config, tmp_path: Path) ->
     assert ["text_encoder_2" in p.message for p in check(broken).errors] == [True]
 
 
+@pytest.mark.parametrize("content", ["[]", "5", "null", "{", ""])
+def test_the_check_reads_any_content_of_a_models_files(content: str, config: Config) -> None:
+    """A list in the place of a part's config was a traceback."""
+    folder = Path(config.model.base_model)
+    files = [file for file in folder.rglob("*.json") if file.parent != folder]
+    assert files
+    for file in files:
+        before = file.read_text()
+        file.write_text(content)
+        check(config)
+        file.write_text(before)
+
+
 @pytest.mark.parametrize("what", ["scaled float8", "text encoders"])
 def test_a_single_file_that_a_run_cannot_load_is_an_error(what: str, config: Config, tmp_path: Path) -> None:
     shapes = model_shapes("sd1", without="cond_stage_model." if what == "text encoders" else "-")
