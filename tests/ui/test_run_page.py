@@ -229,6 +229,13 @@ def check_low_window(window: Window, page: Any) -> None:
     window.settle()
     assert page.samples.winfo_ismapped()
     assert page.samples.winfo_height() > 60
+    page.curves_card.choose("Curves")
+    for height in (440, 380, 330, 280):
+        window.app.root.geometry(f"1024x{height}")
+        window.settle()
+        assert not page.chart.winfo_ismapped() or page.chart.winfo_height() >= 60, height
+    assert not page.chart.winfo_ismapped(), "the verdict lay over its labels"
+    assert page.curves.verdict.winfo_ismapped()
     window.app.root.geometry("1100x740")
     window.wait_until(lambda: not page.curves_card.is_offered("Log"), "the card of the log")
     assert not page.curves_card.is_offered("Samples")

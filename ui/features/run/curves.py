@@ -112,6 +112,13 @@ class RunCurves(Panel):
             before: dict[str, Any] = {"before": first[0]} if first else {}
             self._tools.pack(fill="x", padx=(px(8), 0), pady=(px(2), px(2)), **before)
 
+    def show_chart(self, *, is_shown: bool) -> None:
+        """Show the chart; in a place that is too low for its labels only the verdict is left."""
+        if not is_shown:
+            self.chart.pack_forget()
+        elif not self.chart.winfo_manager():
+            self.chart.pack(fill="both", expand=True)
+
     def toggle(self, curve: str) -> None:
         """Show a curve, or hide it."""
         self._choices.curves ^= {curve}

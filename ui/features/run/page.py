@@ -41,6 +41,7 @@ _CHART_SECONDS = 0.25
 _LOSS, _METRICS, _REWARDS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Rewards", "Log", "Samples", "Rollout"
 _ROLLOUT_PX = 84
 _TOOLS_ROOM_PX = 240  # of the left column; lower, the chart has the room of the buttons above it
+_CHART_ROOM_PX = 130  # of the left column; lower, the labels of the chart would be cut
 _SAMPLES_ROOM_PX, _MIN_SAMPLES_PX = 240, 130  # of the right column, below which it has no samples; of their card
 _HEADING_PX = 76  # of the card of the facts, with its edges
 _FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
@@ -171,6 +172,7 @@ class RunPage:
         if left.winfo_height() > 1:
             has_card = left.winfo_height() >= px(_LOG_ROOM_PX)
             self.curves.show_tools(is_shown=left.winfo_height() >= px(_TOOLS_ROOM_PX))
+            self.curves.show_chart(is_shown=left.winfo_height() >= px(_CHART_ROOM_PX))
             self._place_log(self.log_card.body if has_card else self._log_tab)
             self.curves_card.offer(_LOG, is_offered=not has_card, is_shown=False)
             left.rowconfigure(1, weight=2 if has_card else 0)
