@@ -102,7 +102,7 @@ def test_an_invalid_file_is_reported_in_plain_words(tmp_path: Path, content: byt
 
 def test_a_folder_is_reported_without_an_error_number(tmp_path: Path) -> None:
     (problem,) = load_file(tmp_path).problems
-    assert problem.message == f"{tmp_path} cannot be read: Is a directory."
+    assert problem.message == f"{tmp_path} cannot be read: it is a folder, a pipe or a device, not a file."
 
 
 def test_the_successor_of_an_optimizer_is_what_the_file_meant() -> None:
