@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
@@ -264,12 +266,26 @@ def build_part(
 def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
     """Return a module of a config without memory behind its weights (PyTorch's meta device)."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _NoInitialValues():
             if hasattr(kind, "from_config"):  # a class of diffusers
                 return kind.from_config({k: v for k, v in config.items() if k != "_class_name"})
             return kind(kind.config_class(**config))
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise DarkroomError(f"The config of a part of the model is not valid: {plain_reason(error)}.") from error
+
+
+_INITIAL_VALUES = frozenset({init.normal_, init.uniform_, init.constant_, init.kaiming_uniform_})
+"""The functions that draw initial values and ask for a mode, to which they pass their arguments by name."""
+
+
+class _NoInitialValues(TorchFunctionMode):
+    """Leaves weights without memory as they are: torch draws their values in Python, most of Wuerstchen's time."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func in _INITIAL_VALUES and given["tensor"].is_meta:
+            return given["tensor"]
+        return func(*args, **given)
 
 
 def _is_old_matrix(name: str, tensor: LazyTensor) -> bool:
