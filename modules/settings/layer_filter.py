@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from modules.system.errors import DarkroomError
@@ -38,11 +39,18 @@ class LayerFilter:
         return [entry for entry in self.entries if not any(self._matches(entry, path) for path in known)]
 
     def _matches(self, entry: str, path: str) -> bool:
-        if not self.is_regex:
-            return entry in path
-        from modules.system.patterns import compiled_pattern  # few configs have regular expressions
+        return _is_found(entry, path) if self.is_regex else entry in path
 
-        return compiled_pattern(entry).is_in(path)
+
+@lru_cache(maxsize=100_000)
+def _is_found(pattern: str, path: str) -> bool:
+    """Return whether a regular expression matches anywhere in a layer's name.
+
+    An estimate needs it of each layer in each pass, and a search for settings that fit makes dozens of estimates.
+    """
+    from modules.system.patterns import compiled_pattern  # few configs have regular expressions
+
+    return compiled_pattern(pattern).is_in(path)
 
 
 EVERYTHING = LayerFilter(("",))
