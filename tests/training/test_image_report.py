@@ -19,6 +19,7 @@ from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.data.batch import Batch
 from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
 from trainer.callbacks.image_report import _measure_file, _neighbour_correlations, _with_looks
 from trainer.commands import Command, ReportNow, Stop
@@ -109,23 +110,22 @@ def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, im
     assert newest_report(run_dir) == newest, "the same weights, the same losses"
 
 
-def test_the_report_on_a_backup_of_a_fine_tune_measures_its_start_too(
-    tiny_sd: Path, images: Path, tmp_path: Path
-) -> None:
+def test_the_report_on_a_backup_of_a_fine_tune_measures_its_start_too(tiny_sd: Path, tmp_path: Path) -> None:
     """By the loss alone far fewer bad images are found. A run that trains has no memory for its start.
 
     The report needs no more memory than the run: one set of weights after the other is measured.
     """
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2)
     config = laid_over(config_of(tmp_path, tiny_sd, images), {"training": {"trains": "full", "epochs": 1}})
     held: list[int] = []
 
     def hold_memory(event: object, send: object) -> None:
-        if isinstance(event, PhaseChanged) and event.detail.startswith("the loss of 10 images"):
+        if isinstance(event, PhaseChanged) and event.detail.startswith("the loss of 4 images"):
             held.append(bytes_of_tensors())
 
     def reports_of(config: Config) -> tuple[ImageReport, ImageReport]:
         """Return the report in mid-run, and the one on the last backup."""
-        ran = run_with_report(config, step=2, on_event=hold_memory)
+        ran = run_with_report(config, step=1, on_event=hold_memory)
         run_dir = Path(ran.finished.backup_path).parents[1]
         in_training = newest_report(run_dir)
         again = run(load_file(run_dir / "config.json").config, resume_from=run_dir, kind="report", on_event=hold_memory)
