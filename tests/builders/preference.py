@@ -8,7 +8,7 @@ from typing import Any
 from modules.config.schema import Config
 from modules.objectives.registry import METHODS
 from modules.objectives.spec import MethodSpec
-from tests.builders.configs import USUAL_LAYERS, laid_over, small_config
+from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pairs import draw_pairs
 
@@ -149,7 +149,6 @@ def preference_config(folder: Path, *, model: Path, drawn: Path, method: str, **
         general={"temp_device": "cpu:1"},
         concepts=[concept],
         training={"method": SHORT[method], "epochs": 2, "batch_size": 2},
-        adapter=USUAL_LAYERS,
         reward={"models": [{"kind": "brightness"}], "measure_every": {"unit": "never"}},
     )
     return laid_over(config, changes)
