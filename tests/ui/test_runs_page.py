@@ -6,6 +6,7 @@ import json
 import shlex
 import tkinter as tk
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,16 @@ def test_the_images_of_an_earlier_run_are_compared(
     assert not shown.end_card.winfo_manager(), "nothing has been trained"
     assert opened.app.form.config == config
     assert context.session.config == config_of(backup.run_dir), "its own settings, which log to TensorBoard"
+    state = context.session.state
+    assert state.started is not None
+    state = replace(state, started=replace(state.started, run_dir=str(backup.run_dir)))
+    context.session.show_past(state, context.session.config)
+    context.actions.run("report_images")  # on the Run page, which shows the run that has ended
+    opened.wait_until(lambda: opened.engine.run is not run, "another report")
+    again = opened.engine.run
+    assert again is not None
+    assert (again.request.kind, again.request.resume_from) == ("report", backup.path)
+    again.end(RunFinished("stopped", 0, "Stopped."))
 
 
 def test_a_run_is_named_found_by_its_name_and_its_command_copied(

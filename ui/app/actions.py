@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modules.config.records import why_unused
 from modules.system.factories import load_factory
@@ -20,6 +20,9 @@ from ui.forms.context import Context, FeatureLinks
 from ui.forms.setting_pages import SIMPLE, PageSpec
 from ui.loop.run_session import RunSession
 from ui.widgets.actions import Action
+
+if TYPE_CHECKING:
+    from trainer.run_folder.backup import BackupInfo
 
 
 def _opener(context: Context, place: str, *arguments: Any) -> Callable[[], None]:
@@ -268,8 +271,10 @@ def add_tool_actions(
         Action(
             "report_images",
             "Compare images",
-            lambda: context.session.send(load_factory("trainer.commands:ReportNow")()),
-            is_enabled=lambda: session.stage == "running",
+            lambda: _compare_images(context),
+            is_enabled=lambda: (
+                session.stage == "running" or (context.starter.can_start and session.state.started is not None)
+            ),
             help=_REPORT_HELP,
         ),
         Action("bundle", "Debug bundle…", lambda: opener_of("about:BundleWindow", log_file())(), help=_BUNDLE_HELP),
@@ -290,7 +295,27 @@ def add_tool_actions(
 
 _TENSORBOARD_HELP = "Serve the runs of the workspace on this machine and open them in the browser"
 _PROFILE_HELP = "Measure where the time of the next steps goes; writes a trace and tables to the run's profile folder"
-_REPORT_HELP = "Measure the loss of every image after the current step, and show which do not fit the others"
+
+
+def _compare_images(context: Context) -> None:
+    """Report on the images of the run at its current step, or of the run that has ended with its newest backup."""
+    session = context.session
+    started = session.state.started
+    if session.stage == "running":
+        session.send(load_factory("trainer.commands:ReportNow")())
+    elif started is not None:
+        list_backups = load_factory("trainer.run_folder.backup:list_backups")
+        context.pump.background.run(partial(list_backups, Path(started.run_dir)), partial(_compare_with_last, context))
+
+
+def _compare_with_last(context: Context, backups: Sequence[BackupInfo]) -> None:
+    if backups:
+        context.starter.compare_images(backups[-1])
+    else:
+        context.notify("The run has no backup on this computer, whose model could measure its images.")
+
+
+_REPORT_HELP = "Measure the loss of every image with the model of this run, and show which do not fit the others"
 _PRESETS_HELP = "List, describe, rename, duplicate, compare and delete presets"
 _BUNDLE_HELP = "Collect settings, versions and logs for a bug report, without secrets"
 
