@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -125,6 +126,8 @@ def plain_reason(error: BaseException, *, names_file: bool = False) -> str:
     """
     if isinstance(error, OSError) and error.errno is not None:
         return describe_file_error(error)[0].rstrip(".") if names_file else _reason(error)
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not valid JSON (line {error.lineno})" if error.doc.strip() else "it is empty"
     if isinstance(error, KeyError) and error.args:
         return f"{error.args[0]} is missing"
     lines = str(error).strip().splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import sys
@@ -201,6 +202,8 @@ def test_a_log_on_a_full_disk_prints_nothing(
         ),
         (ValueError("httpx.ConnectError: no route to host\nmore"), "no route to host"),
         (TypeError(), "no reason was given"),
+        (json.JSONDecodeError("Expecting value", '{\n"a":', 6), "it is not valid JSON (line 2)"),
+        (json.JSONDecodeError("Expecting value", "", 0), "it is empty"),
     ],
 )
 def test_a_reason_has_no_name_or_number_of_pythons(error: Exception, reason: str) -> None:
