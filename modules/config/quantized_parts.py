@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.sections.quantization import quantized_layers, residual_of
+from modules.config.sections.quantization import Quantization, quantized_layers
 from modules.config.sections.training import SIXTEEN_BITS
 from modules.families.separate_parts import file_of_part
 from modules.families.spec import PartSpec
-from modules.quantization.registry import FORMATS, ChosenFormat
+from modules.quantization.registry import FORMATS, ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING
 
 
@@ -57,6 +57,11 @@ def quantized_parts(config: Config) -> QuantizedParts:
         config.quantization.cache_dir.strip() or str(Path(config.general.cache_dir) / "quantization"),
         {part.name: file for part in config.family.parts if (file := part_source(config, part))},
     )
+
+
+def residual_of(settings: Quantization) -> Residual | None:
+    """Return the settings of the low-rank product kept with each quantized weight; None without one."""
+    return None if settings.svd_dtype == "none" else Residual(settings.svd_rank, settings.svd_dtype)
 
 
 def part_source(config: Config, part: PartSpec) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from modules.adapters.registry import ADAPTERS
-from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.data import Data
 from modules.config.sections.embeddings import EmbeddingSettings
@@ -314,6 +313,8 @@ def needs_autocast(config: Config) -> bool:
         return True
     if not ADAPTERS[config.adapter.name].computes_in_input_dtype(config.adapter):
         return True
+    from modules.config.quantized_parts import quantized_parts  # the formats, which the window has no need of
+
     quantized = quantized_parts(config)
     passed = {p.name for p in (config.family.denoiser, *trained_parts(config))}
     return any(quantized.plain_dtype(name, config.part(name).dtype) != training.precision for name in passed)

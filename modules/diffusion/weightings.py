@@ -247,3 +247,28 @@ WEIGHTINGS: Mapping[str, WeightingSpec] = {spec.name: spec for spec in _RECORDS}
 def weightings_for(predictions: Collection[str]) -> Mapping[str, WeightingSpec]:
     """Return the weightings that have a formula for one of these prediction types, by name."""
     return {name: spec for name, spec in WEIGHTINGS.items() if not set(predictions).isdisjoint(spec.predictions)}
+
+
+def weighting_labels() -> Mapping[str, str]:
+    """Return the labels of the weightings by name."""
+    return {name: spec.label for name, spec in WEIGHTINGS.items()}
+
+
+def weighting_help() -> Mapping[str, str]:
+    """Return a sentence for each weighting, by its name."""
+    return {name: spec.help for name, spec in WEIGHTINGS.items()}
+
+
+def help_on_all() -> str:
+    """Return the sentences on the weightings, one after another."""
+    return " ".join(spec.help for spec in WEIGHTINGS.values() if spec.help)
+
+
+def help_on_gamma() -> str:
+    """Return what gamma means to each weighting that has it."""
+    return " ".join(f"{spec.label}: {spec.gamma_help}." for spec in WEIGHTINGS.values() if spec.gamma_help)
+
+
+def names_with_gamma() -> tuple[str, ...]:
+    """Return the names of the weightings that have a gamma."""
+    return tuple(name for name, spec in WEIGHTINGS.items() if spec.gamma_help)

@@ -1,6 +1,6 @@
 """The optimizers, one line each, in the order the window lists them. The first is the default.
 
-Each name has the module in `optimizers/` with its record: the record of "adamw" is `ADAMW` in `adam.py`. A module is
+Each name has the module in `optimizers/` with its record: the record of "adam" is `ADAM` in `adam.py`. A module is
 imported when one of its records is read first.
 """
 
@@ -16,7 +16,7 @@ OPTIMIZERS: Mapping[str, OptimizerSpec[Any]] = LazyRecords(
     "modules.optim.optimizers",
     {
         # The usual ones first: what people train adapters and fine-tunes with.
-        "adamw": "adam",
+        "adamw": "adamw",
         "adamw_8bit": "adam",
         "adafactor": "factored",
         "prodigy": "d_adaptation",

@@ -17,7 +17,7 @@ from modules.system.errors import DarkroomError
 SCHEDULES: Mapping[str, ScheduleSpec[Any]] = LazyRecords(
     "modules.optim.schedules",
     {
-        "constant": "usual",
+        "constant": "constant",
         "linear": "curves",
         "cosine": "usual",
         "cosine_with_restarts": "usual",

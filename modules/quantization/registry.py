@@ -267,3 +267,26 @@ COMPUTED: dict[str, QuantizedFormat] = {f.name: f for f in (FLOAT8, INT8, NFLOAT
 
 FORMATS: dict[str, QuantizedFormat] = COMPUTED | {f.name: f for f in (GGUF, GGUF_A8_FLOAT, GGUF_A8_INT)}
 """All formats, also the ones whose weights are packed in a model's file."""
+
+
+def weight_dtype_labels() -> Mapping[str, str]:
+    """Return the names and labels of the dtypes, and of the quantized formats, of a part's weights."""
+    plain = {name: name for name in ("float32", "bfloat16", "float16")}
+    return plain | {quantized.name: quantized.label for quantized in FORMATS.values()}
+
+
+def help_on_weight_dtypes() -> str:
+    """Return the help of the weight dtype of a part, with the cost of each format on a GPU."""
+    listed = "; ".join(
+        f"{form.label} {form.bytes_per_weight:.2f} bytes, {form.cost.kernels} kernels"
+        for form in COMPUTED.values()
+        if form.cost is not None
+    )
+    return (
+        "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
+        "the linear layers of a part whose own weights are not trained, such as the denoiser of a LoRA: a seventh "
+        "to a quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a "
+        "part's GGUF file as they are stored (docs/quantization.md). "
+        f"Bytes a weight and kernels of a layer, in a step on a GPU: bfloat16 2 bytes, {PLAIN_COST.kernels} kernels; "
+        f"{listed}. More kernels take longer unless the blocks are compiled."
+    )

@@ -180,6 +180,7 @@ def sampler_help() -> Mapping[str, str]:
     return {name: spec.help for name, spec in SAMPLERS.items()}
 
 
-def few_step_labels() -> str:
-    """Return the labels of the samplers for models that were distilled to sample in few steps, as a list."""
-    return ", ".join(spec.label for spec in SAMPLERS.values() if spec.is_for_few_steps)
+def help_on_all() -> str:
+    """Return what a sampler does, and which of them are for models that were distilled to sample in few steps."""
+    few = ", ".join(spec.label for spec in SAMPLERS.values() if spec.is_for_few_steps)
+    return f"The sampler that removes the noise. For models distilled for few steps: {few}."

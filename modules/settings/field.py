@@ -132,6 +132,7 @@ class Setting:
     default, the start is refused if the setting would change training, and a warning is given if it would not.
     `not_yet_choices` are the choices, or the variants, that are handled in the same way.
     `choice_help` has a sentence for each choice, for those whose names explain nothing: it stands before the name.
+    `help_from` returns the help where that lists the records of a registry, whose module its call imports (`late`).
     `preview` names the function that returns a `BarPreview` of the whole config and the number of steps (0 if unknown),
     as "module:function"; the window draws it below the field's group, or below the fields of the chosen variant.
     """
@@ -148,6 +149,7 @@ class Setting:
     path_kind: PathKind = ""
     multiline: bool = False
     empty_means: str = ""
+    help_from: Callable[[], str] | None = None
     only_if_trainable: bool = False
     only_if_optional: bool = False
     only_if_reads_file: bool = False
@@ -155,6 +157,11 @@ class Setting:
     not_yet: NotYet = ""
     not_yet_choices: frozenset[str] = frozenset()
     preview: str = ""
+
+    @property
+    def full_help(self) -> str:
+        """The help, from the registry that has it if `help_from` is set."""
+        return self.help if self.help_from is None else self.help_from()
 
     def is_for(self, part: MapKey) -> bool:
         """Return whether the field, one of a model part, has an effect for this part."""
@@ -168,7 +175,7 @@ class Setting:
         """Return the JSON Schema of the field with its label and its help, so that editors show them."""
         unit = f" In {self.unit}." if self.unit else ""
         standing = " Not supported yet." if self.not_yet else ""
-        return {**handler(core_schema), "title": self.label, "description": f"{self.help}{unit}{standing}"}
+        return {**handler(core_schema), "title": self.label, "description": f"{self.full_help}{unit}{standing}"}
 
 
 advanced_setting = partial(Setting, level="advanced")
@@ -293,7 +300,9 @@ def record_of(section: type[BaseModel], name: str, prefix: str = "") -> FieldRec
     group = setting.group or getattr(section, "group", "")
     applies_when = setting.applies_when or getattr(section, "applies_when", None)
     changeable = setting.changeable_on_resume or getattr(section, "changeable_on_resume", False)
-    setting = replace(setting, group=group, applies_when=applies_when, changeable_on_resume=changeable)
+    setting = replace(
+        setting, help=setting.full_help, group=group, applies_when=applies_when, changeable_on_resume=changeable
+    )
     return _record(f"{prefix}.{name}" if prefix else name, name, inner, optional, info, setting)
 
 

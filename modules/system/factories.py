@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,14 @@ def load_factory(reference: str) -> Any:
     """
     module, _, name = reference.partition(":")
     return operator.attrgetter(name)(importlib.import_module(module))
+
+
+def late(reference: str) -> Callable[[], Any]:
+    """Return a function that imports and calls the function which "package.module:name" names.
+
+    Settings use it for facts of registries, which the window does not import before it shows these settings.
+    """
+    return lambda: load_factory(reference)()
 
 
 @dataclass(frozen=True, slots=True)

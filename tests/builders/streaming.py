@@ -27,7 +27,7 @@ from modules.families.protocol import ModelFamily
 from modules.formats import safetensors_io
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup
 from modules.settings.layer_filter import EVERYTHING
 from modules.system.devices import CPU

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.sums import Sgd
 from modules.optim.param_groups import (
     TrainGroup,

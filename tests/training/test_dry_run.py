@@ -12,7 +12,7 @@ import torch
 
 from modules.config.schema import Config
 from modules.families.sd.model import StableDiffusion
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.muon import Muon
 from modules.optim.param_groups import optimizer_parameters, optimizer_state

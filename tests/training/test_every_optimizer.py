@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.optim import rates
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.adam import Adam, AdamW
+from modules.optim.optimizers.adam import Adam
 from modules.optim.optimizers.adam_variants import Aida
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.schedule_free import ProdigyPlusScheduleFree
 from modules.optim.optimizers.sums import Adagrad, Lamb, Lars, RmsProp, Sgd, Sgd8bit

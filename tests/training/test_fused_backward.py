@@ -20,7 +20,7 @@ from modules.config.schema import Config
 from modules.config.usage import updates_in_backward
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.signs import Lion
 from modules.optim.optimizers.sums import Sgd

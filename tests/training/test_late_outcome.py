@@ -18,7 +18,7 @@ from torch import nn
 from modules.config.schema import Config
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup, exact_parameters, named_parameters, optimizer_state
 from modules.optim.updates.master_weights import Rounding
 from modules.system.devices import CPU, LateRead

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from modules.config.sections.loss import Loss, weighting_labels
+from modules.config.sections.loss import Loss
 from modules.config.sections.training import Training
 from modules.diffusion.flow import FlowProcess
 from modules.diffusion.flow_convention import flow_matching
@@ -24,6 +24,7 @@ from modules.diffusion.weightings import (
     min_snr_weights,
     p2_weights,
     soft_min_snr_weights,
+    weighting_labels,
     weightings_for,
 )
 from modules.families.registry import FAMILIES

@@ -19,7 +19,8 @@ from modules.diffusion.weightings import min_snr_weights
 from modules.memory.guard import DeviceGuard
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.optimizers.adam import Adam, AdamW
+from modules.optim.optimizers.adam import Adam
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.sums import Adagrad, RmsProp, Sgd
@@ -32,8 +33,9 @@ from modules.optim.param_groups import (
 )
 from modules.optim.schedule_registry import SCHEDULES, learning_rate_factor
 from modules.optim.schedule_spec import ScheduleSettings
+from modules.optim.schedules.constant import Constant
 from modules.optim.schedules.curves import Linear, Rex
-from modules.optim.schedules.usual import Constant, Cosine, CosineWithHardRestarts, CosineWithRestarts
+from modules.optim.schedules.usual import Cosine, CosineWithHardRestarts, CosineWithRestarts
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates import slicing
 from modules.system.devices import CPU, Device, move

@@ -19,7 +19,7 @@ import torch
 from modules.config.schema import Config
 from modules.diffusion.flow_convention import flow_matching
 from modules.families.z_image.model import ZImage
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.spec import OptimizerSettings
 from modules.settings.edit import replace_value
 from tests.builders.configs import laid_over, small_config

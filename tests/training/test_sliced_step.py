@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.param_groups import TrainGroup, exact_parameters, optimizer_groups

@@ -14,7 +14,7 @@ from torch import nn
 
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.optim.param_groups import (
     TrainGroup,

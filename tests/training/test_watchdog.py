@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup, freeze
 from modules.optim.updates.master_weights import Rounding
 from modules.system.errors import DarkroomError

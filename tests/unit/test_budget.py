@@ -13,7 +13,7 @@ import pytest
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.run import PhaseMemory, optimizer_bytes
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.sums import Sgd
 from modules.optim.spec import OptimizerSettings

@@ -25,7 +25,7 @@ from modules.estimate.disk import (
 from modules.estimate.passes import PartWeights
 from modules.families.spec import LatentSpec
 from modules.memory.part_plan import PartPlan
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.sums import Sgd
 from tests.builders.adapter_plans import lora_plan
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from modules.config.schema import Config
 from modules.config.sections.model import Part
-from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.settings.edit import get_path, set_path
 from modules.settings.every import Every

@@ -5,11 +5,13 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Interval, Le, MultipleOf
 
-from modules.sampling.registry import few_step_labels, sampler_help, sampler_labels
 from modules.settings.conditions import READS_REFERENCES, USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 from modules.settings.shared_types import CountTo1000, UpTo100
+from modules.system.factories import late
+
+_SAMPLERS = "modules.sampling.registry"
 
 
 class Validation(Section):
@@ -87,10 +89,8 @@ class SamplePrompt(Section):
     ] = 7.5
     sampler: Annotated[
         str,
-        *one_of(sampler_labels, sampler_help),
-        advanced_setting(
-            "Sampler", f"The sampler that removes the noise. For models distilled for few steps: {few_step_labels()}."
-        ),
+        *one_of(late(f"{_SAMPLERS}:sampler_labels"), late(f"{_SAMPLERS}:sampler_help")),
+        advanced_setting("Sampler", "", help_from=late(f"{_SAMPLERS}:help_on_all")),
     ] = "ddim"
     inpainting: Annotated[
         bool,

@@ -1,26 +1,17 @@
 """The loss: which terms count, and how they are weighted."""
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from annotated_types import Interval
 
-from modules.diffusion.weightings import WEIGHTINGS
 from modules.objectives.losses import MixSettings
 from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 from modules.settings.shared_types import PositiveFraction
+from modules.system.factories import late
 
-
-def weighting_labels() -> Mapping[str, str]:
-    """Return the labels of the weightings by name."""
-    return {name: spec.label for name, spec in WEIGHTINGS.items()}
-
-
-def weighting_help() -> Mapping[str, str]:
-    """Return a sentence for each weighting, by its name."""
-    return {name: spec.help for name, spec in WEIGHTINGS.items()}
+_WEIGHTINGS = "modules.diffusion.weightings"
 
 
 class Loss(Section):
@@ -31,16 +22,17 @@ class Loss(Section):
 
     weighting: Annotated[
         str,
-        *one_of(weighting_labels, weighting_help),
-        Setting("Loss weighting", " ".join(spec.help for spec in WEIGHTINGS.values() if spec.help)),
+        *one_of(late(f"{_WEIGHTINGS}:weighting_labels"), late(f"{_WEIGHTINGS}:weighting_help")),
+        Setting("Loss weighting", "", help_from=late(f"{_WEIGHTINGS}:help_on_all")),
     ] = "none"
     gamma: Annotated[
         float,
         *Interval(gt=0, le=100),
         Setting(
             "Gamma",
-            " ".join(f"{spec.label}: {spec.gamma_help}." for spec in WEIGHTINGS.values() if spec.gamma_help),
-            applies_when=When("weighting", tuple(name for name, spec in WEIGHTINGS.items() if spec.gamma_help)),
+            "",
+            help_from=late(f"{_WEIGHTINGS}:help_on_gamma"),
+            applies_when=When("weighting", late(f"{_WEIGHTINGS}:names_with_gamma")),
         ),
     ] = 5.0
     learned_weighting: Annotated[

@@ -1,37 +1,19 @@
 """The model a run starts from, and its parts."""
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from modules.families.registry import FAMILIES
 from modules.families.sd.spec import SdSettings
 from modules.families.settings import FamilySettings
 from modules.families.spec import VARIANT_LABELS
-from modules.quantization.registry import COMPUTED, FORMATS, PLAIN_COST
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, advanced_setting, one_of
 from modules.settings.lazy_variants import lazy_variants
 from modules.settings.shared_types import CheckpointMode, Fraction, UpTo100
+from modules.system.factories import late
 
-
-def weight_dtype_labels() -> Mapping[str, str]:
-    """Return the names and labels of the dtypes, and of the quantized formats, of a part's weights."""
-    plain = {name: name for name in ("float32", "bfloat16", "float16")}
-    return plain | {quantized.name: quantized.label for quantized in FORMATS.values()}
-
-
-def _costs() -> str:
-    """Return a sentence about the cost of the formats on a GPU, for the help."""
-    listed = "; ".join(
-        f"{form.label} {form.bytes_per_weight:.2f} bytes, {form.cost.kernels} kernels"
-        for form in COMPUTED.values()
-        if form.cost is not None
-    )
-    return (
-        f"Bytes a weight and kernels of a layer, in a step on a GPU: bfloat16 2 bytes, {PLAIN_COST.kernels} kernels; "
-        f"{listed}. More kernels take longer unless the blocks are compiled."
-    )
+_FORMATS = "modules.quantization.registry"
 
 
 class Model(Section):
@@ -230,12 +212,10 @@ class Part(Section):
     ] = True
     dtype: Annotated[
         str,
-        *one_of(weight_dtype_labels),
+        *one_of(late(f"{_FORMATS}:weight_dtype_labels")),
         advanced_setting(
             "Weight dtype",
-            "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
-            "the linear layers of a part whose own weights are not trained, such as the denoiser of a LoRA: a seventh "
-            "to a quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a "
-            "part's GGUF file as they are stored (docs/quantization.md). " + _costs(),
+            "",
+            help_from=late(f"{_FORMATS}:help_on_weight_dtypes"),
         ),
     ] = "float32"

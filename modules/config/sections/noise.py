@@ -1,22 +1,18 @@
 """The noise that training adds to latents, and how timesteps are sampled."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Interval
 
-from modules.diffusion.timesteps.distributions import (
-    DEFAULT_DISTRIBUTION,
-    DISTRIBUTIONS,
-    distribution_help,
-    distribution_labels,
-)
-from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, When, advanced_setting, one_of
 from modules.settings.shared_types import Fraction, UpTo100
+from modules.system.factories import late
 
-_WEIGHTED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_weight))
-_BIASED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_bias))
+if TYPE_CHECKING:
+    from modules.diffusion.timesteps.sampling import TimestepSampling
+
+_DISTRIBUTIONS = "modules.diffusion.timesteps.distributions"
 
 
 class Noise(Section):
@@ -114,14 +110,15 @@ class Noise(Section):
     ] = 1.0
     distribution: Annotated[
         str,
-        *one_of(distribution_labels, distribution_help),
+        *one_of(late(f"{_DISTRIBUTIONS}:distribution_labels"), late(f"{_DISTRIBUTIONS}:distribution_help")),
         advanced_setting(
             "Timestep distribution",
-            f"How often each timestep is trained. {' '.join(spec.help for spec in DISTRIBUTIONS.values())}",
+            "",
+            help_from=late(f"{_DISTRIBUTIONS}:help_on_all"),
             group="Timesteps",
             preview="modules.config.previews:timestep_preview",
         ),
-    ] = DEFAULT_DISTRIBUTION
+    ] = "uniform"
     noising_weight: Annotated[
         float,
         *Interval(ge=-1000, le=1000),
@@ -129,7 +126,7 @@ class Noise(Section):
             "Noising weight",
             "The distribution's first parameter: steepness, spread, or alpha of Beta.",
             group="Timesteps",
-            applies_when=_WEIGHTED,
+            applies_when=When("distribution", late(f"{_DISTRIBUTIONS}:names_with_weight")),
         ),
     ] = 0.0
     noising_bias: Annotated[
@@ -139,7 +136,7 @@ class Noise(Section):
             "Noising bias",
             "Shifts the distribution: above 0 to more noise, below 0 to less; beta of Beta.",
             group="Timesteps",
-            applies_when=_BIASED,
+            applies_when=When("distribution", late(f"{_DISTRIBUTIONS}:names_with_bias")),
         ),
     ] = 0.0
     shift: Annotated[
@@ -173,8 +170,10 @@ class Noise(Section):
     ] = "off"
 
 
-def timestep_sampling_of(noise: Noise) -> TimestepSampling:
+def timestep_sampling_of(noise: Noise) -> "TimestepSampling":
     """Return how timesteps are sampled with these settings."""
+    from modules.diffusion.timesteps.sampling import TimestepSampling  # the window needs it for its preview
+
     return TimestepSampling(
         distribution=noise.distribution,
         weight=noise.noising_weight,

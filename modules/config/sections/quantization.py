@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Interval
 
-from modules.quantization.registry import Residual
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, When, advanced_setting
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, layer_filter
@@ -70,11 +69,6 @@ class Quantization(Section):
             applies_when=When("svd_dtype", ("float32", "bfloat16", "float16")),
         ),
     ] = ""
-
-
-def residual_of(settings: Quantization) -> Residual | None:
-    """Return the settings of the low-rank product kept with each quantized weight; None without one."""
-    return None if settings.svd_dtype == "none" else Residual(settings.svd_rank, settings.svd_dtype)
 
 
 def quantized_layers(settings: Quantization, presets: LayerPresets) -> LayerFilter:

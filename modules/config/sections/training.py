@@ -6,7 +6,6 @@ from annotated_types import Interval
 
 from modules.config.sections.loss import Loss
 from modules.config.sections.noise import Noise
-from modules.families.attention import attention_labels
 from modules.objectives.methods.reconstruction import Reconstruction
 from modules.objectives.registry import METHODS, METHODS_OF_TARGETS
 from modules.objectives.spec import MethodSpec
@@ -20,6 +19,7 @@ from modules.settings.field import Section, Setting, Variant, When, advanced_set
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
 from modules.settings.lazy_variants import lazy_variants
 from modules.settings.shared_types import CountTo1000, UpTo100
+from modules.system.factories import late
 
 SIXTEEN_BITS = ("bfloat16", "float16")
 """The precisions and dtypes of 16 bits."""
@@ -261,7 +261,7 @@ class Training(Section):
     ] = "auto"
     attention: Annotated[
         str,
-        *one_of(attention_labels),
+        *one_of(late("modules.families.attention:attention_labels")),
         advanced_setting(
             "Attention",
             "The attention implementation of the denoiser in training and sampling. PyTorch's own choice is good on "

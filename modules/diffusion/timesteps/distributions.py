@@ -254,3 +254,18 @@ def distribution_help() -> Mapping[str, str]:
 def distribution_labels() -> Mapping[str, str]:
     """Return the names of the distributions with their labels."""
     return {name: spec.label for name, spec in DISTRIBUTIONS.items()}
+
+
+def help_on_all() -> str:
+    """Return what a distribution is, and a sentence on each."""
+    return f"How often each timestep is trained. {' '.join(spec.help for spec in DISTRIBUTIONS.values())}"
+
+
+def names_with_weight() -> tuple[str, ...]:
+    """Return the names of the distributions that a noising weight changes."""
+    return tuple(spec.name for spec in DISTRIBUTIONS.values() if spec.uses_weight)
+
+
+def names_with_bias() -> tuple[str, ...]:
+    """Return the names of the distributions that a noising bias changes."""
+    return tuple(spec.name for spec in DISTRIBUTIONS.values() if spec.uses_bias)

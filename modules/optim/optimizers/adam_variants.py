@@ -10,7 +10,7 @@ from annotated_types import Ge, Interval, Le
 from modules.optim import rates
 from modules.optim.spec import OptimizerSettings, Shape, averages, by_name
 from modules.optim.terms import fields
-from modules.optim.terms.shared_records import OF_BITS, AdamFields, bits_state, eight_bits_of, pytorch_optimizer_spec
+from modules.optim.terms.shared_records import OF_BITS, bits_state, eight_bits_of, pytorch_optimizer_spec
 from modules.settings.field import When, advanced_setting
 from modules.settings.shared_types import Decay, Fraction, PositiveFraction, UpTo1000
 
@@ -46,7 +46,7 @@ class AdEMAMix8bit(_AdEMAMixFields):
     fused_back_pass: fields.FusedBackPass = False
 
 
-class AdaBelief(AdamFields):
+class AdaBelief(fields.AdamFields):
     """AdaBelief (Zhuang et al. 2020): Adam with larger steps where gradients match their running average."""
 
     name: Literal["adabelief"] = "adabelief"

@@ -7,13 +7,12 @@ from typing import Annotated, Any, Literal
 from modules.optim import rates
 from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always, averages
 from modules.optim.terms import fields
-from modules.optim.terms.shared_records import AdamFields
 from modules.settings.field import advanced_setting
 from modules.settings.shared_types import Decay, Fraction
 from modules.system.factories import Package
 
 
-class DAdaptAdam(AdamFields):
+class DAdaptAdam(fields.AdamFields):
     """Adam that estimates its learning rate (D-Adaptation)."""
 
     name: Literal["dadapt_adam"] = "dadapt_adam"

@@ -188,7 +188,7 @@ ADAGRAD_8BIT = eight_bits_of(
 )
 
 
-class Lamb(shared_records.AdamFields):
+class Lamb(fields.AdamFields):
     """LAMB (You et al. 2020): Adam for very large batches, with updates limited by the norm of each weight tensor."""
 
     name: Literal["lamb"] = "lamb"

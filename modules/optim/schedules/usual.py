@@ -1,4 +1,4 @@
-"""The usual schedules: constant learning rates, and cosines (Loshchilov and Hutter 2017).
+"""The usual schedules with a curve: cosines (Loshchilov and Hutter 2017), and the rate that Adafactor chooses itself.
 
 The others are in `curves.py`, whose classes the window does not build at a start with one of these.
 """
@@ -7,19 +7,6 @@ import math
 from typing import Literal
 
 from modules.optim.schedule_spec import Cycles, MinFactor, Position, ScheduleSettings, ScheduleSpec
-
-
-class Constant(ScheduleSettings):
-    """The same learning rate for the whole run."""
-
-    name: Literal["constant"] = "constant"
-
-
-def _constant_curve(settings: Constant, at: Position) -> float:
-    return 1.0
-
-
-CONSTANT = ScheduleSpec(settings=Constant, label="Constant", curve=_constant_curve)
 
 
 class AdafactorRate(ScheduleSettings):

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
+from modules.optim.spec import OptimizerSettings
 from modules.settings.field import Setting, When, advanced_setting
 from modules.settings.shared_types import Decay, PositiveFraction, UpTo100, UpTo1000
 
@@ -174,3 +175,12 @@ RatePower = Annotated[
 PositiveMomentum = Annotated[
     float, Gt(0), Lt(1), Setting("Momentum", "Decay of the running sum of gradients: 0.9 averages about 10 steps.")
 ]
+
+
+class AdamFields(OptimizerSettings):
+    """The settings that Adam shares with optimizers like it."""
+
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.0

@@ -1,10 +1,10 @@
-"""Settings and records that several optimizers share: Adam's fields, 8-bit state, and the records of two packages."""
+"""Settings and records that several optimizers share: 8-bit state, and the records of two packages."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always
+from modules.optim.spec import OptimizerSpec, Shape, always
 from modules.optim.terms import fields
 from modules.system.factories import Package
 
@@ -12,16 +12,7 @@ BITSANDBYTES = Package("bitsandbytes")
 _BLOCK = 256  # weights that share a scale
 
 
-class AdamFields(OptimizerSettings):
-    """The settings that Adam shares with optimizers like it."""
-
-    beta1: fields.Beta1 = 0.9
-    beta2: fields.Beta2 = 0.999
-    eps: fields.Epsilon = 1e-8
-    weight_decay: fields.WeightDecay = 0.0
-
-
-class EightBitAdam(AdamFields):
+class EightBitAdam(fields.AdamFields):
     """The settings of Adam with 8-bit state, and of optimizers with the same ones."""
 
     min_8bit_size: fields.Smallest8Bit = 4096
