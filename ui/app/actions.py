@@ -159,7 +159,7 @@ def add_actions(
             "open_run_folder",
             "Open folder",
             lambda: _open_run_folder(context),
-            is_enabled=lambda: session.state.started is not None,
+            is_enabled=lambda: session.started is not None,
             help="Open this run's folder",
         ),
         Action("simple_view", "Simple view", lambda: _change_view(context), "Ctrl+B", help=_VIEW_HELP),
@@ -244,7 +244,7 @@ def _redo(context: Context) -> None:
 
 
 def _open_run_folder(context: Context) -> None:
-    started = context.session.state.started
+    started = context.session.started
     if started is not None:
         context.interaction.open_path(Path(started.run_dir))
 

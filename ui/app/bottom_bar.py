@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from modules.config.schema import Config
 from modules.system.problem import count
@@ -13,7 +13,6 @@ from trainer.wording import PHASE_LABELS, format_loss, format_speed
 from ui.features.remote.model import HERE, Machines
 from ui.forms.changes import edits_since_start
 from ui.forms.context import Context
-from ui.loop.run_state import RunState
 from ui.loop.wording import STATUS_COLOURS, format_download, format_duration
 from ui.widgets.controls import Button
 from ui.widgets.fitted_text import FittedText
@@ -21,6 +20,9 @@ from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
 from ui.widgets.theme import GAP, PAD
+
+if TYPE_CHECKING:
+    from ui.loop.run_state import RunState
 
 FIGURES = ("Loss", "Smoothed", "Images/s", "Time left")
 _FIGURE_WIDTHS = {"Time left": 96}
@@ -118,7 +120,8 @@ class BottomBar(Panel):
 
     @property
     def _has_figures(self) -> bool:
-        return self._context.session.is_active or self._context.session.state.step is not None
+        run = self._context.session.shown
+        return run is not None and (self._context.session.is_active or run.step is not None)
 
     @property
     def _are_figures_built(self) -> bool:
@@ -127,23 +130,23 @@ class BottomBar(Panel):
     def notify(self, text: str) -> None:
         """Show a short message until the next change."""
         self._message = text
-        self._message_state = self._context.session.state
+        self._message_state = self._context.session.shown
         self._refresh_soon()
 
     def refresh(self) -> None:
         """Update everything from the session."""
-        session, state = self._context.session, self._context.session.state
+        session, run = self._context.session, self._context.session.shown
         if session.config is not self._edited_run:  # another run
             self._edited_run, self._num_edits = session.config, 0
             self._count_edits_soon()
-        self._show_phase(session.stage, state)
+        self._show_phase(session.stage, run)
         # The figures of a run stay until the next one starts; only an active run has bars.
-        self.phase_bar.set((state.phase_share or 0.0) if session.is_active else 0.0)
-        if self._has_figures or self._are_figures_built:
-            self.epoch_bar.set(state.run_share if session.is_active else 0.0)
-            self.step_bar.set(state.epoch_share if session.is_active else 0.0)
-            self._show_counts(state)
-            self._show_figures(state)
+        self.phase_bar.set((run.phase_share or 0.0) if run is not None and session.is_active else 0.0)
+        if run is not None and (self._has_figures or self._are_figures_built):
+            self.epoch_bar.set(run.run_share if session.is_active else 0.0)
+            self.step_bar.set(run.epoch_share if session.is_active else 0.0)
+            self._show_counts(run)
+            self._show_figures(run)
         self._show_buttons()
         self._make_room()
 
@@ -228,12 +231,12 @@ class BottomBar(Panel):
     def _make_button(self, label: str, press: Callable[[], object], **options: Any) -> Button:
         return Button(self._buttons, self._context.theme, label, press, on="bar", height=36, **options)
 
-    def _show_phase(self, stage: str, state: RunState) -> None:
-        title, detail, tone = _describe_phase(stage, state)
+    def _show_phase(self, stage: str, run: RunState | None) -> None:
+        title, detail, tone = _describe_phase(stage, run)
         detail = self._context.session.work_of_check or detail
         if self._num_edits and not detail and self._context.session.is_active:
             detail = f"{count(self._num_edits, 'change')} for the next run"
-        if self._message and self._message_state is state and stage in ("idle", "paused"):
+        if self._message and self._message_state is run and stage in ("idle", "paused"):
             detail = self._message
             if stage == "idle":
                 title, tone = "Ready", "text"  # not in the colour of the last run's end
@@ -360,10 +363,12 @@ def _set_visible(box: tk.Misc, *, is_shown: bool) -> None:
         tk.Grid.grid_remove(box)  # type: ignore[arg-type]
 
 
-def _describe_phase(stage: str, state: RunState) -> tuple[str, str, str]:
-    """Return the text of the phase, its detail and its colour."""
+def _describe_phase(stage: str, state: RunState | None) -> tuple[str, str, str]:
+    """Return the text of the phase, its detail and its colour; `state` is None before the first run."""
     if stage == "checking":
         return PHASE_LABELS["checking"], "reading settings and images", "text"
+    if state is None:
+        return PHASE_LABELS[""], "", "text"
     if stage == "idle":
         end = state.end
         if end is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
@@ -18,11 +18,11 @@ from ui.features.queue.model import QueueControl
 from ui.forms.context import Context
 from ui.forms.preferences import LeftProcess
 from ui.loop.interaction import Answer, Failure
-from ui.loop.run_state import RunState
 from ui.widgets.panel import call_later
 
 if TYPE_CHECKING:
     from trainer.run_folder.attached import DetachedProcess
+    from ui.loop.run_state import RunState
 
 _STAY = Answer("keep", "Keep the window", is_default=True)
 _STOP_AND_CLOSE = Answer("stop", "Stop and close")
@@ -283,8 +283,7 @@ class Closing:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _RunSoFar:
+class _RunSoFar(NamedTuple):
     """The run of another process: its folder if it has one yet, its state, and how many bytes of its log this is."""
 
     run_dir: Path | None
@@ -312,6 +311,8 @@ def _read_so_far(run_dir: Path, detached: DetachedProcess | None = None) -> _Run
 
 
 def _read_left(left: LeftProcess) -> _RunSoFar:
+    from ui.loop.run_state import RunState
+
     detached, run_dir = left.detached, left.find_run_dir()
     if run_dir is not None:
         return _read_so_far(run_dir, detached)

@@ -18,7 +18,6 @@ from ui.forms.context import Context
 from ui.forms.findings import locate
 from ui.forms.setting_pages import SIMPLE
 from ui.loop.background import Background, Job, cancel
-from ui.loop.run_state import RunState
 from ui.loop.signal import Signal
 from ui.loop.wording import format_duration
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from trainer.preflight.machine import Machine
     from trainer.run_folder.records import RunRecord
     from ui.app.recent_runs import Stamps
+    from ui.loop.run_state import RunState
 
 _MAX_NOTES_CHARS = 220
 _GB = 1e9

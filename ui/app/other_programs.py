@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from modules.config.schema import Config
 from modules.system.file_lock import Holder
 from ui.loop.background import Background
 from ui.loop.run_session import RunSession
-from ui.loop.run_state import RunState
 from ui.widgets.notices import Notice, Notices, Reply
+
+if TYPE_CHECKING:  # the window starts without a run
+    from ui.loop.run_state import RunState
 
 ELSEWHERE = "another run"
 _LOOK_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(NamedTuple):
     """The runs that other processes train, and how many bytes the log of the shown run has."""
 
     runs: tuple[Path, ...]

@@ -4,7 +4,8 @@ idle -> checking -> idle            the check found errors
 idle -> running -> stopping -> idle
         running <-> paused
 
-The events, the commands and what folds them are imported with the first run: the window starts without them.
+The events, the commands, the state and what folds them are imported with the first run: the window starts without
+them.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from ui.loop.background import Background, Job, cancel
-from ui.loop.run_state import RunState
 from ui.loop.signal import Signal
 
 if TYPE_CHECKING:
     from trainer.commands import Command
-    from trainer.events import Event
+    from trainer.events import Event, RunStarted
     from trainer.launch import LaunchedRun, RunRequest
     from trainer.preflight import Progress, Report
     from trainer.run_folder.attached import AttachedRun
     from trainer.run_folder.backup import BackupInfo
+    from ui.loop.run_state import RunState
 
 MAX_BACKLOG = 200
 _LONG_CHECK_SECONDS = 1.0  # then a check can be stopped, and not by the second click of a double click on Start
@@ -93,7 +94,8 @@ class RunSession:
         self.attached: AttachedRun | None = None
         """The current run, if its process continues without this one."""
         self._stage: Stage = "idle"
-        self._state = RunState()
+        self.shown: RunState | None = None
+        """The state of the current run, or of the last one; None before the first."""
         self._history_job: Job | None = None
         self._check_job: Job | None = None
         self._checked_since = 0.0
@@ -111,8 +113,13 @@ class RunSession:
 
     @property
     def state(self) -> RunState:
-        """The state of the current run, or of the last one."""
-        return self._state
+        """The state of the current run, or of the last one; an empty one before the first."""
+        return self.shown if self.shown is not None else _empty_state()
+
+    @property
+    def started(self) -> RunStarted | None:
+        """The start of the current run, or of the last one."""
+        return self.shown.started if self.shown is not None else None
 
     @property
     def can_stop(self) -> bool:
@@ -187,11 +194,12 @@ class RunSession:
         """
         assert self._stage == "idle", self._stage
         from trainer.run_folder.attached import AttachedRun
+        from ui.loop.run_state import RunState
 
         self._handle = handle = (launch_run or self._launch)(request)
         self.attached = handle if isinstance(handle, AttachedRun) else None
         self.request = request
-        self._state = RunState(phase="starting")
+        self.shown = RunState(phase="starting")
         self.config, self._is_of_form = request.config, is_of_form and request.kind != "report"
         cancel(self._history_job)
         if request.resume_from is not None and request.kind != "fork_weights":
@@ -208,7 +216,7 @@ class RunSession:
         cancel(self._history_job)
         self._handle = self.attached = run
         self.request, self.config, self._is_of_form = None, config, is_of_form
-        self._state = state
+        self.shown = state
         self._enter("paused" if state.phase == "paused" else "running")
 
     def leave(self) -> None:
@@ -221,7 +229,7 @@ class RunSession:
         assert self._handle is None
         cancel(self._history_job)
         self.config = config
-        self._state = state
+        self.shown = state
         self.changed()
 
     def stop(self) -> None:
@@ -278,15 +286,15 @@ class RunSession:
         """Show the history of a resumed run."""
         from ui.loop.folding import prepend_history
 
-        self._state = prepend_history(before, self._state)
+        self.shown = prepend_history(before, self.state)
         self.changed()
 
     def _find_newest_backup(self) -> BackupInfo | None:
         """Return the newest backup of the current run; of one that never began, the one it was to resume from."""
         from trainer.run_folder.backup import find_backup, list_backups
 
-        if self._state.started is not None:
-            return next(reversed(list_backups(Path(self._state.started.run_dir))), None)
+        if self.started is not None:
+            return next(reversed(list_backups(Path(self.started.run_dir))), None)
         if self.request is None or self.request.kind != "resume" or self.request.resume_from is None:
             return None
         try:
@@ -301,8 +309,8 @@ class RunSession:
         if isinstance(event, RunFailed) and not event.backup_path:  # the report of a killed run names no backup
             backup = self._find_newest_backup()
             event = event if backup is None else replace(event, backup_path=str(backup.path))
-        was_paused = self._state.phase == "paused"
-        self._state = fold(self._state, event, self._wall_clock())
+        was_paused = self.state.phase == "paused"
+        self.shown = fold(self.state, event, self._wall_clock())
         match event:
             case PhaseChanged(phase="paused") if self._stage == "running":
                 self._stage = "paused"
@@ -315,7 +323,7 @@ class RunSession:
 
     def _end(self) -> None:
         """Drop everything of the run except its state."""
-        if not self._state.is_over:
+        if not self.state.is_over:
             from trainer.events import RunFailed
             from trainer.run_status import CRASH_MESSAGE
 
@@ -332,6 +340,13 @@ class RunSession:
     def _enter(self, stage: Stage) -> None:
         self._stage = stage
         self.changed()
+
+
+@cache
+def _empty_state() -> RunState:
+    from ui.loop.run_state import RunState
+
+    return RunState()
 
 
 def newest_of_each(events: Iterable[Event]) -> Iterator[Event]:

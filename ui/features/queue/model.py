@@ -283,7 +283,7 @@ class QueueControl:
                 self._is_busy = True
                 self._session.prepare(self._run.take_next, self._begin, self._fail_to_take)
             return
-        started = self._session.state.started
+        started = self._session.started
         if started is not None and started.run_dir != self._last_run_dir:
             self._last_run_dir = started.run_dir
             self._write(partial(self._run.note, self.current, started), lambda _queue: None)

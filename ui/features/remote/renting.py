@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,12 +31,12 @@ _CLOSE_SECONDS = 90.0  # more than a request to a provider takes
 Report = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
 class _Task:
     """A task under way: whether it is to `stop`, and whether it `is_settled`, so that the program may end."""
 
-    stop: threading.Event = field(default_factory=threading.Event)
-    is_settled: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.is_settled = threading.Event()
 
 
 class Renting:

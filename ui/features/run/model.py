@@ -207,7 +207,7 @@ class Starter:
         """Search in the background for a run to resume in the workspace."""
         workspace = from_root(self._form.config.general.workspace_dir)
         cancel(self._backup_job)
-        started = self._session.state.started
+        started = self._session.started
         shown = Path(started.run_dir) if started is not None else None
         self._backup_job = self._pump.lasting.run(lambda: _resumable_in(workspace, shown), self._keep_backup)
 
