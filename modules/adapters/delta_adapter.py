@@ -15,7 +15,7 @@ from modules.adapters.changes import does_not_fit
 from modules.adapters.decomposition import NAME as DORA
 from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
 from modules.adapters.layer_dropout import ModuleDropout, drop_channels
-from modules.families.spec import LoraNaming
+from modules.families.lora_naming import LoraNaming
 from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_types import DORA_SCALE

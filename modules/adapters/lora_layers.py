@@ -27,8 +27,8 @@ from modules.adapters.lora_forward import ADAPTER, fuse_forwards
 from modules.adapters.lora_product import Product, begin_as_principal_part, initial_product
 from modules.adapters.protocol import LowRankProduct
 from modules.adapters.ranks import is_convolution, ranks_of
+from modules.families.lora_naming import LoraNaming
 from modules.families.parts.circular_padding import pad_as
-from modules.families.spec import LoraNaming
 from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DOWN, UP

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from modules.adapters.spec import AdapterSpec
-from modules.families.spec import LoraNaming, Role
+from modules.families.lora_naming import LoraNaming
+from modules.families.spec import Role
 from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.safetensors_io import Writable

@@ -23,7 +23,7 @@ from modules.adapters.stored_header import reason_if_broken, reason_to_refuse
 from modules.adapters.tools.opening import WeightedFile
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
-from modules.families.spec import LoraNaming
+from modules.families.lora_naming import LoraNaming
 from modules.formats.adapter_file import read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_types import can_act

@@ -16,7 +16,7 @@ import torch
 from modules.adapters.protocol import AdapterKind
 from modules.adapters.spec import Trainable
 from modules.adapters.stored_header import ContentIndex, factors_by_layer, index_in, layer_tensor, other_tensor
-from modules.families.spec import LoraNaming
+from modules.families.lora_naming import LoraNaming
 from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import MID, second_copies

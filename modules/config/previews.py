@@ -9,7 +9,8 @@ from modules.config.sections.noise import timestep_sampling_of
 from modules.config.usage import method_of, settings_of_method
 from modules.optim.registry import optimizer_spec
 from modules.optim.schedule_registry import SCHEDULES, factors_over_run, learning_rate_factor, warmup_length
-from modules.settings.shared_types import BarPreview, side_of
+from modules.settings.bar_preview import BarPreview
+from modules.settings.shared_types import side_of
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 

@@ -14,7 +14,7 @@ from modules.config.sections.training import method_in_use
 from modules.data.inputs import ModelInput, inputs_by_name
 from modules.families.registry import families_with
 from modules.families.spec import BASE_VARIANT, PartSpec
-from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
+from modules.objectives.spec import LearnsFrom, MethodSpec
 from modules.optim.scaling import rate_factor
 from modules.optim.spec import is_fused
 from modules.rewards.settings import ScorersInUse, scorers_in_use
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the window draws no captions and reads no adapter
     from modules.data.references import ReferenceFit
     from modules.estimate.step_passes import StepPasses
     from modules.formats.adapter_forms import FileForm
+    from modules.objectives.rollout_facts import RolloutFacts
 
 
 def method_of(config: Config) -> MethodSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from modules.objectives.spec import RolloutFacts
+from modules.objectives.rollout_facts import RolloutFacts
 
 _FORWARD, _BACKWARD = 1.0, 2.0  # the usual ratio of their FLOPs
 

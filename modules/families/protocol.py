@@ -22,8 +22,9 @@ from modules.data.inputs import NO_INPUTS
 from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.latents import LatentNorm
 from modules.diffusion.process import NoiseProcess
+from modules.families.lora_naming import LoraNaming
 from modules.families.settings import FamilySettings
-from modules.families.spec import FamilySpec, LoraNaming, PartSpec
+from modules.families.spec import FamilySpec, PartSpec
 from modules.formats.diffusers_folder import OnBytes
 from modules.memory.compiled_blocks import Compilation
 from modules.settings.shared_types import CheckpointMode

@@ -14,8 +14,8 @@ from modules.families.settings import FamilySettings
 if TYPE_CHECKING:  # the window reads this file, and no adapter; only editing models have reference images
     from modules.data.buckets import LatentFactor
     from modules.data.references import CaptionImages, ReferenceSizes
+    from modules.families.projected_guidance import ProjectedGuidance
     from modules.formats.adapter_forms import FileForm
-    from modules.formats.adapter_targets import AdapterTargets
 
 Role = Literal["denoiser", "guidance", "text_encoder", "vae"]
 """The purpose of a part. "guidance" is a second denoiser, which is never trained: it predicts without a prompt for
@@ -182,21 +182,6 @@ class TextSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectedGuidance:
-    """How samples are guided after their first steps: projected guidance (Sadat et al. 2024, arXiv 2410.02416).
-
-    In the first `plain_steps` a guidance scale is applied as usual. Then the difference that guidance makes is summed
-    over the steps with a `momentum`, limited to the norm `most_norm`, made orthogonal to the prediction for the prompt,
-    and multiplied by `scale`.
-    """
-
-    plain_steps: int
-    scale: float = 10.0
-    momentum: float = -0.5
-    most_norm: float = 10.0
-
-
-@dataclass(frozen=True, slots=True)
 class FamilySpec:
     """The facts about a family that are known before any weight is read.
 
@@ -340,28 +325,3 @@ def variant_of(spec: FamilySpec, in_channels: int) -> str:
     return next(
         (name for name, further in spec.variants.items() if spec.latents.in_channels(further) == in_channels), ""
     )
-
-
-@dataclass(frozen=True, slots=True)
-class LoraNaming:
-    """The names of a loaded model and its layers in LoRA files; the functions take a part and a dotted path.
-
-    `model` is its name among the family's published models, `base_version` kohya's name, `architecture` ModelSpec's;
-    `prediction` is its prediction type. `targets` are all its layers by every name that files of any form have for
-    them, paths of text layers with "text_model."; `own_configs` are the configs of the parts as JSON, where the model
-    has a different size than the published one and files must include them.
-    """
-
-    kohya_name: Callable[[str, str], str]
-    peft_name: Callable[[str, str], str]
-    comfy_name: Callable[[str, str], str]
-    base_version: str
-    architecture: str
-    model: str
-    targets: AdapterTargets
-    prediction: str = "epsilon"
-    own_configs: str = ""
-    variant: str = ""
-    """The variant of the model's files (`FileKind.variant`); empty for the base model."""
-    is_v2: bool = False
-    """kohya's `v2`: the only text encoder is OpenCLIP's."""

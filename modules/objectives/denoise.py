@@ -16,7 +16,7 @@ from modules.diffusion.latents import for_samples
 from modules.diffusion.process import NoiseProcess
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.protocol import ModelFamily
-from modules.objectives.losses import Errors
+from modules.objectives.loss_mix import Errors
 from modules.system.devices import tensor_on
 
 

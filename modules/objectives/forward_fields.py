@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
+from modules.objectives.rollout_facts import RolloutFacts
 from modules.objectives.rollout_fields import known_size
-from modules.objectives.spec import RolloutFacts
 from modules.settings.field import Setting
 
 OldPolicy = Literal["copy", "linear", "delayed"]

@@ -14,8 +14,9 @@ from torch import nn
 from modules.data.buckets import Size
 from modules.diffusion.flow_convention import FlowConvention, LogitNormalGrid
 from modules.diffusion.process import DDPMProcess, NoiseProcess
+from modules.families.projected_guidance import ProjectedGuidance
 from modules.families.protocol import ModelFamily
-from modules.families.spec import GuidedNorm, ProjectedGuidance
+from modules.families.spec import GuidedNorm
 from modules.sampling.registry import SAMPLERS, FlowScheduler, samplers_for
 from modules.system.devices import Device, move, widest_float
 from modules.system.errors import DarkroomError

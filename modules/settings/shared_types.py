@@ -1,4 +1,4 @@
-"""Types that settings of several packages share, and the preview that the window draws below a group.
+"""Types that settings of several packages share.
 
 The types of numbers have their range in them: `Annotated[Fraction, Setting("Strength", "...")]` is from 0 to 1.
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -64,19 +63,3 @@ def side_of(resolution: int | str) -> int:
 CheckpointMode = Literal["off", "auto", "selective", "transformer", "block", "whole"]
 
 MIN_KEPT_LENGTH = 64  # "selective" keeps the result of a product of vectors at least as long
-
-
-@dataclass(frozen=True, slots=True)
-class BarPreview:
-    """Bars from left to right, the words at both ends of their axis, and a caption.
-
-    `reference` is the height of a dashed line to compare with. If nothing can be drawn there are no bars, and the
-    caption is the reason. With `is_line` the bars are the points of a line.
-    """
-
-    bars: tuple[float, ...]
-    reference: float
-    left: str
-    right: str
-    caption: str
-    is_line: bool = False

@@ -19,7 +19,8 @@ from modules.data.buckets import Size
 from modules.data.conditioning import SizeConditioning
 from modules.families.protocol import Conditioning
 from modules.objectives.registry import METHODS
-from modules.objectives.spec import MethodSpec, RolloutFacts
+from modules.objectives.rollout_facts import RolloutFacts
+from modules.objectives.spec import MethodSpec
 from modules.rewards.composite import CompositeReward
 from modules.sampling.ddim_step import ddim_steps
 from modules.sampling.rollout import Rollout, RolloutSettings, roll_out

@@ -22,7 +22,7 @@ from modules.adapters.registry import ADAPTERS
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora import adapter_loads
 from modules.families.kinds.record import Loads
-from modules.families.spec import LoraNaming
+from modules.families.lora_naming import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import read_checkpoint_header

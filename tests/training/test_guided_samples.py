@@ -12,7 +12,7 @@ from diffusers.guiders import AdaptiveProjectedMixGuidance
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.families.spec import ProjectedGuidance
+from modules.families.projected_guidance import ProjectedGuidance
 from modules.sampling.denoising_loop import guide_projected, initial_noise, run_denoising_loop, scheduler_for
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config

@@ -18,7 +18,7 @@ from modules.adapters.loha_layers import HadamardProduct
 from modules.adapters.oft_layers import CayleyTransform, RotationDelta, cayley, cayley_series, generators
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS
-from modules.families.spec import LoraNaming
+from modules.families.lora_naming import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
 from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config

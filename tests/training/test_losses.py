@@ -30,7 +30,8 @@ from modules.diffusion.weightings import (
 from modules.families.registry import FAMILIES
 from modules.objectives.denoise import Prior, squared_errors, timestep_weights, weighted_errors
 from modules.objectives.learned_weighting import LearnedWeighting
-from modules.objectives.losses import LOSSES, DeltaSettings, LossMix, huber_deltas, loss_mix_of
+from modules.objectives.loss_mix import LossMix, loss_mix_of
+from modules.objectives.losses import LOSSES, DeltaSettings, huber_deltas
 from modules.optim.scaling import SCALER_LABELS, loss_factor, rate_factor
 from modules.system.errors import DarkroomError
 from trainer.methods.denoise import denoise_of

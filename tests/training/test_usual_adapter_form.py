@@ -13,11 +13,11 @@ from modules.adapters.start import tensors_to_write
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora import adapter_loads
 from modules.families.kinds.record import Loads
+from modules.families.lora_naming import LoraNaming
 from modules.families.parts.lora_names import comfy_naming, kohya_naming, peft_name
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.published import PublishedModel
 from modules.families.registry import FAMILIES, files_of
-from modules.families.spec import LoraNaming
 from modules.formats.adapter_forms import FileForm
 from modules.formats.adapter_layers import lora_layer
 from modules.formats.checkpoint_header import CheckpointHeader

@@ -20,8 +20,9 @@ from modules.data.order import ConceptRepeats, groups_of_epoch, sample_indices_o
 from modules.data.references import BatchShape, ReferenceFit, ReferenceSizes, batch_shapes, num_pixels
 from modules.data.samples import SizeTable
 from modules.data.transforms.recipe import draw_recipe, plain_recipe
+from modules.families.projected_guidance import ProjectedGuidance
 from modules.families.registry import FAMILIES
-from modules.families.spec import LatentSpec, ProjectedGuidance
+from modules.families.spec import LatentSpec
 from modules.sampling.denoising_loop import guide, guide_projected
 
 RULES = BucketRules((64, 96), step_px=16, max_aspect_ratio=2.0, is_bucketing=True, frame_counts=(1, 5, 9))

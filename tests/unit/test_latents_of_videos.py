@@ -13,7 +13,8 @@ from modules.diffusion.process import DDPMProcess, NoiseProcess
 from modules.diffusion.schedule import cumulative_alphas
 from modules.diffusion.training_noise import NoiseSeed, NoiseSettings, training_noise
 from modules.objectives.denoise import area_weights, sample_losses, weighted_by_area
-from modules.objectives.losses import LOSSES, LossMix
+from modules.objectives.loss_mix import LossMix
+from modules.objectives.losses import LOSSES
 from modules.sampling.ddim_step import DdimStep
 from modules.sampling.flow_step import FlowStep
 from modules.system.devices import CPU

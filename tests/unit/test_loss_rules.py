@@ -14,7 +14,7 @@ from modules.config.rules.every_setting import settings_without_effect
 from modules.config.rules.optimizers import plausible_learning_rate
 from modules.config.schema import Config
 from modules.config.sections.loss import Loss
-from modules.objectives.losses import loss_mix_of
+from modules.objectives.loss_mix import loss_mix_of
 from modules.settings.edit import get_path
 from modules.settings.field import records_of
 from tests.builders.configs import laid_over, small_config

@@ -6,17 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from modules.config.presets import (
-    BUILT_IN_DIR,
-    Preset,
-    delete_preset,
-    describe_preset,
-    duplicate_preset,
-    list_presets,
-    rename_preset,
-    restore_preset,
-    save_preset,
-)
+from modules.config.own_presets import delete_preset, describe_preset, duplicate_preset, rename_preset, restore_preset
+from modules.config.presets import BUILT_IN_DIR, Preset, list_presets, save_preset
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 

@@ -12,7 +12,8 @@ import pytest
 from modules.config import presets
 from modules.config.codec import decode, encode
 from modules.config.migrations.chain import NEWEST_DARKROOM
-from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
+from modules.config.own_presets import import_presets
+from modules.config.presets import BUILT_IN_DIR, Preset, list_presets, save_preset
 from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
 from modules.config.schema import Config

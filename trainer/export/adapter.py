@@ -16,8 +16,8 @@ from modules.config.schema import Config
 from modules.config.usage import adapter_form
 from modules.data.dataset import Dataset
 from modules.families.embeddings import Embedding, bundled_embeddings
+from modules.families.lora_naming import LoraNaming
 from modules.families.parts.single_file.models import CONFIGS_KEY
-from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.float8 import adapter_in_float8, rest_in_float16
 from modules.formats.lazy_tensors import lazy_state

@@ -27,7 +27,8 @@ from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.images import open_image
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.formats.metadata import ConceptFacts, DatasetFacts, tag_frequency
-from modules.objectives.losses import LOSSES, DeltaSettings, LossMix, loss_mix_of
+from modules.objectives.loss_mix import LossMix, loss_mix_of
+from modules.objectives.losses import LOSSES, DeltaSettings
 from modules.optim.registry import OPTIMIZERS
 from modules.optim.schedule_registry import warmup_length
 from modules.settings.field import FieldRecord, Section, records_of

@@ -16,7 +16,7 @@ from modules.diffusion.training_noise import TrainingNoise
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.objectives.denoise import Prior, sample_losses, timestep_weights, weighted_errors
 from modules.objectives.learned_weighting import LearnedWeighting
-from modules.objectives.losses import LossMix, loss_mix_of
+from modules.objectives.loss_mix import LossMix, loss_mix_of
 from modules.optim.scaling import loss_factor
 from trainer.methods.noising import Noising, noising_of, position_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod

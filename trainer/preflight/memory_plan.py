@@ -21,7 +21,7 @@ from modules.estimate.architecture import Architecture
 from modules.estimate.run_plan import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, SampledImages
 from modules.families.spec import LatentSpec, PartSpec
 from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
-from modules.objectives.spec import RolloutFacts
+from modules.objectives.rollout_facts import RolloutFacts
 from modules.rewards.settings import wanted_files
 from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
 from modules.settings.shared_types import CheckpointMode

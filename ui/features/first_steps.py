@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from modules.config.presets import DEMO
 from modules.config.usage import missing_data
@@ -21,8 +21,7 @@ from ui.widgets.theme import CONTROL_HEIGHT, GAP, PAD, is_low
 HIDDEN = ""  # the state without the name of a way
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """The user's progress so far: what is loaded, how many errors it has, whether its images are missing, and whether a
     run has started and ended.
     """
@@ -34,8 +33,7 @@ class Progress:
     has_finished: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A step: its name, what to do, and a button that runs an action or opens a page."""
 
     title: str
@@ -46,8 +44,7 @@ class Step:
     page: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(NamedTuple):
     """A way to begin: its label, what it is for, the action that it begins with, and the steps that follow."""
 
     label: str

@@ -11,7 +11,8 @@ from pathlib import Path
 from modules.config.codec import LoadedConfig, export_file, lists_to_confirm, save_file
 from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any, load_any_text
 from modules.config.list_files import LISTS
-from modules.config.presets import BUILT_IN_DIR, DEMO, Preset, import_presets, list_presets, save_preset
+from modules.config.own_presets import import_presets
+from modules.config.presets import BUILT_IN_DIR, DEMO, Preset, list_presets, save_preset
 from modules.config.schema import Config
 from modules.settings.edit import get_path, replace_value
 from modules.system.errors import DarkroomError

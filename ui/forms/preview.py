@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 
-from modules.settings.shared_types import BarPreview
+from modules.settings.bar_preview import BarPreview
 from modules.system.factories import load_factory
 from ui.forms.context import Context
 from ui.loop.series import Series

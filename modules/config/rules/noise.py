@@ -8,7 +8,8 @@ from modules.config.schema import Config
 from modules.config.sections.noise import timestep_sampling_of
 from modules.config.usage import method_of, rollout_of, settings_of_method, uses_denoiser
 from modules.diffusion.weightings import WEIGHTINGS
-from modules.objectives.losses import LOSSES, OTHER_SCHEDULE, loss_mix_of
+from modules.objectives.loss_mix import loss_mix_of
+from modules.objectives.losses import LOSSES, OTHER_SCHEDULE
 from modules.objectives.spec import OTHER_METHOD
 from modules.sampling.registry import SAMPLERS, samplers_for
 from modules.system.problem import Problem

@@ -13,8 +13,9 @@ from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flo
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass, VaeFile
 from modules.families.parts.part_classes import DOUBLE_STREAM_LAYERS, QWEN25_VL, T5_TEXT, chat_prompts
+from modules.families.projected_guidance import ProjectedGuidance
 from modules.families.settings import FamilySettings
-from modules.families.spec import FamilySpec, LatentSpec, PartSpec, ProjectedGuidance
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
 GLYPH_LAYERS = "context_embedder_2."
 """The layers that only quoted text reaches: they are kept as they are, as the presets of other trainers keep them."""

@@ -11,7 +11,8 @@ from modules.families.parts.single_file.record import PartLayout
 from modules.families.parts.single_file.sizes import has_published_size
 from modules.families.registry import FAMILIES, all_files, published_model
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.program_table import CHECKPOINTS, PROGRAMS
+from modules.formats.checkpoint_table import CHECKPOINTS
+from modules.formats.program_table import PROGRAMS
 from modules.system.errors import DarkroomError
 
 

@@ -13,12 +13,13 @@ from typing import Self
 import torch
 
 from modules.diffusion.process import DDPMProcess
+from modules.families.lora_naming import LoraNaming
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.diffusion_settings import LatentDiffusionSettings
 from modules.families.parts.files import ModelFiles
 from modules.families.parts.latent_model import LatentModel
 from modules.families.parts.noise_process import process_of, scheduler_with
-from modules.families.spec import FamilySpec, LoraNaming
+from modules.families.spec import FamilySpec
 
 
 @dataclass(eq=False)

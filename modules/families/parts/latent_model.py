@@ -14,6 +14,7 @@ from torch import nn
 from modules.data.conditioning import Conditioning
 from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.process import NoiseProcess
+from modules.families.lora_naming import LoraNaming
 from modules.families.parts import vae
 from modules.families.parts.circular_padding import is_circular
 from modules.families.parts.clip_text import TextTower
@@ -21,7 +22,7 @@ from modules.families.parts.forwards import Forwards
 from modules.families.parts.t5_text import T5Tower
 from modules.families.parts.token_rows import add_embeddings, extend_embedding
 from modules.families.protocol import Part, PartMemory, Posterior
-from modules.families.spec import BASE_VARIANT, FamilySpec, LoraNaming, variant_of
+from modules.families.spec import BASE_VARIANT, FamilySpec, variant_of
 from modules.system.devices import Device
 
 Process = TypeVar("Process", bound=NoiseProcess)

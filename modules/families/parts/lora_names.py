@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from modules.families.lora_naming import LoraNaming
 from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.families.parts.single_file.slots import limit_layers
 from modules.families.parts.unet_clip_file.clip import TEXT_PREFIX
 from modules.families.parts.unet_clip_file.unet import unet_layers
 from modules.families.published import Configs, PublishedModel, TargetsOf
 from modules.families.registry import FAMILIES, files_of, published_model
-from modules.families.spec import LoraNaming
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets, name_of
 
 Shape = tuple[int, ...]

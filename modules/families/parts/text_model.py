@@ -13,12 +13,13 @@ import torch
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import FlowProcess, flow_process_of
+from modules.families.lora_naming import LoraNaming
 from modules.families.parts.chat_text import ChatReader
 from modules.families.parts.conditioning import TokenConditioning
 from modules.families.parts.files import ModelFiles
 from modules.families.parts.latent_model import LatentModel, Process
 from modules.families.parts.lora_names import naming_of
-from modules.families.spec import FamilySpec, LoraNaming
+from modules.families.spec import FamilySpec
 
 
 class PromptText(Conditioning, Protocol):

@@ -13,6 +13,7 @@ import torch
 
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.inputs import NO_INPUTS
+from modules.families.lora_naming import LoraNaming
 from modules.families.parts.clip_text import is_open_clip
 from modules.families.parts.conditioning import TextConditioning, replace_rows
 from modules.families.parts.files import ModelFiles
@@ -21,7 +22,6 @@ from modules.families.parts.lora_names import naming_of
 from modules.families.parts.read_model import read_model
 from modules.families.protocol import LoadRequest
 from modules.families.sd.spec import SD, SdSettings
-from modules.families.spec import LoraNaming
 
 
 @dataclass(eq=False)

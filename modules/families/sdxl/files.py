@@ -18,7 +18,7 @@ from modules.families.parts.unet_clip_file.layout import UNET_FILE, TextPlace, U
 from modules.families.parts.unet_clip_file.naming_rows import SDXL_ROWS
 from modules.families.parts.unet_clip_file.sidecar import Sidecar
 from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts, PublishedModel
-from modules.formats.program_table import velocity_note
+from modules.formats.checkpoint_table import velocity_note
 
 _SIDECARS = Path(__file__).parent / "sidecars"
 _TARGETS = unet_clip_targets(

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from annotated_types import Interval
 
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodGuide, MethodStart, RolloutFacts
+from modules.objectives.rollout_facts import RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodStart
 from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.settings.shared_types import CountTo1000, PositiveFraction
 from modules.system.problem import Problem

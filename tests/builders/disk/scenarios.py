@@ -19,7 +19,8 @@ from safetensors.numpy import load_file as load_tensors
 from safetensors.numpy import save as bytes_of
 
 from modules.config.codec import decode, load_file, save_file
-from modules.config.presets import Preset, delete_preset, describe_preset, duplicate_preset, rename_preset, save_preset
+from modules.config.own_presets import delete_preset, describe_preset, duplicate_preset, rename_preset
+from modules.config.presets import Preset, save_preset
 from modules.data.cache.store import BrokenEntryError, CacheStore, remove_entries
 from modules.data.doctor.fixes import Step, apply
 from modules.rewards.user_code_file import approve, approved_hashes

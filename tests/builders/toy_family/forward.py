@@ -14,11 +14,12 @@ from modules.data.inputs import NO_INPUTS
 from modules.data.tiles import VAE_TILES, Tiling
 from modules.diffusion.latents import Scale
 from modules.diffusion.process import NoiseProcess
+from modules.families.lora_naming import LoraNaming
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.conditioning import TextConditioning, replace_rows
 from modules.families.parts.forwards import Forwards
 from modules.families.protocol import Conditioning, Part, PartMemory, Posterior
-from modules.families.spec import BASE_VARIANT, FamilySpec, LoraNaming
+from modules.families.spec import BASE_VARIANT, FamilySpec
 from modules.system.devices import Device
 
 

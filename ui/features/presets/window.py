@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from modules.config.presets import (
+from modules.config.own_presets import (
     DeletedPreset,
-    Preset,
     delete_preset,
     describe_preset,
     duplicate_preset,
     rename_preset,
     restore_preset,
 )
+from modules.config.presets import Preset
 from modules.system import hardware
 from modules.system.errors import DarkroomError
 from modules.system.problem import count

@@ -19,7 +19,7 @@ from modules.config.usage import (
     steps_per_group,
 )
 from modules.objectives.metrics import METRICS
-from modules.objectives.spec import RolloutFacts
+from modules.objectives.rollout_facts import RolloutFacts
 from modules.system.problem import count
 
 NEEDS, COSTS, WATCH = "What it needs", "What it costs with these settings", "What to watch on the Run page"
