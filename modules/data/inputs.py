@@ -112,12 +112,6 @@ INPUTS: dict[str, ModelInput] = {
 NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
 """The inputs of a model that has none."""
 
-INPAINTING = ("mask", "masked_image")
-"""The inputs of inpainting models, in the order of their channels."""
-
-PIXEL_INPAINTING = ("masked_image", "mask_pixels")
-"""The inputs of inpainting models that get the pixels of the mask, 8 x 8 for each latent, in the order of channels."""
-
 
 def references_of(inputs: Mapping[str, Value]) -> list[Value]:
     """Return the reference images among the inputs of a prediction, in their order."""

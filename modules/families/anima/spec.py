@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import QWEN3, QWEN_IMAGE_VAE, block_presets
+from modules.families.parts.language_models import QWEN3
+from modules.families.parts.part_classes import QWEN_IMAGE_VAE, block_presets
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec, TextSpec
 from modules.settings.field import advanced_setting

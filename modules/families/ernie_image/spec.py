@@ -12,7 +12,8 @@ from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flo
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE
-from modules.families.parts.part_classes import MISTRAL, block_presets, chat_parts, chat_prompts
+from modules.families.parts.language_models import MISTRAL, chat_parts, chat_prompts
+from modules.families.parts.part_classes import block_presets
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 
 from modules.data.buckets import Size
-from modules.data.inputs import PIXEL_INPAINTING, REFERENCES
+from modules.data.input_names import PIXEL_INPAINTING
+from modules.data.inputs import REFERENCES
 from modules.data.references import ReferenceSizes
 from modules.diffusion.flow_convention import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec

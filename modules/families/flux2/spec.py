@@ -8,7 +8,7 @@ from typing import Literal
 from modules.data.inputs import REFERENCES
 from modules.diffusion.flow_convention import flow_matching
 from modules.families.parts.flux2 import classes
-from modules.families.parts.part_classes import MISTRAL, chat_parts
+from modules.families.parts.language_models import MISTRAL, chat_parts
 from modules.families.settings import TrainingGuidance
 from modules.families.spec import FamilySpec
 

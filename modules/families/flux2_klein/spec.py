@@ -9,7 +9,7 @@ from modules.data.inputs import REFERENCES
 from modules.diffusion.flow_convention import flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.parts.flux2 import classes
-from modules.families.parts.part_classes import QWEN3, chat_parts
+from modules.families.parts.language_models import QWEN3, chat_parts
 from modules.families.spec import FamilySpec
 
 

@@ -15,7 +15,8 @@ from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flo
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE
-from modules.families.parts.part_classes import QWEN3_VL, block_presets, chat_parts, chat_prompts
+from modules.families.parts.language_models import QWEN3_VL, chat_parts, chat_prompts
+from modules.families.parts.part_classes import block_presets
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec
 

@@ -12,14 +12,8 @@ from annotated_types import Interval
 from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import (
-    CLIP_TEXT_WITH_PROJECTION,
-    KL_VAE,
-    LLAMA,
-    T5_TEXT,
-    block_presets,
-    t5_prompts,
-)
+from modules.families.parts.language_models import LLAMA
+from modules.families.parts.part_classes import CLIP_TEXT_WITH_PROJECTION, KL_VAE, T5_TEXT, block_presets, t5_prompts
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 from modules.settings.field import advanced_setting

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass, VaeFile
-from modules.families.parts.part_classes import DOUBLE_STREAM_LAYERS, QWEN25_VL, T5_TEXT, chat_prompts
+from modules.families.parts.language_models import QWEN25_VL, chat_prompts
+from modules.families.parts.part_classes import DOUBLE_STREAM_LAYERS, T5_TEXT
 from modules.families.projected_guidance import ProjectedGuidance
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec

@@ -10,7 +10,7 @@ from typing import Literal
 from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts import part_classes
+from modules.families.parts import language_models, part_classes
 from modules.families.settings import FamilySettings, TrainingGuidance
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
@@ -46,7 +46,7 @@ HUNYUAN_VIDEO = FamilySpec(
     settings=HunyuanVideoSettings,
     parts=(
         PartSpec("transformer", "Transformer", "denoiser", TRANSFORMER),
-        PartSpec("text_encoder", "Text encoder 1 (Llama 3 8B)", "text_encoder", part_classes.LLAMA, trainable=False),
+        PartSpec("text_encoder", "Text encoder 1 (Llama 3 8B)", "text_encoder", language_models.LLAMA, trainable=False),
         PartSpec(
             "text_encoder_2",
             "Text encoder 2 (CLIP-L)",
@@ -60,7 +60,7 @@ HUNYUAN_VIDEO = FamilySpec(
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, frame_factor=4, frames_at_once=17),
     text=replace(
-        part_classes.chat_prompts(MAX_TOKENS - 1, "text_embed_dim"),
+        language_models.chat_prompts(MAX_TOKENS - 1, "text_embed_dim"),
         widths={
             "text_encoder": ("hidden_size", "text_embed_dim"),
             "text_encoder_2": ("hidden_size", "pooled_projection_dim"),

@@ -14,7 +14,8 @@ from annotated_types import Interval
 from modules.diffusion.flow_convention import FlowConvention, LogitNormalGrid, RootShift, flow_matching
 from modules.families.model_class import ModelClass
 from modules.families.parts.flux2.classes import LATENTS, VAE
-from modules.families.parts.part_classes import QWEN3_VL, block_presets, chat_parts, chat_prompts
+from modules.families.parts.language_models import QWEN3_VL, chat_parts, chat_prompts
+from modules.families.parts.part_classes import block_presets
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec
 from modules.settings.field import advanced_setting

@@ -85,7 +85,7 @@ def _add_extras(program: str, answer: Answer, extras: Iterable[str], extra_rows:
     if answer.refuses:
         return answer
     worst = min((answer, *more), key=lambda a: a.severity)
-    return worst if worst.refuses else replace(worst, why=_join((answer.why, *(a.why for a in more))))
+    return worst if worst.refuses else worst._replace(why=_join((answer.why, *(a.why for a in more))))
 
 
 def _advice(program: str, contents: AdapterContents, answer: Answer) -> str:

@@ -9,7 +9,8 @@ from typing import Literal
 from modules.diffusion.flow_convention import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import QWEN3_VL, QWEN_IMAGE_VAE, block_presets, chat_parts, chat_prompts
+from modules.families.parts.language_models import QWEN3_VL, chat_parts, chat_prompts
+from modules.families.parts.part_classes import QWEN_IMAGE_VAE, block_presets
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
 

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import GEMMA2, KL_VAE, block_presets, chat_parts, chat_prompts
+from modules.families.parts.language_models import GEMMA2, chat_parts, chat_prompts
+from modules.families.parts.part_classes import KL_VAE, block_presets
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
 

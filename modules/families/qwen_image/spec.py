@@ -15,7 +15,7 @@ from modules.data.references import CaptionImages, ReferenceSizes
 from modules.diffusion.flow_convention import FlowConvention, TokenShift, flow_matching
 from modules.families.distilled import DistilledSpec
 from modules.families.model_class import ModelClass
-from modules.families.parts import part_classes
+from modules.families.parts import language_models, part_classes
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
 
@@ -67,16 +67,16 @@ QWEN_IMAGE = FamilySpec(
     name="qwen_image",
     label="Qwen-Image",
     settings=QwenImageSettings,
-    parts=part_classes.chat_parts(
+    parts=language_models.chat_parts(
         TRANSFORMER,
-        part_classes.QWEN25_VL,
+        language_models.QWEN25_VL,
         part_classes.QWEN_IMAGE_VAE,
         reader="Qwen2.5-VL",
-        seeing={"edit": part_classes.QWEN25_VL_SEEING, ONE_REFERENCE: part_classes.QWEN25_VL_SEEING},
+        seeing={"edit": language_models.QWEN25_VL_SEEING, ONE_REFERENCE: language_models.QWEN25_VL_SEEING},
     ),
     size_step_px=16,
     latents=LatentSpec(channels=16, factor=8, packed=PACKED),
-    text=part_classes.chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "joint_attention_dim"),
+    text=language_models.chat_prompts(MAX_TOKENS - _TEMPLATE_TOKENS, "joint_attention_dim"),
     inputs={"edit": REFERENCES, ONE_REFERENCE: REFERENCES[:1]},
     process=flow_matching(FlowConvention(shift=TokenShift(max_tokens=8192, max_shift=0.9))),
     guided_norm=PACKED,

@@ -9,7 +9,8 @@ from typing import Literal
 
 from modules.diffusion.flow_convention import ConstantShift, FlowConvention, flow_matching
 from modules.families.model_class import ModelClass
-from modules.families.parts.part_classes import GEMMA2, block_presets, chat_parts, chat_prompts
+from modules.families.parts.language_models import GEMMA2, chat_parts, chat_prompts
+from modules.families.parts.part_classes import block_presets
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LatentSpec
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from modules.data.inputs import INPAINTING
+from modules.data.input_names import INPAINTING
 from modules.families.parts.diffusion_settings import LatentDiffusionSettings
 from modules.families.parts.part_classes import CLIP_TEXT, DISTILLED_DDPM, KL_VAE, UNET, clip_prompts
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec

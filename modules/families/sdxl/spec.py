@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from modules.data.inputs import INPAINTING
+from modules.data.input_names import INPAINTING
 from modules.families.parts import part_classes
 from modules.families.parts.diffusion_settings import CLIP_SKIP_2, LatentDiffusionSettings, last_layers, skip_of
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec

@@ -13,7 +13,8 @@ from annotated_types import Interval
 from modules.data.references import ReferenceSizes
 from modules.diffusion.flow_convention import FlowConvention, StepsShift, TokenShift
 from modules.families.model_class import ModelClass, VaeFile
-from modules.families.parts.part_classes import KL_VAE, chat_prompts
+from modules.families.parts.language_models import chat_prompts
+from modules.families.parts.part_classes import KL_VAE
 from modules.families.settings import FamilySettings
 from modules.families.spec import LatentSpec, TextSpec
 from modules.settings.field import advanced_setting
