@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 import tkinter as tk
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = None) -> int:
     """Open the window with the given config file, or with the last session, and run it until it closes."""
     open_missing_streams()
-    parser = argparse.ArgumentParser(prog="python -m ui", description="Opens Darkroom's window.")
-    parser.add_argument("config", nargs="?", help="a config file to open (default: the last session)")
-    config = parser.parse_args(arguments).config
+    config = _config_in(arguments) if arguments else ""
     hide_library_warnings()
     use_no_pydantic_plugins()
     with collection_off():  # until the window is visible, which is a tenth faster
@@ -45,6 +42,15 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
     keep_interpreter_smooth()
     app.run()
     return 0
+
+
+def _config_in(arguments: Sequence[str]) -> str:
+    """Return the config file that the arguments name; empty for the last session."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m ui", description="Opens Darkroom's window.")
+    parser.add_argument("config", nargs="?", default="", help="a config file to open (default: the last session)")
+    return str(parser.parse_args(arguments).config)
 
 
 def _open_window(path: Path | None) -> App | None:

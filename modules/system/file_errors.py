@@ -12,11 +12,10 @@ from pathlib import Path
 NO_THREAD = "can't start new thread"
 """Python's message if the system has no memory, or no number, for another thread."""
 
-_NUMBER = re.compile(r"\[(?:Errno|WinError) -?\d+\]\s*")
-_CLASS = re.compile(r"(?:Got:?\s*)?\b(?:[\w.]*[a-z]Error|[\w.]*Exception)\b:?\s*")
-_CONNECTION = re.compile(
-    r"Max retries exceeded|Connection(?: |Pool)|name resolution|Name or service not known|getaddrinfo"
-)
+# Compiled by the first error, not at each start.
+_NUMBER = r"\[(?:Errno|WinError) -?\d+\]\s*"
+_CLASS = r"(?:Got:?\s*)?\b(?:[\w.]*[a-z]Error|[\w.]*Exception)\b:?\s*"
+_CONNECTION = r"Max retries exceeded|Connection(?: |Pool)|name resolution|Name or service not known|getaddrinfo"
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _DENIED = {errno.EACCES, errno.EPERM}
 _OF_MACHINE = _FULL | {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
@@ -131,8 +130,8 @@ def plain_reason(error: BaseException, *, names_file: bool = False) -> str:
     if isinstance(error, KeyError) and error.args:
         return f"{error.args[0]} is missing"
     lines = str(error).strip().splitlines()
-    text = _CLASS.sub("", _NUMBER.sub("", lines[0] if lines else "")).strip().rstrip(".")
-    return "the connection failed" if _CONNECTION.search(text) else text or "no reason was given"
+    text = re.sub(_CLASS, "", re.sub(_NUMBER, "", lines[0] if lines else "")).strip().rstrip(".")
+    return "the connection failed" if re.search(_CONNECTION, text) else text or "no reason was given"
 
 
 def _path_of(error: OSError) -> str:
