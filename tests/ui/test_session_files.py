@@ -15,15 +15,8 @@ from modules.system.paths import session_file
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
 from tests.ui.test_pages import form_of
-from ui.app.session_files import (
-    HeldSession,
-    find_abandoned_sessions,
-    load_session,
-    lock_of,
-    read_session,
-    save_session,
-    take_session,
-)
+from ui.app.abandoned_sessions import find_abandoned_sessions
+from ui.app.session_files import HeldSession, load_session, lock_of, read_session, save_session, take_session
 from ui.forms.model import FormModel, Source
 from ui.forms.preferences import UiSettings
 from ui.widgets.entry import Entry

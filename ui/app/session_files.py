@@ -1,7 +1,7 @@
 """The files of the windows' sessions. Each open window has its own file, which it locks.
 
 The files lie next to each other: `session.json`, `session-2.json` and so on. A window takes over the newest one that no
-running window has; what remains in the others is offered (`session_saving.py`).
+running window has; what remains in the others is offered (`abandoned_sessions.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -23,9 +23,8 @@ from modules.config.codec import decode, encode
 from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.system.atomic import write_text
-from modules.system.file_lock import FileLock, LockTaken, living_holder
+from modules.system.file_lock import FileLock, LockTaken
 from modules.system.problem import Problem
-from ui.forms.changes import describe_unsaved
 from ui.forms.model import Document, Draft, FormModel, Source
 from ui.forms.preferences import UiSettings
 
@@ -47,21 +46,6 @@ class HeldSession:
             self.lock.release()
 
 
-@dataclass(frozen=True, slots=True)
-class AbandonedSession:
-    """The unsaved work of a window that is gone, and when it was saved last."""
-
-    file: Path
-    saved: datetime
-    document: Document
-    drafts: Mapping[str, Draft]
-
-    @property
-    def summary(self) -> str:
-        """The name of its config, and how much of it is unsaved."""
-        return describe_unsaved(self.document, self.drafts)
-
-
 def take_session(first: Path) -> HeldSession:
     """Take over the newest session that no running window has. `first` is the file of a first window.
 
@@ -70,7 +54,7 @@ def take_session(first: Path) -> HeldSession:
     """
     with suppress(OSError):
         first.parent.mkdir(parents=True, exist_ok=True)
-    files = _list_files(first)
+    files = list_files(first)
     numbered = (first.with_stem(f"{first.stem}-{number}") for number in count(2))
     for file in chain(files, (name for name in chain((first,), numbered) if name not in files)):
         try:
@@ -82,52 +66,6 @@ def take_session(first: Path) -> HeldSession:
             return HeldSession(file, None, load_session(file))
         return HeldSession(file, lock, _choose_session(file, files))
     raise AssertionError("there is always another name")
-
-
-def find_abandoned_sessions(first: Path, own_file: Path, opening_document: Document) -> tuple[AbandonedSession, ...]:
-    """Return the unsaved work of windows that are gone, the newest first; sessions without any are removed.
-
-    `opening_document` is what this window started with: the same work is not returned again.
-    """
-    sessions = []
-    for file in _list_files(first):
-        if file == own_file or living_holder(lock_of(file)) is not None:
-            continue
-        session = read_abandoned(file)
-        if session is None:
-            continue
-        if has_unsaved_work(session.document, session.drafts) and session.document != opening_document:
-            sessions.append(session)
-        else:
-            with suppress(OSError, LockTaken):
-                remove_session(file)
-    return tuple(sessions)
-
-
-def read_abandoned(file: Path) -> AbandonedSession | None:
-    """Return the work in a session's file; None if it has none that can be read."""
-    try:
-        saved, when = read_session(file), datetime.fromtimestamp(file.stat().st_mtime)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return AbandonedSession(file, when, saved.document, saved.drafts)
-
-
-def remove_session(file: Path) -> None:
-    """Remove the file of a window that is gone. Raises LockTaken if a window has taken it over, and OSError."""
-    lock = FileLock(lock_of(file))
-    try:
-        file.unlink(missing_ok=True)
-    finally:
-        lock.release()
-
-
-def has_unsaved_work(document: Document, drafts: Mapping[str, Draft]) -> bool:
-    """Return whether something in a session is in no other file."""
-    if drafts or document.is_changed:
-        return True
-    path = document.source.path
-    return (path is None or not path.exists()) and document.config != Config()
 
 
 def lock_of(file: Path) -> Path:
@@ -157,7 +95,7 @@ def _read_or_none(file: Path) -> SavedSession | None:
         return None
 
 
-def _list_files(first: Path) -> tuple[Path, ...]:
+def list_files(first: Path) -> tuple[Path, ...]:
     """Return the files of sessions, the newest first."""
     dated = []
     for file in first.parent.glob(f"{first.stem}*{first.suffix}"):
@@ -171,8 +109,7 @@ def _list_files(first: Path) -> tuple[Path, ...]:
 _FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SavedSession:
+class SavedSession(NamedTuple):
     """The content of a session's file: the config with its source, the invalid entries, and the window's settings."""
 
     document: Document

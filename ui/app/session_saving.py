@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from modules.system.file_lock import FileLock, LockTaken
-from ui.app.session_files import (
-    AbandonedSession,
-    HeldSession,
-    find_abandoned_sessions,
-    lock_of,
-    read_abandoned,
-    remove_session,
-    save_session,
-)
+from ui.app.session_files import save_session
 from ui.forms.model import Document, Draft, FormModel
 from ui.forms.preferences import UiSettings
-from ui.loop.background import Background
-from ui.loop.interaction import Answer, Interaction
 from ui.loop.pump import Pump
-from ui.widgets.notices import Notice, Notices, Reply
 
 QUIET_SECONDS = 0.7  # without an edit
 
@@ -91,82 +77,3 @@ class SessionSaver:
                 return True
 
         return write
-
-
-_log = logging.getLogger(__name__)
-_ALREADY_OPEN = "Another window has opened it."
-
-
-class SessionOffers:
-    """A notice for each session with unsaved work whose window is gone."""
-
-    def __init__(
-        self,
-        held: HeldSession,
-        notices: Notices,
-        interaction: Interaction,
-        background: Background,
-        saver: SessionSaver,
-        *,
-        open_session: Callable[[Document, Mapping[str, Draft]], None],
-        notify: Callable[[str], None],
-    ) -> None:
-        self._own_file = held.file
-        self._notices = notices
-        self._interaction = interaction
-        self._background = background
-        self._saver = saver
-        self._open_session = open_session
-        self._notify = notify
-
-    def look(self, first: Path, opening_document: Document) -> None:
-        """Look for such sessions next to the first window's file, once: when the window opens."""
-        self._background.run(lambda: find_abandoned_sessions(first, self._own_file, opening_document), self._offer)
-
-    def _offer(self, sessions: Sequence[AbandonedSession]) -> None:
-        for gone in reversed(sessions):  # the newest one is shown first
-            text = f"Another window ended with unsaved work: {gone.summary}, from {gone.saved:%d %B, %H:%M}."
-            replies = (
-                Reply("Open it here", partial(self.open, gone)),
-                Reply("Discard…", partial(self.discard, gone), stays=True),
-            )
-            self._notices.show(Notice(_key(gone), text, replies, dismiss_label="Later"))
-
-    def open(self, gone: AbandonedSession) -> None:
-        """Open the work in this window; its file is removed once this window's session contains it."""
-        try:
-            lock = FileLock(lock_of(gone.file))
-        except (LockTaken, OSError):
-            self._notify(_ALREADY_OPEN)
-            return
-        current = read_abandoned(gone.file)
-        if current is None:
-            lock.release()
-            self._notify(_ALREADY_OPEN)
-            return
-
-        def finish(is_saved: bool) -> None:
-            if is_saved:
-                gone.file.unlink(missing_ok=True)
-            lock.release()
-
-        self._open_session(current.document, current.drafts)
-        self._saver.save_soon(finish)
-
-    def discard(self, gone: AbandonedSession) -> None:
-        """Remove the work, if the user confirms it."""
-        answers = (Answer("discard", "Discard"), Answer("keep", "Keep it", is_default=True))
-        message = f"{gone.summary[0].upper()}{gone.summary[1:]}, from {gone.saved:%d %B, %H:%M}. This cannot be undone."
-        if self._interaction.choose("Discard the unsaved work?", message, answers, "warning") != "discard":
-            return
-        self._notices.remove(_key(gone))
-        try:
-            remove_session(gone.file)
-        except LockTaken:
-            self._notify(_ALREADY_OPEN)
-        except OSError:
-            _log.warning("The session %s could not be removed", gone.file, exc_info=True)
-
-
-def _key(gone: AbandonedSession) -> str:
-    return f"session {gone.file.name}"

@@ -22,7 +22,7 @@ from ui.app.other_programs import OtherPrograms
 from ui.app.remedies import add_remedy_actions
 from ui.app.run_ends import RunEnds
 from ui.app.session_files import take_session
-from ui.app.session_saving import SessionOffers, SessionSaver
+from ui.app.session_saving import SessionSaver
 from ui.app.shell import Shell, prepare_pages
 from ui.app.views import Views
 from ui.features.queue.model import QueueControl
@@ -149,7 +149,7 @@ class App:
         self.tensorboard.follow_setting()
         self.closing.look()
         self.offers.look(self.context.workspaces())
-        self.session_offers.look(session_file(), self.form.document)
+        self._offer_sessions()
         prepare_pages(self.context.pump)
 
     def run(self) -> None:
@@ -389,15 +389,21 @@ class App:
             ended=self.starter.look_for_backup,
         )
         context.pump.add_source(self.other_programs.look)
-        self.session_offers = SessionOffers(
+
+    def _offer_sessions(self) -> None:
+        """Offer the unsaved work of windows that are gone."""
+        from ui.app.abandoned_sessions import SessionOffers
+
+        offers = SessionOffers(
             self._session,
-            context.notices,
-            context.interaction,
-            context.pump.lasting,
+            self.context.notices,
+            self.context.interaction,
+            self.context.pump.lasting,
             self.session_saver,
-            open_session=context.documents.open_session,
+            open_session=self.context.documents.open_session,
             notify=self._notify,
         )
+        offers.look(session_file(), self.form.document)
 
     def _open_page(self, key: str) -> Any:
         self.context.navigation.open(key)
