@@ -62,7 +62,7 @@ class OneTrainerNames:
     advice: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AdapterSpec:
     """The record of an adapter: its label, its settings, and all that the rest of the program needs to know about it.
 

@@ -11,23 +11,23 @@ from modules.config.schema import Config
 from modules.config.sections.data import Data
 from modules.config.sections.embeddings import EmbeddingSettings
 from modules.config.sections.training import method_in_use
-from modules.data.inputs import ModelInput, inputs_by_name
 from modules.families.registry import families_with
 from modules.families.spec import BASE_VARIANT, PartSpec
 from modules.objectives.spec import LearnsFrom, MethodSpec
 from modules.optim.scaling import rate_factor
 from modules.optim.spec import is_fused
-from modules.rewards.settings import ScorersInUse, scorers_in_use
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.edit import choose_variant
 from modules.settings.shared_types import sides_of
 
 if TYPE_CHECKING:  # the window draws no captions and reads no adapter
     from modules.data.captions.drawing import CaptionDropout
+    from modules.data.inputs import ModelInput
     from modules.data.references import ReferenceFit
     from modules.estimate.step_passes import StepPasses
     from modules.formats.adapter_forms import FileForm
     from modules.objectives.rollout_facts import RolloutFacts
+    from modules.rewards.in_use import ScorersInUse
 
 
 def method_of(config: Config) -> MethodSpec:
@@ -81,7 +81,11 @@ def rollout_of(config: Config) -> RolloutFacts | None:
 def scorers_of(config: Config) -> ScorersInUse | None:
     """Return the reward models of a run, or None if the method needs none."""
     held_out = method_of(config).held_out_reward
-    return None if held_out is None else scorers_in_use(config.reward.models, held_out(settings_of_method(config)))
+    if held_out is None:
+        return None
+    from modules.rewards.in_use import scorers_in_use
+
+    return scorers_in_use(config.reward.models, held_out(settings_of_method(config)))
 
 
 def learns_from(config: Config) -> LearnsFrom:
@@ -208,9 +212,12 @@ def is_variant(config: Config) -> bool:
 
 def inputs_of(config: Config) -> tuple[ModelInput, ...]:
     """Return the further inputs that the model gets with each image, in their order."""
-    if not _has_denoiser(config):
+    names = config.family.inputs.get(config.model.variant, ())
+    if not (names and _has_denoiser(config)):
         return ()
-    return inputs_by_name(config.family.inputs.get(config.model.variant, ()))
+    from modules.data.inputs import inputs_by_name  # of inpainting and editing, which few models do
+
+    return inputs_by_name(names)
 
 
 def inpaints(config: Config) -> bool:

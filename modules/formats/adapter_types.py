@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
+from typing import NamedTuple
 
 from modules.formats.program_table import PROGRAMS, UNKNOWN, Answers, plain_lora_only
 from modules.system.factories import load_factory
@@ -27,8 +28,7 @@ def _lacks_nothing(names: frozenset[str]) -> Iterator[str]:
     yield from ()
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """Two factors that are multiplied: `first`, with the rank at its second axis, and `last`, with the rank first.
 
     `core` is the factor of shape (rank, rank, height, width) that a Tucker form has between them; there the axis of
@@ -41,7 +41,7 @@ class Product:
     core_axis: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class AdapterType:
     """A type of change, as files hold it.
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Word = Literal["all", "part", "none", "unknown"]
 Place = Literal[
@@ -32,8 +31,7 @@ convolution of an inpainting model. "T5" is any layer of such a text encoder. "r
 checkpoints name otherwise than the published ones (`AdapterTargets.renamed`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """How much of some layers a program loads, and the reason. `refuses`: with them it loads nothing of the file.
 
     "unknown" without a reason: it was not measured.
@@ -65,8 +63,7 @@ def refuses(why: str) -> Answer:
     return Answer("none", why, refuses=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """A program that loads model files, in the version stated.
 
     `is_main` is false for a program that is named only if it differs from the others. `any_size`: it loads adapters for

@@ -52,7 +52,7 @@ class LossSettings(Section):
 S = TypeVar("S", bound=LossSettings)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LossSpec(Generic[S]):
     """An elementwise loss. Its settings are at `training.loss.mix.<name>`.
 

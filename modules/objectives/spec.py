@@ -56,7 +56,7 @@ class MethodStart:
     needs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MethodSpec:
     """The facts about a training method that are known before anything is loaded.
 

@@ -1,15 +1,13 @@
 """The usual learning rates of optimizers, and the rates with which weights are updated."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 EffectiveRate = Callable[[Mapping[str, Any]], Any]
 """From a parameter group to its effective learning rate: a float, a tensor of shape (), or None if not known yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class LearningRates:
+class LearningRates(NamedTuple):
     """The range of learning rates with which an optimizer trains at all; `usual` names the typical ones, as text."""
 
     lowest: float
@@ -17,8 +15,7 @@ class LearningRates:
     usual: str
 
 
-@dataclass(frozen=True, slots=True)
-class UsualRates:
+class UsualRates(NamedTuple):
     """The usual learning rates for an adapter and for a fine-tune, and the reason, which follows "it" in a sentence."""
 
     adapter: LearningRates

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
 
 from annotated_types import Interval
 
@@ -40,8 +40,7 @@ class ScheduleSettings(Section):
     ] = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """A step of a run after the warm-up. Steps count from 0; `learning_rate` is the one set for the run."""
 
     step: int
@@ -64,7 +63,7 @@ class Position:
 Settings = TypeVar("Settings", bound=ScheduleSettings)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ScheduleSpec(Generic[Settings]):
     """A learning rate schedule.
 

@@ -3,13 +3,15 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from modules.optim.rates import ADAM, FINDS_ITSELF, EffectiveRate, UsualRates
-from modules.optim.terms.removed import REMOVED, RemovedSetting
 from modules.settings.field import Section, records_of
 from modules.system.factories import Package
 from modules.system.problem import Problem
+
+if TYPE_CHECKING:  # of imports from OneTrainer
+    from modules.optim.terms.removed import RemovedSetting
 
 Shape = tuple[int, ...]
 
@@ -89,7 +91,7 @@ def _never(settings: OptimizerSettings) -> bool:
     return False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OptimizerSpec(Generic[Settings]):
     """The facts about an optimizer that the program needs before torch is imported.
 
@@ -162,8 +164,10 @@ class OptimizerSpec(Generic[Settings]):
         return (self.settings.__doc__ or "").strip().splitlines()[0]
 
     @property
-    def removed(self) -> Mapping[str, RemovedSetting]:
+    def removed(self) -> Mapping[str, "RemovedSetting"]:
         """The settings of OneTrainer's that do not exist here."""
+        from modules.optim.terms.removed import REMOVED
+
         return {name: REMOVED[name] for name in self.lacks}
 
     def packages_of(self, settings: Settings) -> tuple[Package, ...]:

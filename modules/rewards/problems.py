@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from modules.formats.published_files import problem_of_file
+from modules.rewards.in_use import scorers_in_use
 from modules.rewards.registry import REWARDS
-from modules.rewards.settings import Scorer, scorers_in_use, wanted_files
+from modules.rewards.settings import Scorer, wanted_files
 from modules.rewards.user_code_file import hash_of, refusal_of, split_reference
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem

@@ -6,8 +6,9 @@ import io
 from collections.abc import Collection, Iterator, Sequence
 
 from modules.rewards.address import parse_address, require_approval
+from modules.rewards.in_use import scorers_in_use
 from modules.rewards.registry import REWARDS
-from modules.rewards.settings import Scorer, scorers_in_use
+from modules.rewards.settings import Scorer
 from modules.rewards.waiting import Patience
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory

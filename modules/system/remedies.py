@@ -6,13 +6,12 @@ A `Problem` names its remedy. A new one is a record here, and the window's actio
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from modules.system.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(NamedTuple):
     """A way to fix a problem: the label of its button, and a sentence for the command line."""
 
     name: str

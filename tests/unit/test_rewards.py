@@ -26,13 +26,14 @@ from modules.formats.published_files import is_repository
 from modules.objectives.policy_losses import num_scored, reward_loss, reward_losses
 from modules.rewards import registry
 from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
+from modules.rewards.in_use import held_out_scorer, trained_scorers
 from modules.rewards.measures import parse_colour
 from modules.rewards.models.ocr import edit_distance, quoted_text, text_score
 from modules.rewards.models.user_code import load_user_reward
 from modules.rewards.problems import problems_of_rewards
 from modules.rewards.protocol import RewardContext, files_of
 from modules.rewards.registry import REWARDS, hold_out_labels, reward_labels
-from modules.rewards.settings import Scorer, held_out_scorer, trained_scorers, wanted_files
+from modules.rewards.settings import Scorer, wanted_files
 from modules.rewards.user_code_file import approved_code, hash_of, split_reference
 from modules.sampling.step_selection import Truncation, truncation_of
 from modules.settings.edit import set_path

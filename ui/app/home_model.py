@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from modules.config.records import record_at
 from modules.config.schema import Config
@@ -31,8 +30,7 @@ _MAX_NOTES_CHARS = 220
 _GB = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class CardButton:
+class CardButton(NamedTuple):
     """A button: its label, and the action that it runs or the path of the setting that it shows."""
 
     label: str
@@ -40,8 +38,7 @@ class CardButton:
     path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """The config in the window: its name, what it trains, its notes, whether it is ready, and what comes next.
 
     `what` has a line for the training and one for its material. `colour` is the token of the state; the first of the

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from modules.config.codec import pack_lists
 from modules.config.compare import differing_paths
@@ -22,8 +21,7 @@ _MAX_CHARS = 60
 _PAGE_ORDER = {page.key: number for number, page in enumerate(SETTING_PAGES)}
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A field that differs: its path, its place and both values as text."""
 
     path: str

@@ -71,7 +71,7 @@ class RunStarter(Protocol):
         """Search for a run to resume in the workspace."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FeatureLinks:
     """The windows of features that others open. The features do not know each other: the app passes these."""
 
@@ -105,7 +105,7 @@ class Models:
         return model
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Context:
     """The window's parts; they reach each other only through this record."""
 

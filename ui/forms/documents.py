@@ -11,7 +11,6 @@ from pathlib import Path
 from modules.config.codec import LoadedConfig, export_file, lists_to_confirm, save_file
 from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any, load_any_text
 from modules.config.list_files import LISTS
-from modules.config.own_presets import import_presets
 from modules.config.presets import BUILT_IN_DIR, DEMO, Preset, list_presets, save_preset
 from modules.config.schema import Config
 from modules.settings.edit import get_path, replace_value
@@ -228,6 +227,8 @@ class Documents:
 
     def import_presets(self, folder: Path | None = None) -> None:
         """Import a folder of presets (OneTrainer's `training_presets`) as the user's own, with one report."""
+        from modules.config.own_presets import import_presets
+
         title = "Import presets (a folder such as OneTrainer's training_presets)"
         folder = folder or self._interaction.ask_folder(title, self._preferences.last_folder)
         if folder is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from modules.config.records import record_at
 from modules.config.schema import Config
@@ -20,8 +20,7 @@ _WHILE_EDITING = "The current settings"
 _PAGE_ORDER = {page.key: number for number, page in enumerate(SETTING_PAGES)}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """A problem and its place in the window; without a page it links to nothing."""
 
     problem: Problem

@@ -36,7 +36,7 @@ _OUTPUT_FIELDS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PageSpec:
     """A page: its name in code, its title and hint, the sections it shows, and its buttons.
 

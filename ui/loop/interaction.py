@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
@@ -38,8 +38,7 @@ ACTIONS_OF_REMEDIES: Mapping[str, str] = {
 BEFORE_START, BEFORE_RESUMING, REPLACE_FILE = "Before you start", "Before you resume", "Replace the file?"  # titles
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A button of a question: its name, its label, and whether Return presses it."""
 
     name: str

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ui.loop.signal import Signal
 
 CRASHED_RUN = "crashed run"  # the key of the notice of a run that ended unexpectedly
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A button of a notice. With `stays` the notice is not dismissed by it."""
 
     label: str

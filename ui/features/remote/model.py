@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from modules.system.errors import DarkroomError
 from modules.system.paths import remotes_file
@@ -90,8 +89,7 @@ class Machines:
         return {remote.name: remote for remote in known}
 
 
-@dataclass(frozen=True, slots=True)
-class NewKey:
+class NewKey(NamedTuple):
     """A host key that the user has not accepted yet: the lines to keep if it is, and its fingerprints."""
 
     lines: str

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from modules.system.file_errors import plain_reason
 from ui.forms.preferences import Preferences
@@ -21,8 +20,7 @@ _NUM_LINES = 2
 _ARGUMENTS: dict[Reach, Sequence[str]] = {"here": (), "network": ("--host=0.0.0.0",)}
 
 
-@dataclass(frozen=True, slots=True)
-class PageState:
+class PageState(NamedTuple):
     """The address of the page and a note on who can reach it, or the problem for which it is not served."""
 
     url: str = ""
