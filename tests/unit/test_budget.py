@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.builders.images import draw_folder
 from trainer.data.datasets import datasets_of
 from trainer.preflight.budget import (
     cache_memory_problems,
+    describe_download,
     describe_memory,
     disk_problems,
     memory_problems,
@@ -389,13 +391,36 @@ def test_a_fine_tune_is_advised_on_a_fused_backward_pass_and_stochastic_rounding
 # -- the disk
 
 
-def disk(wanted: Config, *, free: int, **changes: Any) -> list[Problem]:
+def disk(wanted: Config, *, free: int, download_bytes: int = 0, **changes: Any) -> list[Problem]:
     facts = {"num_captions": 23, "total_steps": 100, **changes}
-    return list(disk_problems(budget_of_run(wanted, SIZES), SIZES, free=lambda path: free, **facts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.preflight.budget.model_download_bytes", lambda _budget: download_bytes)
+        return list(disk_problems(budget_of_run(wanted, SIZES), SIZES, free=lambda path: free, **facts))
 
 
 def test_a_disk_with_space_is_not_reported(tmp_path: Path) -> None:
     assert disk(config(tmp_path), free=100 * GB) == []
+
+
+def test_a_model_that_the_disk_has_no_room_to_download_forbids_the_run(tmp_path: Path) -> None:
+    (found,) = disk(config(tmp_path), free=30 * GB, download_bytes=34 * GB)
+    assert (found.path, found.severity, found.remedy) == ("model.hub_cache_dir", "error", "space")
+    assert "34.0 GB" in found.message
+    assert "30.0 GB are free" in found.message
+    (scarce,) = disk(config(tmp_path), free=34 * GB + 1, download_bytes=34 * GB)
+    assert (scarce.path, scarce.severity) == ("model.hub_cache_dir", "warning")
+    assert "34.0 GB base model" in scarce.message
+
+
+def test_the_preview_names_a_download_with_its_size(tmp_path: Path) -> None:
+    assert describe_download(budget_of_run(config(), SIZES)) == (
+        "stabilityai/stable-diffusion-xl-base-1.0 is downloaded first, about 13.9 GB."
+    )
+    here = tmp_path / "model"
+    here.mkdir()
+    published = budget_of_run(config(), SIZES)
+    local = config(model={"family": "sdxl", "base_model": str(here)})
+    assert describe_download(replace(published, config=local)) == ""
 
 
 def test_a_result_that_cannot_be_written_forbids_the_run(tmp_path: Path) -> None:

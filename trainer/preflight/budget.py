@@ -1,6 +1,6 @@
 """Whether a run fits: its memory on the GPU and its files on the disk, checked before it starts.
 
-Estimates only warn, except that a result or a first backup that cannot be written is an error.
+Estimates only warn, except that a result, a first backup or a download that cannot be written is an error.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from modules.system.errors import DarkroomError
 from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, format_size
+from trainer.data.hub_datasets import hub_cache_dir
 from trainer.launch import first_device
 from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.room import automatic_parts
-from trainer.preflight.run_budget import TIGHT, Budget, Counts, describe_reading
+from trainer.preflight.run_budget import TIGHT, Budget, Counts, describe_reading, model_download_bytes
 from trainer.preflight.search import Worth, advice, peak_with
 from trainer.preflight.start_from import notes_on_start, trained_layers
 from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, of_all_ranks, parts_trained
@@ -74,6 +75,13 @@ def layer_problems(budget: Budget) -> Iterator[Problem]:
 def trained_parts(budget: Budget) -> tuple[TrainedPart, ...]:
     """Return the trained layers of each part of a run."""
     return tuple(parts_trained(budget.config, budget.passes, budget.run.plans))
+
+
+def describe_download(budget: Budget) -> str:
+    """Return the download of the base model at the start and its size, as a sentence; empty without a download."""
+    size = model_download_bytes(budget)
+    name = budget.config.model.base_model.strip()
+    return f"{name} is downloaded first, about {format_size(size)}." if size else ""
 
 
 def describe_memory(budget: Budget, placed: Budget) -> str:
@@ -134,14 +142,15 @@ def disk_problems(
     total_steps: int,
     free: FreeBytes = disk.free_bytes,
 ) -> Iterator[Problem]:
-    """Yield an error if the result or the first backup cannot be written, a warning if the total is close to the limit.
+    """Yield an error if the result, the first backup or the model's download has no room, a warning if it is scarce.
 
     `versions`, here and below, are the sizes of the cached versions of images with their counts, `num_captions` is the
     number of distinct captions; `free(path)` returns the free bytes of a path's file system.
     """
     need = disk_need(budget, versions, num_captions=num_captions)
-    errors = list(_problems_of_places(budget.config, need, free))
-    yield from errors or _tight(budget.config, need, total_steps, free)
+    download = model_download_bytes(budget)
+    errors = list(_problems_of_places(budget.config, need, download, free))
+    yield from errors or _tight(budget.config, need, download, total_steps, free)
     yield from _large_captions(budget, num_captions)
 
 
@@ -259,8 +268,9 @@ def _backs_up(config: Config) -> bool:
     return config.backup.at_end or not config.backup.every.is_never
 
 
-def _problems_of_places(config: Config, need: disk.DiskNeed, free: FreeBytes) -> Iterator[Problem]:
+def _problems_of_places(config: Config, need: disk.DiskNeed, download_bytes: int, free: FreeBytes) -> Iterator[Problem]:
     for path, name, what, size in (
+        ("model.hub_cache_dir", str(hub_cache_dir(config)), "The download of the base model", download_bytes),
         ("output.destination", config.output.destination, "The result", need.result_bytes),
         ("general.workspace_dir", config.general.workspace_dir, "A backup", need.backup_bytes * _backs_up(config)),
     ):
@@ -280,7 +290,9 @@ def _keeps_best(config: Config) -> bool:
     return config.validation.keep_best and not config.validation.every.is_never and has_images
 
 
-def _tight(config: Config, need: disk.DiskNeed, total_steps: int, free: FreeBytes) -> Iterator[Problem]:
+def _tight(
+    config: Config, need: disk.DiskNeed, download_bytes: int, total_steps: int, free: FreeBytes
+) -> Iterator[Problem]:
     """Yield a warning for each file system that the whole run may fill."""
     epochs = config.training.epochs
     backups = disk.num_backups(
@@ -297,6 +309,7 @@ def _tight(config: Config, need: disk.DiskNeed, total_steps: int, free: FreeByte
         ),
         ("general.workspace_dir", config.general.workspace_dir, "saves", saves * need.result_bytes),
         ("output.destination", config.output.destination, "result", need.result_bytes),
+        ("model.hub_cache_dir", str(hub_cache_dir(config)), "base model", download_bytes),
     ]
     by_system: dict[int | None, list[tuple[str, str, str, int]]] = {}
     for item in items:

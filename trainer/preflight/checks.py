@@ -21,7 +21,7 @@ from modules.system.hardware import gpu_memory
 from modules.system.problem import Problem, count
 from trainer.data.datasets import datasets_of
 from trainer.data.hub_datasets import with_local_folders
-from trainer.preflight.budget import describe_memory, trained_parts
+from trainer.preflight.budget import describe_download, describe_memory, trained_parts
 from trainer.preflight.captions import (
     CaptionsReport,
     problems_of_caption_settings,
@@ -215,10 +215,16 @@ def _preview(
         skipped=tuple((str(s.path), s.reason) for s in skipped if not (s.setting or s.is_normal)),
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
-        model=model.sentence if model is not None and model.is_model else "",
+        model=_describe_model(model, budget),
         passes=" ".join(filter(None, (describe_passes(config), describe_choices(config, plans)))),
         trained=trained_parts(budget) if budget else (),
     )
+
+
+def _describe_model(model: FileKind | None, budget: Budget | None) -> str:
+    if model is not None:
+        return model.sentence if model.is_model else ""
+    return describe_download(budget) if budget is not None else ""
 
 
 def describe_passes(config: Config) -> str:

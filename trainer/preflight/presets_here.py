@@ -10,16 +10,12 @@ from modules.config.presets import MAX_OFFERED, Preset, families_for_card, list_
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.subjects import PERSON, USUAL_IMAGES
-from modules.estimate.passes import count
-from modules.families.registry import FAMILIES, files_of, newest_families, published_model
-from modules.memory.part_plan import PartPlan
-from modules.system.paths import from_root
+from modules.families.registry import FAMILIES, newest_families
 from trainer.preflight.fit import Fit, fit_budget
 from trainer.preflight.machine import Machine
-from trainer.preflight.model_files import downloaded_folder
 from trainer.preflight.passes import ESTIMATING
 from trainer.preflight.report import Progress, no_progress
-from trainer.preflight.run_budget import TIGHT, Budget, known_budget, on_a_gpu
+from trainer.preflight.run_budget import TIGHT, Budget, known_budget, model_download_bytes, on_a_gpu
 from trainer.preflight.search import StepTimes
 
 MAX_IMAGE_SECONDS = 20.0
@@ -122,7 +118,7 @@ def estimate_run(config: Config, machine: Machine) -> RunEstimate | None:
         return None
     budget = budget if machine.gpu is None else on_a_gpu(budget)
     return RunEstimate(
-        _download_bytes(budget),
+        model_download_bytes(budget),
         budget.peak_bytes,
         StepTimes(budget).seconds(config, num_cores=machine.num_cores),
         config.training.batch_size * config.training.accumulation_steps,
@@ -133,7 +129,7 @@ def download_bytes(config: Config) -> int | None:
     """Return the bytes of the base model that a run downloads first; None where its shapes are not known."""
     side = config.family.default_resolution_px
     budget = known_budget(config, {Size(side, side): 1})
-    return None if budget is None else _download_bytes(budget)
+    return None if budget is None else model_download_bytes(budget)
 
 
 def _square_budget(config: Config) -> Budget | None:
@@ -144,15 +140,3 @@ def _square_budget(config: Config) -> Budget | None:
 
 def _has_room(needs: RunEstimate, machine: Machine) -> bool:
     return machine.disk_bytes is None or needs.download_bytes <= TIGHT * machine.disk_bytes
-
-
-def _download_bytes(budget: Budget) -> int:
-    """Return the bytes of the base model that a run downloads first; 0 for one that is on this machine."""
-    config = budget.config
-    name = config.model.base_model.strip()
-    if from_root(name).exists() or downloaded_folder(config) is not None:
-        return 0
-    family = config.model.family.name
-    model = published_model(files_of(family).repository_model(name))
-    weights = (budget.passes.weights(part, PartPlan()).shapes.values() for part in budget.run.plans)
-    return model.weight_bytes * sum(map(count, weights))

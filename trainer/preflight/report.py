@@ -45,7 +45,7 @@ class Preview:
     steps_first_epoch: int
     total_steps: int
     model: str = ""
-    """A description of the base model from its files; empty for a repository that is not downloaded yet."""
+    """A description of the base model from its files, or of its download."""
     trained: tuple[TrainedPart, ...] = ()
     """The layers that are trained of each part; empty if the model's shapes are not known."""
     memory: str = ""

@@ -13,13 +13,17 @@ from modules.config.schema import Config
 from modules.config.usage import num_references, seen_tokens, uses_denoiser
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture, architecture_of
-from modules.estimate.passes import Passes
+from modules.estimate.passes import Passes, count
 from modules.estimate.run import MemoryEstimate, estimate, plain_bytes
 from modules.estimate.run_plan import RUNTIME_BYTES, RunPlan
+from modules.families.registry import files_of, published_model
+from modules.memory.part_plan import PartPlan
 from modules.system.hardware import free_memory
+from modules.system.paths import from_root
 from modules.system.problem import Problem, format_size
 from trainer.phases import encoders_to_drop
 from trainer.preflight.memory_plan import run_plan
+from trainer.preflight.model_files import downloaded_folder
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 from trainer.preflight.start_from import StartHeader, plans_with_start, start_header
 
@@ -128,6 +132,17 @@ def reading_bytes(budget: Budget) -> int:
     if not dropped:
         return total
     return max(total - sizes[config.family.denoiser.name], total - sum(sizes[name] for name in dropped))
+
+
+def model_download_bytes(budget: Budget) -> int:
+    """Return the bytes of the base model that a run downloads first; 0 for one that is on this machine."""
+    config = budget.config
+    name = config.model.base_model.strip()
+    if from_root(name).exists() or downloaded_folder(config) is not None:
+        return 0
+    model = published_model(files_of(config.model.family.name).repository_model(name))
+    weights = (budget.passes.weights(part, PartPlan()).shapes.values() for part in budget.run.plans)
+    return model.weight_bytes * sum(map(count, weights))
 
 
 def describe_reading(budget: Budget) -> str:

@@ -45,7 +45,7 @@ def test_a_gpu_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyPa
 def test_a_disk_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     little = SimpleNamespace(total=2**40, used=2**40 - 2**27, free=2**27)
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: little)
-    assert errors(check(published)) == ["output.destination", "general.workspace_dir"]
+    assert errors(check(published)) == ["model.hub_cache_dir", "output.destination", "general.workspace_dir"]
 
 
 def test_the_estimate_is_in_the_preview(published: Config, config: Config) -> None:
