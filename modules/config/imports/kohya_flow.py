@@ -152,13 +152,14 @@ def _noise_levels(given: Args, usual: Args, family: FamilySpec, result: Tree, no
     """Convert how noise levels are drawn: with the density of `weighting_scheme`, or of a method with its own.
 
     The method "sigma" draws a row of the scheduler's table, which is shifted, too, and starts with pure noise: a larger
-    `logit_mean` is less noise.
+    `logit_mean` is less noise. The script of Stable Diffusion 3 draws the noise level itself: there it is more.
     """
     method = str(pop_first(given, "timestep_sampling") or usual["timestep_sampling"])
     scheme = str(pop_first(given, "weighting_scheme") or "none")
     shift, scale = _number(given, usual, "discrete_flow_shift"), number_of(given.pop("sigmoid_scale", None))
     training_shift = number_of(given.pop("training_shift", None))
-    mean, spread, mode = (number_of(given.pop(key, None)) for key in ("logit_mean", "logit_std", "mode_scale"))
+    mean = number_of(given.pop("logit_mean", None)) or 0.0
+    spread, mode = (number_of(given.pop(key, None)) for key in ("logit_std", "mode_scale"))
     path = "training.noise.distribution"
     grows = {"flux_shift", *(f"{name}_shift" for name in family.kohya)}  # with the size of the image
     if method in ("sigmoid", "shift") or method in grows:
@@ -179,7 +180,7 @@ def _noise_levels(given: Args, usual: Args, family: FamilySpec, result: Tree, no
             put(result, "training.noise.shift", number_of(usual.get("training_shift", shift)))
         if ours == "logit_normal":
             put(result, "training.noise.noising_weight", (1.0 if spread is None else spread) - 1.0)
-            put(result, "training.noise.noising_bias", -mean if mean else 0.0)
+            put(result, "training.noise.noising_bias", mean if "training_shift" in usual else 0.0 - mean)
         elif ours == "heavy_tail":
             put(result, "training.noise.noising_weight", 1.29 if mode is None else mode)  # sd-scripts' default
     else:
