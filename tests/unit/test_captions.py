@@ -112,6 +112,14 @@ def test_a_fixed_text_is_the_caption_of_all_images() -> None:
     assert read_captions(Path("/nowhere/cat.png"), CaptionOrigin("fixed_text")).fault == "empty"
 
 
+def test_a_default_caption_replaces_no_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """It did, without a word: a caption on a disk that fails was another one."""
+    origin = CaptionOrigin(fixed_text="a cat\n a tabby \n")
+    assert read_captions(tmp_path / "cat.png", origin) == CaptionTexts(("a cat", "a tabby"))
+    (tmp_path / "cat.txt").mkdir()
+    assert read_captions(tmp_path / "cat.png", origin) == CaptionTexts((), "missing", tmp_path / "cat.txt")
+
+
 # -- which caption is used, and when it is dropped
 
 

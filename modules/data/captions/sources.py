@@ -107,8 +107,9 @@ def read_captions(image: Path, origin: CaptionOrigin, *, within: Path | None = N
         return CaptionTexts((), "link", file)
     try:
         text, fault = read_text(file)
-    except (OSError, ValueError):  # also a name that is not a valid file name
-        if shared is None and (default := _lines(origin.fixed_text)):
+    except (OSError, ValueError) as error:  # also a name that is not a valid file name
+        is_absent = shared is None and isinstance(error, FileNotFoundError)
+        if is_absent and (default := _lines(origin.fixed_text)):
             return CaptionTexts(default)
         return CaptionTexts((), "missing", file)
     return CaptionTexts(*captions_of_text(fault, text), file)
