@@ -142,6 +142,10 @@ MUSUBI = {"dit": "a.safetensors"}
             {"weighting_scheme": "logit_normal", "logit_mean": 0.5, "logit_std": 2},
             ("logit_normal", 1.0, -0.5, 3.0, False),
         ),
+        (
+            {"model_type": "sd3", "weighting_scheme": "logit_normal", "logit_mean": 0.5, "training_shift": 2.0},
+            ("logit_normal", 0.0, 0.5, 2.0, False),
+        ),
         ({"weighting_scheme": "mode", "mode_scale": 0.8}, ("heavy_tail", 0.8, 0.0, 3.0, False)),
         ({"weighting_scheme": "cosmap"}, ("uniform", 0.0, 0.0, 3.0, False)),
     ],
@@ -200,7 +204,7 @@ def test_a_sampler_that_flow_models_lack_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("", "a cat --w 768 --fs 3 --h 640 --ctr 0.25 --d 7 --n bad art --am 1.5 --l 4 --s 20 --ss k_euler"),
+        ("", "a cat --zz --w 768 --fs 3 --h 640 --ctr 0.25 --d 7 --n bad art --am 1.5 --l 4 --s 20 --ss k_euler"),
         ("p.txt", "# none\n\na cat --w 768 --h 640 --d 7 --n bad art --l 4 --s 20 --ss euler --f 1\n"),
         (
             "p.json",

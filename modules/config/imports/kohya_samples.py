@@ -1,4 +1,4 @@
-"""The sample prompts of kohya's scripts, in a text or in a file: a prompt a line with options, JSON, or TOML."""
+"""The sample prompts of kohya's scripts: a text or a file with a prompt and its options in each line, JSON, or TOML."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAMPLERS = {
     "dpmsolver++": "dpmpp",
     "dpmsolver": "dpmpp",
 }
-_OPTION = re.compile(r"\s--(\w+)\s+")  # a prompt --n what not --w 512 --h 512 --d 1 --l 7.5 --s 28
+_OPTION = re.compile(r"\s--(\w+)(?=\s)")  # a prompt --n what not --w 512 --h 512 --d 1 --l 7.5 --s 28
 # The names of options in a line and in a file with names. Others, such as `fs` and `frame_count`, do not count here.
 _NAMES = {
     **{"n": "negative_prompt", "w": "width", "h": "height", "d": "seed", "s": "sample_steps", "l": "scale"},
