@@ -274,6 +274,7 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     ready.settle()
     assert run.desk._frees_memory
     assert bar.second.cget("text") == "Continue"
+    assert bar._buttons.winfo_children() == [bar.second, bar.more, bar.start], "Tab goes as they look"
     bar.second.invoke()
 
     result = Path(ready.app.form.config.output.destination)

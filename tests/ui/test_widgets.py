@@ -364,6 +364,17 @@ def test_windows_leave_room_for_their_frames_on_a_low_screen(screen: tk.Tk, them
     question.close()
 
 
+def test_tab_goes_through_the_answers_of_a_question_as_they_look(screen: tk.Tk, theme: Theme) -> None:
+    answers = [Answer(name, name.title(), is_default=name == "three") for name in ("one", "two", "three")]
+    question = Dialog(screen, theme, "Question", "Which one?", answers)
+    question.appear()
+    question.update()
+    buttons = [question.buttons[a.name] for a in answers]
+    assert sorted(buttons, key=lambda b: b.winfo_rootx()) == buttons
+    assert [b._canvas.tk_focusNext() for b in buttons[:2]] == [b._canvas for b in buttons[1:]]
+    question.close()
+
+
 def test_controls_work_by_keyboard(screen: tk.Tk, theme: Theme) -> None:
     pressed: list[str] = []
     flag, name = tk.BooleanVar(master=screen), tk.StringVar(master=screen, value="a")

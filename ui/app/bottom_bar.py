@@ -319,6 +319,7 @@ class BottomBar(Panel):
             self.second.configure(text=self._context.actions[name].label)
             self.second.restyle("primary" if name == "page_choose" else "plain")
             self.second.pack(side="right")
+            self.start.lift()  # made first, but last for Tab, as it looks
 
     def _waits_for_choices(self) -> bool:
         """Return whether the run waits for choices, and their page is not open."""

@@ -185,4 +185,5 @@ class Dialog(Window):
                 width=92,
             )
             button.pack(side="right", padx=(GAP, 0))
+            button.lower()  # made first, but last for Tab, as it looks
             self.buttons[answer.name] = button
