@@ -4,8 +4,7 @@ A file of adapters is answered from three tables: how its layers are named (the 
 `PublishedModel.naming_rows`, and `NAMES`), what kind of change they hold (`CHANGES`, and the rows in the records of the
 adapters), and what else is in the file (`EXTRAS`). Every program is in every row; one that is not listed loads none of
 the names, and all of the changes and extras. Where several rows apply to a layer, the worst answer counts; a file whose
-layers are answered differently is loaded in part. Whole models are in
-`checkpoint_table`.
+layers are answered differently is loaded in part. Whole models are in `checkpoint_table`.
 
 Plain LoRA files were measured on 2026-11-21 with each program's own code at real shapes; LoHa, LoKr, OFT, DoRA, damaged
 files and inpainting on 2026-11-23. SimpleTuner's names and bundled embeddings are facts read in the programs or their

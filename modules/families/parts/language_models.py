@@ -1,4 +1,4 @@
-"""The language models that read the prompts of newer families, and how they read them; they are imported on loading."""
+"""The language models that read the prompts of newer families; their classes are imported on loading."""
 
 from __future__ import annotations
 

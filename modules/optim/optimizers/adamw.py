@@ -1,4 +1,4 @@
-"""AdamW as torch has it: the window's default, whose module its start imports. Adam and 8-bit state are in `adam`."""
+"""AdamW as torch has it: the default, which the window imports at its start. Adam and 8-bit state are in `adam`."""
 
 from dataclasses import replace
 from typing import Annotated, Any, Literal
