@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from json.encoder import encode_basestring_ascii
 
@@ -71,8 +72,12 @@ class EpochPlans:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the images, their sizes and captions, on which the order of an epoch depends."""
+        return self.fingerprint_before({})
+
+    def fingerprint_before(self, moved: Mapping[str, str]) -> str:
+        """Return the fingerprint before folders were moved: their earlier absolute paths, by the present ones."""
         digest = hashlib.blake2b(b"[", digest_size=12)
-        texts = _texts_of(self._dataset)
+        texts = _texts_of(self._dataset, moved)
         for number, text in enumerate(texts):
             digest.update((", " if number else "").encode() + text.encode())
         digest.update(b"]")
@@ -187,15 +192,26 @@ class EpochPlans:
         )
 
 
-def _texts_of(dataset: Dataset) -> Iterator[str]:
-    """Yield for each example, as JSON, its path, bytes, captions and sizes, and the same of its rejected image."""
-    as_text = encode_basestring_ascii  # of `json.dumps`, without what it does for other values
+def _texts_of(dataset: Dataset, moved: Mapping[str, str]) -> Iterator[str]:
+    """Yield for each example, as JSON, its path, bytes, captions and sizes, and the same of its rejected image.
+
+    Paths in folders that were `moved` are the earlier ones.
+    """
+    encode = encode_basestring_ascii  # of `json.dumps`, without what it does for other values
+    innermost_first = sorted(moved.items(), key=lambda places: -len(places[0]))
+
+    def as_text(path: str) -> str:
+        for now, before in innermost_first:
+            if path == now or path.startswith(now.rstrip(os.sep) + os.sep):
+                return encode(before + path[len(now) :])
+        return encode(path)
+
     of_sizes: dict[int, str] = {}  # the text of each tuple of sizes, which many examples share
     for example, sizes in zip(dataset.examples, dataset.batch_shapes, strict=True):
         image, rejected = example.image, example.image.rejected
         if id(sizes) not in of_sizes:
             of_sizes[id(sizes)] = json.dumps([str(size) for size in sizes])
-        path, captions = as_text(image.path_text), ", ".join(map(as_text, image.captions))
+        path, captions = as_text(image.path_text), ", ".join(map(encode, image.captions))
         of_rejected = "" if rejected is None else f", {as_text(rejected.path_text)}, {rejected.size_bytes}"
         yield f"[{path}, {image.size_bytes}, [{captions}], {of_sizes[id(sizes)]}{of_rejected}]"
 

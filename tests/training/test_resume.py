@@ -264,13 +264,31 @@ def test_a_run_may_not_be_resumed_with_another_optimizer(tiny_sd: Path, images: 
 
 
 def test_a_run_whose_images_were_moved_resumes_bit_equal(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
-    config = small_config(tmp_path, model=tiny_sd, images=Path(shutil.copytree(images, tmp_path / "old")))
-    backup = Path(run(config).finished.backup_path)
-    longer = laid_over(config, {"training": {"epochs": 3}})
-    straight = run(longer, resume_from=backup).weights
+    """They counted as other images, so that the search for the best model began again; and other ones as the same."""
+    config = small_config(tmp_path, model=tiny_sd, images=images)
+    for folder in ("images", "validation"):
+        shutil.copytree(images, tmp_path / "old" / folder)
+
+    def at(place: Path, *, epochs: int) -> Config:
+        concepts = [{"path": str(place / "images")}, {"path": str(place / "validation"), "kind": "validation"}]
+        validation = {"every": {"n": 1, "unit": "epoch"}}
+        return laid_over(config, {"concepts": concepts, "validation": validation, "training": {"epochs": epochs}})
+
+    backup = Path(run(at(tmp_path / "old", epochs=2)).finished.backup_path)
+    straight = run(at(tmp_path / "old", epochs=3), resume_from=backup).weights
     (tmp_path / "old").rename(tmp_path / "new")
-    moved, _ = set_path(longer, "concepts.0.path", str(tmp_path / "new"))
-    assert_equal_tensors(run(moved, resume_from=backup).weights, straight)
+    moved = at(tmp_path / "new", epochs=3)
+    resumed = run(moved, resume_from=backup)
+    assert_equal_tensors(resumed.weights, straight)
+    messages = [warning.message for warning in resumed.of(WarningRaised)]
+    assert [m for m in messages if "have changed" in m] == []
+    assert len([m for m in messages if "which is gone, and resumes with" in m]) == 2
+    next((tmp_path / "new" / "images").glob("*.txt")).write_text("something else")
+    refused = run(moved, resume_from=backup).of(RunFailed)
+    assert [failed.message for failed in refused] == [
+        f"The run was started with other images or captions than those in {tmp_path / 'new' / 'images'}, "
+        f"{tmp_path / 'new' / 'validation'}."
+    ]
 
 
 def test_a_damaged_backup_is_refused(tiny_sd: Path, images: Path, tmp_path: Path) -> None:

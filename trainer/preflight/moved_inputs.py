@@ -28,6 +28,14 @@ def moved_inputs(of_run: Config, now: Config) -> Mapping[str, str]:
     return {} if moved and fixed_on_resume(_set_all(of_run, moved), now) else moved
 
 
+def describe_move(before: str, now: str) -> tuple[str, str]:
+    """Return the warning about an input that was moved, and an advice."""
+    return (
+        f"The run was started with {before}, which is gone, and resumes with {now}.",
+        "Make sure that it is the same.",
+    )
+
+
 def at_new_places(of_run: Config, now: Config) -> Config:
     """Return the config of a run with the current places of what has been moved since."""
     return _set_all(of_run, moved_inputs(of_run, now))

@@ -13,7 +13,7 @@ from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem, quote
-from trainer.preflight.moved_inputs import moved_inputs
+from trainer.preflight.moved_inputs import describe_move, moved_inputs
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.records import running_in
 from trainer.run_folder.run_lock import in_use
@@ -41,9 +41,8 @@ def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
         return
     moved = moved_inputs(loaded.config, config)
     for path, new_place in moved.items():
-        before = get_path(loaded.config, path)
-        message = f"The run was started with {before}, which is gone, and resumes with {new_place}."
-        yield Problem(path, message, "warning", "Make sure that it is the same.")
+        message, advice = describe_move(get_path(loaded.config, path), new_place)
+        yield Problem(path, message, "warning", advice)
     for path in () if moved else fixed_on_resume(loaded.config, config):
         before, now = (_value(c, path) for c in (loaded.config, config))
         yield Problem(

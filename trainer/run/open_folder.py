@@ -8,13 +8,14 @@ from pathlib import Path
 from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
+from modules.settings.edit import get_path
 from modules.system.errors import DarkroomError
 from modules.system.leftovers import sweep
 from modules.system.paths import from_root
 from modules.system.problem import agree, count
 from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
-from trainer.preflight.moved_inputs import at_new_places
+from trainer.preflight.moved_inputs import at_new_places, describe_move, moved_inputs
 from trainer.preflight.resume import learning_changes
 from trainer.ranks import Ranks
 from trainer.run.checkpoint import SavedState, read_state
@@ -163,8 +164,13 @@ def _open_folder(
 
 
 def _report_changes(backup: BackupInfo, config: Config, log: EventLog) -> None:
-    """Report how the learning rates, their schedule and the weight decay differ from those at the start of the run."""
-    changes = list(learning_changes(load_file(backup.path / "config.json").config, config))
+    """Report how the learning rates, their schedule and the weight decay differ from those at the start of the run, and
+    what it reads at another place.
+    """
+    of_run = load_file(backup.path / "config.json").config
+    for path, place in moved_inputs(of_run, config).items():
+        log.emit(WarningRaised(*describe_move(get_path(of_run, path), place)))
+    changes = list(learning_changes(of_run, config))
     if changes:
         words = "; ".join(f"{path} is {now} (was {before})" for path, before, now in changes)
         log.emit(WarningRaised(f"The run resumes with changed settings: {words}."))

@@ -35,6 +35,7 @@ from trainer.run.embeddings import kept_norms
 from trainer.run.finish import PreparedRun, end, end_stopped, rescue
 from trainer.run.loading import load_perceptual_of, load_reward_models_of, load_run
 from trainer.run.model import LoadedModel
+from trainer.run.moved_images import follow_moved_images
 from trainer.run.open_folder import remove_unfinished_files
 from trainer.run.placement import freed_memory, placed_copy
 from trainer.run.recipe import start_recipe
@@ -293,15 +294,16 @@ def _training(
     if for_report:
         callbacks.image_report.measure_start()
     if setup.backup and setup.saved:
-        restore(
-            setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method, sharded=model.sharded
+        saved = follow_moved_images(
+            setup.backup, setup.saved, config, training=loaders.training.plans, validation=loaders.validation.plans
         )
-        callbacks.validation.search.load_state_dict(setup.saved.validation)
+        restore(setup.backup.path, saved, groups=model.groups, stepper=stepper, method=method, sharded=model.sharded)
+        callbacks.validation.search.load_state_dict(saved.validation)
         if callbacks.rewards is not None:
-            of_search, of_guards = split_state_of_rewards(setup.saved.rewards)
+            of_search, of_guards = split_state_of_rewards(saved.rewards)
             callbacks.rewards.search.load_state_dict(of_search)
             callbacks.guards.load_state_dict(of_guards)
-        counters = _fit_counters(setup, counters, loaders.training, setup.saved.plan)
+        counters = _fit_counters(setup, counters, loaders.training, saved.plan)
         _share_weights(ranks, model)
     freeze(counters, "before this point")  # the exact step is not known for a resumed run
     require_process(config.training, model.family.process)
