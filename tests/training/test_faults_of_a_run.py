@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -193,10 +194,17 @@ def test_a_backup_that_finds_no_room_does_not_end_the_run(
         return plain(self, batch, context)
 
     monkeypatch.setattr(Denoise, "loss", loss)
-    ran = run(config)
+
+    def ask_again(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, StepFinished) and event.step == 3:
+            send(BackupNow())
+
+    for on_event, num_warnings in ((None, 1), (ask_again, 2)):
+        ran = run(config, on_event=on_event)
+        warnings = [w for w in ran.of(WarningRaised) if w.message.startswith("A backup could not be written.")]
+        assert len(warnings) == num_warnings, "each that is asked for is answered"
+        assert all(w.advice.startswith("Training continues. Free some space") for w in warnings)
     assert ran.finished.outcome == "finished"
-    [warning] = [w for w in ran.of(WarningRaised) if w.message.startswith("A backup could not be written.")]
-    assert warning.advice.startswith("Training continues. Free some space")
     steps = [s.step for s in ran.of(StepFinished)]
     written = [b.step for b in ran.of(BackupSaved)]
     assert written == sorted(set(written))

@@ -199,7 +199,8 @@ class BackupCallback:
     def after_step(self, view: StepView) -> None:
         """Write a backup if it is due or requested."""
         if self.is_due(view.before, view.now):
-            self._desk.take(BackupNow)
+            if self._desk.take(BackupNow):
+                self._output.is_failing = False  # what a person asks for is answered each time
             with self._output.warn_on_failure():
                 self._write(view.now)
 

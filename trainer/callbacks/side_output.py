@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from modules.system.file_errors import describe_file_error
+from modules.system.file_errors import UnconfirmedError, describe_file_error
 from trainer.events import Event, WarningRaised
 
 logger = logging.getLogger("darkroom.run")
@@ -38,9 +38,8 @@ class SideOutput:
             logger.warning("%s could not be written.", self._name, exc_info=True)
             if not self.is_failing:
                 reason, advice = describe_file_error(error)
-                self._emit(
-                    WarningRaised(f"{self._name} could not be written. {reason}", f"Training continues. {advice}")
-                )
+                failed = "" if isinstance(error, UnconfirmedError) else f"{self._name} could not be written. "
+                self._emit(WarningRaised(f"{failed}{reason}", f"Training continues. {advice}"))
             self.is_failing = True
         else:
             self.is_failing = False
