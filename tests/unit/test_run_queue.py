@@ -364,6 +364,8 @@ def test_other_machines_may_use_the_code_that_was_allowed(monkeypatch: pytest.Mo
     monkeypatch.setattr(running, "detached_python", lambda arguments, *_: started.append(arguments) or os.getpid())
     RemotesFile().add(Remote("box", "203.0.113.7"))
     assert main(["queue", "add", "#demo", "--on", "box"]) == 0
+    assert main(["queue", "run", "--only-next"]) == 0
+    assert started == [], "only the next item of this computer"
     assert main(["queue", "run", "--allow-code-hash", "ab12"]) == 0
     assert started == [["-m", "trainer", "queue", "run", "--on=box", "--json-lines", "--allow-code-hash=ab12"]]
 

@@ -135,7 +135,7 @@ def _run(settings: QueueRunSettings) -> int:
         RemotesFile().find(settings.on)
     if wanted := settings.after_failure:
         file.change(lambda now: now.with_after_failure(wanted))
-    if not settings.on:
+    if not settings.on and not settings.only_next:
         configs = [item.config for item in file.read().items if item.machine and item.is_open]
         allowed = frozenset[str]().union(*(allowed_code(config, settings) for config in configs))
         for machine in start_other_machines(file, allowed_code=allowed):
