@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -171,7 +172,8 @@ class ImageReportCallback:
 
     def _measure_all(self, task: str) -> dict[Key, Any]:
         """Measure all images, in all processes together; called by the main process alone."""
-        return dict(sorted(one for share in self._meeting.share(task) for one in share.items()))
+        shares = self._meeting.share(task)
+        return dict(sorted((one for share in shares for one in share.items()), key=itemgetter(0)))
 
     def _measure_share(self, measure: Callable[[Loader, Batch], Sequence[_T]], when: str) -> dict[Key, _T]:
         """Measure this process's share: whole batches, so that each loss is bit-equal to a single process's."""
