@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,13 @@ from modules.data.batch import Batch
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
-from trainer.callbacks.image_report import _measure_file, _neighbour_correlations, _with_looks
+from trainer.callbacks.image_report import (
+    ImageReportCallback,
+    Measured,
+    _measure_file,
+    _neighbour_correlations,
+    _with_looks,
+)
 from trainer.commands import Command, ReportNow, Stop
 from trainer.events import Event, PhaseChanged, StepFinished, WarningRaised
 from trainer.machine_events import ImagesReported
@@ -236,3 +243,11 @@ def test_a_run_without_losses_of_images_says_so(tiny_sd: Path, images: Path, tmp
     assert ran.finished.outcome == "finished"
     assert ran.of(ImagesReported) == []
     assert len([w for w in ran.of(WarningRaised) if "no denoising losses of images" in w.message]) == 1
+
+
+def test_processes_may_measure_the_same_image() -> None:
+    """A validation concept with repeats: its batches are dealt to several processes."""
+    measured = Measured((1.0,), ((), ()), 0.0, None)
+    shares = [{(True, 1): measured, (True, 0): measured}, {(True, 1): measured, (False, 0): measured}]
+    report: Any = SimpleNamespace(_meeting=SimpleNamespace(share=lambda task: shares))
+    assert list(ImageReportCallback._measure_all(report, "")) == [(False, 0), (True, 0), (True, 1)]

@@ -200,7 +200,7 @@ class BackupCallback:
         """Write a backup if it is due or requested."""
         if self.is_due(view.before, view.now):
             if self._desk.take(BackupNow):
-                self._output.is_failing = False  # what a person asks for is answered each time
+                self._output.is_failing = False  # a requested backup that fails is reported each time
             with self._output.warn_on_failure():
                 self._write(view.now)
 
