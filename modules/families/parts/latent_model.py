@@ -47,8 +47,8 @@ class LatentModel(ABC, Generic[Process]):
     _forwards: Forwards = field(default_factory=Forwards, repr=False, kw_only=True)
 
     def reaches(self, part: str, name: str) -> bool:
-        """Return whether a denoising loss reaches the module of this dotted name in a part, which may be trained."""
-        return any(p.name == part and p.trainable and p.role != "vae" for p in self.spec.parts)
+        """Return whether a denoising loss reaches the module of this dotted name: in all parts that may be trained."""
+        return any(p.name == part for p in self.spec.trainable_parts)
 
     @property
     def denoiser(self) -> Any:
