@@ -338,8 +338,10 @@ def test_the_preview_of_another_model_is_not_shown_until_there_is_a_new_one(benc
     bench.wait_until(lambda: bench.starter.report)
     bench.form.edit("training.epochs", 3)
     assert bench.starter.report is not None, "it is replaced when the new one is there"
-    bench.form.edit("model.base_model", "owner/other")
+    before = bench.form.config.model.base_model
+    bench.form.edit("model.base_model", "owner/other")  # on another page, on which there is no preview
     assert bench.starter.report is None
+    bench.form.edit("model.base_model", before)
     bench.starter.refresh_preview()
     bench.wait_until(lambda: bench.starter.report)
 

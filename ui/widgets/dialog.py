@@ -118,8 +118,7 @@ class Window(tk.Toplevel):
         restyle(self)
         self.deiconify()
         self.lift()
-        # A window manager may leave the focus where a page has just taken it. An entry that has asked for it keeps it.
-        self.tk.call("focus", self.tk.call("focus", "-lastfor", str(self)))
+        self.focus_set()  # a window manager may leave the focus where a page has just taken it
 
 
 class Dialog(Window):

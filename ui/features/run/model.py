@@ -291,7 +291,7 @@ class Starter:
         """Drop the report on another model, and report whether the prepared fork has something left to train now."""
         of, now = self._report_of, self._form.config
         if self.report is not None and of is not None and _model_of(of) != _model_of(now):
-            self.report = None
+            self.report = self._checked_config = None  # the former settings are checked again if they come back
             self.changed()
         if self.fork_from is not None and self._was_fork_trained != self.is_fork_trained:
             self._was_fork_trained = self.is_fork_trained

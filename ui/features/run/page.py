@@ -320,8 +320,8 @@ class RunPage:
         elif report.preview is None:
             self.facts.set_text("The images cannot be counted yet. Press Start to see what is missing.")
         else:
-            kept = next((p.message for p in report.problems if p.path == "output.destination"), "")
-            lines = [*preview_lines(report.preview), "", *plan_lines(self._context.form.config, kept)]
+            taken = next((p.message for p in report.problems if p.remedy == "destination"), "")
+            lines = [*preview_lines(report.preview), "", *plan_lines(self._context.form.config, taken)]
             lines = [note, "", *lines] if note else lines
             if not is_active and self._last_run is not None and self._last_run.started is not None:
                 lines += ["", f"Shown here: the last run, {Path(self._last_run.started.run_dir).name}."]
