@@ -270,8 +270,9 @@ class EndCard(Card):
     def _show_texts(self, end: RunEnd, text: str) -> None:
         """Show the name of the result in the title, or before the text if the buttons leave the title no room."""
         title = f"{end.result.name} is ready"
-        room = self._header.winfo_width() - self._row.winfo_reqwidth() - self._px(GAP)
-        is_narrow = 1 < room < FittedTexts(self, self._context.theme).width(title, "heading")
+        width = self._header.winfo_width()
+        room = width - self._row.winfo_reqwidth() - self._px(GAP)
+        is_narrow = width > 1 and room < FittedTexts(self, self._context.theme).width(title, "heading")
         self.title.set_text("Ready" if is_narrow else title)
         self.text.show(f"{end.result.name}: {text}" if is_narrow else text)
 
