@@ -273,7 +273,7 @@ def add_tool_actions(
             "Compare images",
             lambda: _compare_images(context),
             is_enabled=lambda: (
-                session.stage == "running" or (context.starter.can_start and session.state.started is not None)
+                session.stage == "running" or (context.starter.can_start and session.started is not None)
             ),
             help=_REPORT_HELP,
         ),
@@ -300,7 +300,7 @@ _PROFILE_HELP = "Measure where the time of the next steps goes; writes a trace a
 def _compare_images(context: Context) -> None:
     """Report on the images of the run at its current step, or of the run that has ended with its newest backup."""
     session = context.session
-    started = session.state.started
+    started = session.started
     if session.stage == "running":
         session.send(load_factory("trainer.commands:ReportNow")())
     elif started is not None:
@@ -312,7 +312,7 @@ def _compare_with_last(context: Context, backups: Sequence[BackupInfo]) -> None:
     if backups:
         context.starter.compare_images(backups[-1])
     else:
-        context.notify("The run has no backup on this computer, whose model could measure its images.")
+        context.notify("Images are compared with the model of a backup, and this computer has no backup of this run.")
 
 
 _REPORT_HELP = "Measure the loss of every image with the model of this run, and show which do not fit the others"

@@ -117,8 +117,8 @@ WAYS: Mapping[str, Way] = {
 
 
 def note_beginning(context: Context) -> None:
-    """Remember the run that is shown when a way begins, which is none of the way's; the way is not done any more."""
-    _memory(context).update(started=context.session.state.started, done=None)
+    """Begin a way anew: it is not done, and the run that is shown now does not count as its own."""
+    _memory(context).update(started=context.session.started, done=None)
 
 
 def _memory(context: Context) -> dict[str, object]:

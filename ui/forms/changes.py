@@ -54,7 +54,7 @@ def changes(config: Config, reference: Config, *, with_new_lists: bool = True) -
 
 
 def edits_since_start(config: Config, of_run: Config) -> tuple[Change, ...]:
-    """Return the fields that differ from a run's. A list may have a file of its own: the run has its entries."""
+    """Return the fields that differ from a run's. Lists are compared by their entries, not by their files."""
     return changes(pack_lists(config), pack_lists(of_run))
 
 

@@ -128,7 +128,7 @@ class RunSession:
 
     @property
     def form_config(self) -> Config | None:
-        """The settings of the active run that edits differ from; None if the form did not have them at its start."""
+        """The settings of the active run, if it began with those of the form; else None."""
         return self.config if self.is_active and self._is_of_form else None
 
     @property

@@ -214,7 +214,7 @@ class Starter:
     def _load_config_of(
         self, backup: BackupInfo, done: Callable[[LoadedConfig | None], None], *, now: Config | None = None
     ) -> None:
-        """Read the config of a backup's run; with the places where the config `now` has what was moved since."""
+        """Read the config of a backup's run. What was moved since has the place that it has in the config `now`."""
         self._pump.lasting.run(partial(_config_of_backup, backup, now), done)
 
     def _compare_images_with(self, backup: BackupInfo, loaded: LoadedConfig | None) -> None:

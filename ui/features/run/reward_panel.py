@@ -54,9 +54,8 @@ class RewardPanel(Panel):
         self.title.recolour(_COLOURS.get(reading.finding, "text") if reading is not None else "text")
         self.reason.set_text(reading.reason if reading is not None else "")
         self.chart.show(reward_figure(state.rewards))
-        if (
-            distance is None and state.rewards and state.step is not None
-        ):  # the first steps report it, if the method does
+        has_steps = state.step is not None  # the first one reports the distance, if the method has one
+        if distance is None and state.rewards and has_steps:
             self.note.set_text(_NO_DISTANCE)
             self.note.pack(side="bottom", fill="x", padx=(self.theme.px(8), 0), before=self.chart)
         else:
