@@ -202,8 +202,11 @@ def _texts_of(dataset: Dataset, moved: Mapping[str, str]) -> Iterator[str]:
 
     def as_text(path: str) -> str:
         for now, before in innermost_first:
-            if path == now or path.startswith(now.rstrip(os.sep) + os.sep):
-                return encode(before + path[len(now) :])
+            if path == now:
+                return encode(before)
+            within = now.rstrip(os.sep) + os.sep  # the root of a disk ends with one
+            if path.startswith(within):
+                return encode(before.rstrip(os.sep) + os.sep + path[len(within) :])
         return encode(path)
 
     of_sizes: dict[int, str] = {}  # the text of each tuple of sizes, which many examples share

@@ -264,6 +264,18 @@ def test_epochs_without_an_image_are_noticed(images: Path) -> None:
     assert not plan.has_empty_epoch(1)
 
 
+def test_the_fingerprint_before_a_move_has_the_earlier_paths_also_at_the_root_of_a_disk(tmp_path: Path) -> None:
+    """From and to a memory stick the separator behind the root was doubled or left out, and the run refused."""
+    images = draw_folder(tmp_path / "a", sizes=[(64, 64)] * 2)
+    plan = plans(build([(Concept(), images)]))
+    root = images.anchor
+    single = {str(image): f"{root}{image.name}" for image in images.glob("*.png")}
+    assert plan.fingerprint_before({str(images): root}) == plan.fingerprint_before(single)
+    before = str(Path(root) / "old" / images.relative_to(root))
+    assert plan.fingerprint_before({root: str(Path(root) / "old")}) == plan.fingerprint_before({str(images): before})
+    assert plan.fingerprint_before({f"{images}b": before}) == plan.fingerprint
+
+
 # -- balancing by samples, and regularization
 
 
