@@ -24,7 +24,7 @@ _FILES = {"clip_l": (":CLIPTextModel",), "t5xxl": (":T5EncoderModel",), "ae": ("
           "text_encoder": (":Qwen3Model", ":Qwen3VLTextModel", ":Qwen2_5_VLTextModel"),
           "byt5": (":T5EncoderModel",), "qwen3": (":Qwen3Model",), "gemma2": (":Gemma2Model",)}  # fmt: skip
 _NEXT_DIT_SHIFT = 3.1582  # e to the power of 1.15: the shift of `nextdit_shift` at 1024 px
-# What the scripts do without the keys: musubi-tuner's; sd-scripts' for FLUX, and its further models, where they differ.
+# The values of keys that a config lacks: musubi-tuner's, sd-scripts' for FLUX, and what its other models have instead.
 # `weighs`: the loss is weighted by `weighting_scheme` whatever `model_prediction_type` is.
 _MUSUBI = {"timestep_sampling": "sigma", "discrete_flow_shift": 1.0, "guidance_scale": 1.0,
            "model_prediction_type": "raw", "weighs": True}  # fmt: skip
@@ -44,8 +44,8 @@ _OF_SD_SCRIPTS: dict[str, Args] = {
     },
 }
 _DROPOUTS = ("clip_l_dropout_rate", "clip_g_dropout_rate", "t5_dropout_rate")
-_SCHEMES = {"logit_normal": "logit_normal", "mode": "heavy_tail"}  # the others are draws of equal probability
-_WEIGHTS = ("sigma_sqrt", "cosmap")  # schemes that are weights of the loss, by our names
+_SCHEMES = {"logit_normal": "logit_normal", "mode": "heavy_tail"}  # with the others all rows are equally likely
+_WEIGHTS = ("sigma_sqrt", "cosmap")  # schemes that weigh the loss; they have the same names here
 _BLOCKS = {
     "train_double_block_indices": "transformer_blocks",
     "train_single_block_indices": "single_transformer_blocks",

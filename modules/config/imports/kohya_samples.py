@@ -26,7 +26,7 @@ _SAMPLERS = {
     "dpmsolver": "dpmpp",
 }
 _OPTION = re.compile(r"\s--(\w+)(?=\s)")  # a prompt --n what not --w 512 --h 512 --d 1 --l 7.5 --s 28
-# The names of options in a line and in a file with names. Others, such as `fs` and `frame_count`, do not count here.
+# The options of a line, by their names in JSON and TOML. Others, such as `fs` and `frame_count`, are ignored.
 _NAMES = {
     **{"n": "negative_prompt", "w": "width", "h": "height", "d": "seed", "s": "sample_steps", "l": "scale"},
     **{"g": "guidance_scale", "ss": "sample_sampler", "cfg_scale": "scale"},

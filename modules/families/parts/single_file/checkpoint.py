@@ -275,11 +275,11 @@ def empty_part(kind: Any, config: Mapping[str, Any]) -> Any:
 
 
 _INITIAL_VALUES = frozenset({init.normal_, init.uniform_, init.constant_, init.kaiming_uniform_})
-"""The functions that draw initial values and ask for a mode, to which they pass their arguments by name."""
+"""The functions of initial values that call a mode first, with their arguments by name."""
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """Leaves weights without memory as they are: torch draws their values in Python, most of Wuerstchen's time."""
+    """Leaves weights without memory as they are: drawing their values took most of the time of Wuerstchen."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
