@@ -10,7 +10,7 @@ class BarPreview:
     """Bars from left to right, the words at both ends of their axis, and a caption.
 
     `reference` is the height of a dashed line to compare with. If nothing can be drawn there are no bars, and the
-    caption is the reason. With `is_line` the bars are the points of a line.
+    caption is the reason, unless a field shows it. With `is_line` the bars are the points of a line.
     """
 
     bars: tuple[float, ...]
