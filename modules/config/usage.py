@@ -335,6 +335,16 @@ def guides_samples(config: Config) -> bool:
     return any(prompt.enabled and config.family.doubles_batch(prompt.guidance) for prompt in config.sampling.prompts)
 
 
+def unread_parts(config: Config) -> tuple[str, ...]:
+    """Return the parts whose weights a run does not need: all but the trained ones if it trains on pixels, and a part
+    that guides samples if none is guided.
+    """
+    if not trains_on_pixels(config):
+        return () if guides_samples(config) else config.family.names_of("guidance")
+    trained = {p.name for p in trained_parts(config)}
+    return tuple(p.name for p in config.family.parts if p.name not in trained)
+
+
 def supports_embeddings(config: Config) -> bool:
     """Return whether the text encoders of the family can get embeddings."""
     return bool(config.family.text.embedding_tensors)

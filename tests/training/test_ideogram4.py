@@ -22,6 +22,7 @@ from modules.config.codec import decode, encode
 from modules.config.imports.ai_toolkit import tree_of_ai_toolkit
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
+from modules.config.usage import unread_parts
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
 from modules.data.wildcards import expand
@@ -49,7 +50,6 @@ from trainer.methods.rollouts import encode_prompts
 from trainer.preflight import check
 from trainer.preflight.fit import fit_budget
 from trainer.preflight.run_budget import budget_of, memory_estimate, on_a_gpu
-from trainer.run.trainables import unread_parts
 
 config = config_fixture("tiny_ideogram4", {"training": {"epochs": 1}})
 TIMES = torch.tensor([250.0, 700.0])

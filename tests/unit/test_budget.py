@@ -391,10 +391,13 @@ def test_a_fine_tune_is_advised_on_a_fused_backward_pass_and_stochastic_rounding
 # -- the disk
 
 
-def disk(wanted: Config, *, free: int, download_bytes: int = 0, **changes: Any) -> list[Problem]:
+def disk(wanted: Config, *, free: int, weight_gb: int = 0, **changes: Any) -> list[Problem]:
+    def download_bytes(_budget: object, *, most_weight_bytes: int = 4) -> int:
+        return weight_gb * most_weight_bytes * GB
+
     facts = {"num_captions": 23, "total_steps": 100, **changes}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer.preflight.budget.model_download_bytes", lambda _budget: download_bytes)
+        patch.setattr("trainer.preflight.budget.model_download_bytes", download_bytes)
         return list(disk_problems(budget_of_run(wanted, SIZES), SIZES, free=lambda path: free, **facts))
 
 
@@ -403,19 +406,24 @@ def test_a_disk_with_space_is_not_reported(tmp_path: Path) -> None:
 
 
 def test_a_model_that_the_disk_has_no_room_to_download_forbids_the_run(tmp_path: Path) -> None:
-    (found,) = disk(config(tmp_path), free=30 * GB, download_bytes=34 * GB)
+    """Not one that may be half as large: fine-tunes of models in float32 are published in 16 bits."""
+    (found,) = disk(config(tmp_path), free=30 * GB, weight_gb=17)
     assert (found.path, found.severity, found.remedy) == ("model.hub_cache_dir", "error", "space")
     assert "34.0 GB" in found.message
     assert "30.0 GB are free" in found.message
-    (scarce,) = disk(config(tmp_path), free=34 * GB + 1, download_bytes=34 * GB)
+    (scarce,) = disk(config(tmp_path), free=34 * GB + 1, weight_gb=17)
     assert (scarce.path, scarce.severity) == ("model.hub_cache_dir", "warning")
-    assert "34.0 GB base model" in scarce.message
+    assert "68.0 GB base model" in scarce.message
 
 
 def test_the_preview_names_a_download_with_its_size(tmp_path: Path) -> None:
     assert describe_download(budget_of_run(config(), SIZES)) == (
         "stabilityai/stable-diffusion-xl-base-1.0 is downloaded first, about 13.9 GB."
     )
+    own = config(parts=with_part("unet", file=str(tmp_path / "unet.safetensors")))
+    alone = config(training={"trains": "vae", "precision": "bfloat16"})
+    for less, size in ((own, "3.6 GB"), (alone, "335 MB")):
+        assert describe_download(budget_of_run(less, SIZES)).endswith(f"about {size}."), "only what is read"
     here = tmp_path / "model"
     here.mkdir()
     published = budget_of_run(config(), SIZES)

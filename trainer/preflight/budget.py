@@ -149,7 +149,8 @@ def disk_problems(
     """
     need = disk_need(budget, versions, num_captions=num_captions)
     download = model_download_bytes(budget)
-    errors = list(_problems_of_places(budget.config, need, download, free))
+    least = model_download_bytes(budget, most_weight_bytes=2)
+    errors = list(_problems_of_places(budget.config, need, least, free))
     yield from errors or _tight(budget.config, need, download, total_steps, free)
     yield from _large_captions(budget, num_captions)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.usage import num_references, seen_tokens, uses_denoiser
+from modules.config.usage import num_references, seen_tokens, unread_parts, uses_denoiser
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes, count
@@ -23,7 +23,7 @@ from modules.system.paths import from_root
 from modules.system.problem import Problem, format_size
 from trainer.phases import encoders_to_drop
 from trainer.preflight.memory_plan import run_plan
-from trainer.preflight.model_files import downloaded_folder
+from trainer.preflight.model_files import downloaded_folder, parts_with_files
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 from trainer.preflight.start_from import StartHeader, plans_with_start, start_header
 
@@ -134,15 +134,20 @@ def reading_bytes(budget: Budget) -> int:
     return max(total - sizes[config.family.denoiser.name], total - sum(sizes[name] for name in dropped))
 
 
-def model_download_bytes(budget: Budget) -> int:
-    """Return the bytes of the base model that a run downloads first; 0 for one that is on this machine."""
+def model_download_bytes(budget: Budget, *, most_weight_bytes: int = 4) -> int:
+    """Return the bytes of the base model that a run downloads first; 0 for one that is on this machine.
+
+    Parts in files of their own, and parts that the run does not need, are not downloaded. `most_weight_bytes` limits
+    the bytes of a weight: of a model in float32 there are also repositories in 16 bits.
+    """
     config = budget.config
     name = config.model.base_model.strip()
     if from_root(name).exists() or downloaded_folder(config) is not None:
         return 0
     model = published_model(files_of(config.model.family.name).repository_model(name))
-    weights = (budget.passes.weights(part, PartPlan()).shapes.values() for part in budget.run.plans)
-    return model.weight_bytes * sum(map(count, weights))
+    parts = budget.run.plans.keys() - parts_with_files(config) - {*unread_parts(config)}
+    weights = (budget.passes.weights(part, PartPlan()).shapes.values() for part in parts)
+    return min(model.weight_bytes, most_weight_bytes) * sum(map(count, weights))
 
 
 def describe_reading(budget: Budget) -> str:

@@ -20,6 +20,7 @@ from modules.adapters.training_adapter import TrainingAdapter
 from modules.config.quantized_parts import NOTHING_QUANTIZED, QuantizedParts
 from modules.config.schema import Config
 from modules.config.sections.model import Model
+from modules.config.usage import unread_parts
 from modules.data.cache.store import CacheStore, EntryStore
 from modules.families.parts.circular_padding import pad_circularly
 from modules.families.parts.single_file.packed_weights import PackedWeights, packed_weights
@@ -38,7 +39,7 @@ from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer import phases
 from trainer.run.sampled_model import merge_training_adapter
-from trainer.run.trainables import PartOf, unread_parts
+from trainer.run.trainables import PartOf
 
 
 def quantize_parts(

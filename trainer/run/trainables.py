@@ -16,7 +16,7 @@ from modules.adapters.stack import read_adapter
 from modules.adapters.start import Start, divide_content, read_content, write_content
 from modules.config.schema import Config
 from modules.config.sections.model import Part as PartSettings
-from modules.config.usage import guides_samples, trained_parts, trains_on_pixels
+from modules.config.usage import trained_parts
 from modules.families.protocol import ModelFamily, Part
 from modules.optim.param_groups import TrainGroup
 from modules.settings.layer_filter import LayerFilter, select_layers
@@ -149,16 +149,6 @@ def _targets(family: ModelFamily, settings: AdapterSection, trained: Collection[
             )
     require_used_ranks(settings, candidates)
     return targets
-
-
-def unread_parts(config: Config) -> tuple[str, ...]:
-    """Return the parts whose weights a run does not need: all but the trained ones if it trains on pixels, and a part
-    that guides samples if none is guided.
-    """
-    if not trains_on_pixels(config):
-        return () if guides_samples(config) else config.family.names_of("guidance")
-    trained = {p.name for p in trained_parts(config)}
-    return tuple(p.name for p in config.family.parts if p.name not in trained)
 
 
 def train_autoencoder(family: ModelFamily, config: Config) -> dict[str, dict[str, torch.nn.Parameter]]:
