@@ -19,7 +19,7 @@ from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import config_fixture, laid_over
 from tests.builders.full_disk import FullDisk
 from tests.builders.runs import Ran, assert_equal_tensors, run, stop_at
-from trainer.commands import BackupNow, Command, Pause, Stop, to_line
+from trainer.commands import BackupNow, Command, Pause, SaveNow, Stop, to_line
 from trainer.event_lines import from_line
 from trainer.events import (
     BackupSaved,
@@ -185,7 +185,8 @@ def test_a_backup_that_finds_no_room_does_not_end_the_run(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """*Back up now* on a full disk ended a run without a backup: all that it had learned was lost."""
-    config = laid_over(config, {"backup": {"every": {"n": 1, "unit": "step"}}})
+    each_step = {"n": 1, "unit": "step"}
+    config = laid_over(config, {"backup": {"every": each_step, "save_every": each_step}})
     disk = FullDisk(monkeypatch, tmp_path / "workspace")
     plain = Denoise.loss
 
@@ -198,12 +199,14 @@ def test_a_backup_that_finds_no_room_does_not_end_the_run(
     def ask_again(event: Event, send: Callable[[Command], None]) -> None:
         if isinstance(event, StepFinished) and event.step == 3:
             send(BackupNow())
+            send(SaveNow())
 
     for on_event, num_warnings in ((None, 1), (ask_again, 2)):
         ran = run(config, on_event=on_event)
-        warnings = [w for w in ran.of(WarningRaised) if w.message.startswith("A backup could not be written.")]
-        assert len(warnings) == num_warnings, "each that is asked for is answered"
-        assert all(w.advice.startswith("Training continues. Free some space") for w in warnings)
+        for name in ("A backup", "An intermediate save"):
+            warnings = [w for w in ran.of(WarningRaised) if w.message.startswith(f"{name} could not be written.")]
+            assert len(warnings) == num_warnings, "each that is asked for is answered"
+            assert all(w.advice.startswith("Training continues. Free some space") for w in warnings)
     assert ran.finished.outcome == "finished"
     steps = [s.step for s in ran.of(StepFinished)]
     written = [b.step for b in ran.of(BackupSaved)]

@@ -73,7 +73,8 @@ class SavingCallback:
     def after_step(self, view: StepView) -> None:
         """Save if it is due or requested."""
         if self.is_due(view.before, view.now):
-            self._desk.take(SaveNow)
+            if self._desk.take(SaveNow):
+                self._output.is_failing = False  # a requested save that fails is reported each time
             with self._output.warn_on_failure():
                 self.save_step(view.now)
 
