@@ -15,7 +15,7 @@ from torch.nn.functional import max_pool2d
 from modules.config.rules import RULES
 from modules.config.schema import Config
 from modules.data.batch import Batch
-from modules.data.inputs import INPAINTING
+from modules.data.input_names import INPAINTING
 from modules.families.registry import registered
 from tests.builders.budgets import budget_of_run
 from tests.builders.configs import laid_over, small_config

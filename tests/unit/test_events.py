@@ -39,7 +39,7 @@ def values_of(kind: type[Event] | type[SampledImage]) -> dict[str, st.SearchStra
         for name, hint in hints.items()
         if get_origin(hint) is Mapping
     }
-    return {f.name: values.get(f.name) or st.from_type(hints[f.name]) for f in fields(kind)}
+    return {f.name: values[f.name] if f.name in values else st.from_type(hints[f.name]) for f in fields(kind)}
 
 
 st.register_type_strategy(SampledImage, st.builds(SampledImage, **values_of(SampledImage)))
