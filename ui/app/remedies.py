@@ -134,7 +134,7 @@ def _add_to_queue(context: Context) -> None:
     source = context.starter.fork_from
     if source is not None and source.backup is not None:
         message = f"A fork that continues {source.run} from a backup cannot wait in the queue."
-        advice = "Start it when the other run has ended, or fork from the weights alone."
+        advice = "Press Start once no other run is active, or fork from the weights alone."
         context.findings.show("Not added to the queue", [Problem("", message, advice=advice)], form.config)
         return
     machine = context.models.of(Machines).chosen
