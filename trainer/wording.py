@@ -86,7 +86,7 @@ def reward_label(name: str) -> str:
 
 
 def part_label(name: str, labels: Mapping[str, str]) -> str:
-    """Return what a training unit is called: by the labels of the family's parts, or "embedding" and its placeholder.
+    """Return the name of a training unit: the label of the family's part, or "embedding" and its placeholder.
 
     The key of an embedding that another program made, a number, is left out.
     """

@@ -265,7 +265,7 @@ def help_on_all() -> str:
 
 
 def help_on_gamma() -> str:
-    """Return what gamma means to each weighting that has it."""
+    """Return the help on gamma: its meaning in each weighting that has it."""
     return " ".join(f"{spec.label}: {spec.gamma_help}." for spec in WEIGHTINGS.values() if spec.gamma_help)
 
 

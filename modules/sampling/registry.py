@@ -181,6 +181,6 @@ def sampler_help() -> Mapping[str, str]:
 
 
 def help_on_all() -> str:
-    """Return what a sampler does, and which of them are for models that were distilled to sample in few steps."""
+    """Return the help on the setting, with the samplers for models that were distilled to sample in few steps."""
     few = ", ".join(spec.label for spec in SAMPLERS.values() if spec.is_for_few_steps)
     return f"The sampler that removes the noise. For models distilled for few steps: {few}."

@@ -110,7 +110,7 @@ def describe_file_error(error: OSError) -> tuple[str, str]:
 
 
 def _on_windows(error: OSError) -> tuple[str, str] | None:
-    """Return what is wrong and what to do for errors that Windows reports as others; None for all else."""
+    """Return the message and the advice for an error that only Windows reports; None for any other."""
     number = getattr(error, "winerror", None)
     if number in _SHARING_VIOLATIONS:
         return _IN_USE

@@ -142,7 +142,7 @@ def _folder_of(state: RunState) -> Path | None:
 
 
 def _find(workspaces: Iterable[Path], left_runs: Callable[[], Collection[Path | None]], shown: Path | None) -> _Seen:
-    """Return what other programs do. The bytes are counted first, so that no line of a run that ends now is missed."""
+    """Return the runs of other programs. The bytes are counted first: no line of a run that ends is missed."""
     from trainer.run_folder.event_log import num_whole_bytes
 
     num_bytes = num_whole_bytes(shown) if shown is not None else 0

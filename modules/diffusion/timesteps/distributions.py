@@ -257,7 +257,7 @@ def distribution_labels() -> Mapping[str, str]:
 
 
 def help_on_all() -> str:
-    """Return what a distribution is, and a sentence on each."""
+    """Return the help on the setting: a sentence on distributions, and one on each."""
     return f"How often each timestep is trained. {' '.join(spec.help for spec in DISTRIBUTIONS.values())}"
 
 
