@@ -98,6 +98,16 @@ def begin(window: Window, folder: Path, *, steps: int = 2) -> Any:
     return run
 
 
+def begin_queue(window: Window) -> QueueFile:
+    """Start a queue of two runs, and wait for the first."""
+    file = QueueFile(queue_file())
+    for name in ("one", "two"):
+        file.change(lambda now, name=name: now.add(name, window.app.form.config))  # type: ignore[misc]
+    window.app.queue.run()
+    window.wait_until(lambda: window.engine.children, "the first run")
+    return file
+
+
 def test_a_run_is_stopped_and_continued_by_a_process_of_its_own(
     ready: Window, detached: Starts, tmp_path: Path
 ) -> None:
@@ -285,11 +295,7 @@ def test_the_window_stays_where_the_run_fails_or_the_process_cannot_start(ready:
 
 def test_the_queue_is_continued_by_a_process_of_its_own(ready: Window, detached: Starts) -> None:
     """The run that trains is resumed by it, even if its end is recorded while the window closes."""
-    queue, file = ready.app.queue, QueueFile(queue_file())
-    for name in ("one", "two"):
-        file.change(lambda now, name=name: now.add(name, ready.app.form.config))  # type: ignore[misc]
-    queue.run()
-    ready.wait_until(lambda: ready.engine.children, "the first run")
+    file = begin_queue(ready)
     assert ready.engine.run is not None
     detached.error = OSError("no more processes")
     ready.app.closing.ask()
@@ -301,9 +307,9 @@ def test_the_queue_is_continued_by_a_process_of_its_own(ready: Window, detached:
     ready.settle()
     assert not ready.app._is_closed
     assert ready.app.starter.can_start
-    ready.wait_until(lambda: queue.interrupted_item is not None, "the item that can be continued here")
+    ready.wait_until(lambda: ready.app.queue.interrupted_item is not None, "the item that can be continued here")
     detached.error = None
-    queue.run()
+    ready.app.queue.run()
     ready.wait_until(lambda: len(ready.engine.children) == 2, "the run again")
     ready.app.closing.ask()
     ready.engine.run.end(RunFinished("finished", 40, "Finished after 40 steps."))
@@ -328,13 +334,9 @@ def test_a_queue_that_stops_after_its_run_stops_after_it_without_the_window_too(
     ready: Window, detached: Starts, end: RunFinished, states: list[str], num_queues: int
 ) -> None:
     """It trained all its other items."""
-    queue, file = ready.app.queue, QueueFile(queue_file())
-    for name in ("one", "two"):
-        file.change(lambda now, name=name: now.add(name, ready.app.form.config))  # type: ignore[misc]
-    queue.run()
-    ready.wait_until(lambda: ready.engine.children, "the first run")
+    file = begin_queue(ready)
     assert ready.engine.run is not None
-    queue.stop_after_current()
+    ready.app.queue.stop_after_current()
     ready.app.closing.ask()
     [asked] = ready.asked.asked("choose")
     assert "the queue stops after it" in asked[1]
@@ -347,11 +349,7 @@ def test_a_queue_that_stops_after_its_run_stops_after_it_without_the_window_too(
 def test_a_queue_that_has_just_stopped_after_its_run_is_not_continued_without_the_window(
     ready: Window, detached: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue, file = ready.app.queue, QueueFile(queue_file())
-    for name in ("one", "two"):
-        file.change(lambda now, name=name: now.add(name, ready.app.form.config))  # type: ignore[misc]
-    queue.run()
-    ready.wait_until(lambda: ready.engine.children, "the first run")
+    file = begin_queue(ready)
     assert ready.engine.run is not None
     noted, answered, note = threading.Event(), threading.Event(), QueueRun.note
 
@@ -362,7 +360,7 @@ def test_a_queue_that_has_just_stopped_after_its_run_is_not_continued_without_th
         return result
 
     monkeypatch.setattr(QueueRun, "note", note_and_wait)
-    queue.stop_after_current()
+    ready.app.queue.stop_after_current()
     ready.engine.run.end(RunFinished("finished", 40, "Finished after 40 steps."))
     ready.wait_until(noted.is_set, "the end of the run")
     ready.app.closing.ask()
@@ -378,11 +376,8 @@ def test_a_queue_between_two_runs_is_not_interrupted_without_a_question(
     ready: Window, detached: Starts, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     """The window closed at once, and its next item was interrupted before it had begun."""
-    queue, file, ready.asked.answers["choose"] = ready.app.queue, QueueFile(queue_file()), answer
-    for name in ("one", "two"):
-        file.change(lambda now, name=name: now.add(name, ready.app.form.config))  # type: ignore[misc]
-    queue.run()
-    ready.wait_until(lambda: ready.engine.children, "the first run")
+    ready.asked.answers["choose"] = answer
+    file = begin_queue(ready)
     assert ready.engine.run is not None
     taken, answered, take_next, ended = threading.Event(), threading.Event(), QueueRun.take_next, list[str]()
 
