@@ -124,8 +124,9 @@ def test_the_gaps_between_the_images_of_a_card_follow_the_mode(
         gaps.append(gap_colour)
         return Image.new("RGB", (width, height))
 
+    window.wait_until(lambda: concepts.grid.canvas.find_withtag("photo"), "the thumbnails in the dark mode")
+    assert not concepts.grid.photos._jobs
     monkeypatch.setattr("ui.features.concepts.page.collage", collage_with)
-    window.wait_until(lambda: concepts.grid.canvas.find_withtag("photo"), "thumbnails")
     window.app.preferences.change(appearance="light")
     window.wait_until(lambda: gaps, "the images again")
     assert set(gaps) == {Theme("light").colour("card")}
