@@ -35,7 +35,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_an_edit_outlives_a_killed_window(open_window: Callable[..., Window]) -> None:
-    done = subprocess.run([sys.executable, "-c", _KILLED], cwd=PROGRAM_ROOT, env=os.environ, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", _KILLED], cwd=PROGRAM_ROOT, env=os.environ, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
     window = open_window()
     assert window.app.form.config.training.epochs == 77
@@ -60,7 +60,8 @@ def test_only_edits_are_saved_and_an_older_state_never_replaces_a_newer_one(tmp_
     assert session.form.config.training.epochs == 6
     form.edit("training.epochs", 7)
     next(iter(pump._redraws.values())).not_before = 0.0
-    pump.tick()
+    while not pump.is_idle:
+        pump.tick()
     meeting = threading.Barrier(3)
     for _ in range(2):  # both threads are through with what was submitted before
         pump.lasting.run(meeting.wait, lambda _done: None)
