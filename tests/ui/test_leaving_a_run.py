@@ -672,11 +672,12 @@ def test_another_process_stops_a_run(config: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(inbox, "_POLL_SECONDS", 0.01)
     sent: list[int] = []
 
-    def listen(event: Any, _send: Any) -> None:
+    def listen(event: Any, send: Any) -> None:
         if isinstance(event, StepFinished) and not sent:
             sent.append(event.step)
             (folder,) = (Path(config.general.workspace_dir) / "runs").iterdir()
             inbox.send(folder / inbox.INBOX_FILE, Stop())
+            wait_for(lambda: send.__self__.is_stop_requested)  # the whole run takes less than a second
 
     ran = run_here(config, on_event=listen)
     assert ran.finished.outcome == "stopped"
