@@ -111,7 +111,13 @@ def test_the_first_page_needs_the_records_of_one_family_one_method_and_one_adapt
 def test_without_a_display_it_reports_so_in_a_sentence() -> None:
     environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
     done = subprocess.run(
-        [sys.executable, "-m", "ui"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "ui"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 1
     assert done.stderr.startswith("Darkroom cannot open its window: ")
