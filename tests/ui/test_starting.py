@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -134,6 +135,29 @@ def test_a_preview_that_failed_is_tried_again(bench: Bench, logged_errors: list[
     bench.session._check = check
     bench.starter.refresh_preview()
     bench.wait_until(lambda: bench.starter.report is not None)
+
+
+def test_a_preview_that_comes_after_the_check_of_a_start_is_not_kept(bench: Bench) -> None:
+    """Next to the end of the run there was no preview until the next edit: the report was that of older settings."""
+    may_read, both_are_free, met = threading.Event(), threading.Barrier(2), list[int]()
+
+    def check(config: Config, **_: object) -> Report:
+        if config.training.epochs == 1:
+            may_read.wait(120)
+        return Report((), PREVIEW)
+
+    bench.session._check = check
+    bench.form.edit("training.epochs", 1)
+    bench.starter.refresh_preview()
+    bench.form.edit("training.epochs", 2)
+    bench.starter.start()
+    bench.wait_until(lambda: bench.engine.requests)
+    assert bench.starter.current_report is not None
+    may_read.set()
+    for _ in range(2):  # both threads are through with what was submitted before
+        bench.pump.background.run_reporting(lambda _report: both_are_free.wait(120), met.append)
+    bench.wait_until(lambda: len(met) == 2)
+    assert bench.starter.current_report is not None
 
 
 def test_errors_are_listed_and_nothing_starts(bench: Bench) -> None:

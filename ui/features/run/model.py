@@ -320,6 +320,7 @@ class Starter:
         self._session.check(request, lambda report: self._handle_report(request, report), self._check_failed)
 
     def _handle_report(self, request: RunRequest, report: Report) -> None:
+        cancel(self._preview_job)  # of earlier settings: it would replace this report, and not be repeated
         self._checked_config = request.config
         self._keep_report(request.config, report)
         problems = [*self._form.problems(), *(p for p in report.problems if not request.on or _is_of_files(p))]
