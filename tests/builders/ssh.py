@@ -22,7 +22,7 @@ from trainer.remote.record import Remote
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 WHY_NOT = "The OpenSSH server (package openssh-server) is not installed, so nothing can be trained over SSH."
-_SECONDS = 20
+_SECONDS = 120
 _USER_FOLDERS = ("config", "state", "cache", "data")
 
 

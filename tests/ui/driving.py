@@ -89,7 +89,7 @@ def answer_file_dialog(root: tk.Tk, path: Path) -> None:
         elif times_left:
             root.after(20, look, times_left - 1)
 
-    root.after(20, look, 1000)
+    root.after(20, look, 6000)  # two minutes, as elsewhere
 
 
 def drop(over: tk.Misc, *paths: Path) -> None:

@@ -12,7 +12,7 @@ from ui.widgets.files.dialog import FileDialog
 from ui.widgets.panel import focused_widget
 
 _POLL_MS = 20
-_MAX_POLLS = 500
+_MAX_POLLS = 6000  # two minutes, as elsewhere
 
 
 def xdotool(*arguments: str) -> None:

@@ -129,7 +129,7 @@ def test_the_button_installs_from_a_folder_of_wheels(
         seen.add(install.status.cget("text"))
         return not install.runner.state.is_active
 
-    window.wait_until(has_ended, "the installation", patience_seconds=120)
+    window.wait_until(has_ended, "the installation")
     assert install.runner.state.message == "Installed onnxruntime.", install.runner.state
     window.wait_until(lambda: "Now press Start" in captions.status.cget("text"), "the sentence")
     assert not captions.missing.winfo_manager()

@@ -59,13 +59,13 @@ def real(root: tk.Tk, tiny_sd: Path, images: Path, tmp_path: Path) -> Iterator[W
     yield window
     if not app._is_closed:
         app.context.session.stop()
-        window.wait_until(lambda: app.context.session.stage == "idle", "the end", patience_seconds=120)
+        window.wait_until(lambda: app.context.session.stage == "idle", "the end")
         app.close()
 
 
 def wait(window: Window, condition: Any, what: str) -> None:
     """Run the window while the engine works; its import alone takes seconds."""
-    window.wait_until(condition, what, patience_seconds=120)
+    window.wait_until(condition, what)
     assert window.app.context.session.state.failed is None, window.app.context.session.state.failed
 
 
@@ -149,15 +149,13 @@ def test_a_broken_model_is_reported_in_a_sentence(real: Window, tmp_path: Path) 
         (broken / part / "config.json").write_text("{}", encoding="utf-8")
     real.app.form.edit("model.base_model", str(broken))
     real.app.shell.bottom_bar.start.invoke()
-    real.wait_until(
-        lambda: real.asked.asked("show_failure") or real.app.context.findings.items, "a failure", patience_seconds=120
-    )
+    real.wait_until(lambda: real.asked.asked("show_failure") or real.app.context.findings.items, "a failure")
     reported = real.asked.asked("show_failure")
     if reported:
         ((failure,),) = reported
         assert failure.message.endswith(".")
         assert "Traceback" not in failure.message
-    real.wait_until(lambda: real.app.context.session.stage == "idle", "idle", patience_seconds=60)
+    real.wait_until(lambda: real.app.context.session.stage == "idle", "idle")
 
 
 @pytest.mark.full
@@ -183,7 +181,7 @@ def test_too_little_memory_leaves_the_window_alive_with_what_to_lower(
     bar.start.invoke()
     wait(real, lambda: session.state.step is not None and session.state.step.step >= 2, "the second step")
     is_full.set()
-    real.wait_until(lambda: session.stage == "idle", "the end", patience_seconds=60)
+    real.wait_until(lambda: session.stage == "idle", "the end")
     failed = session.state.failed
     assert failed is not None
     assert failed.message.startswith("There was not enough memory for this run. The estimate for these settings: Abo")

@@ -48,6 +48,7 @@ CONFIGS = {
     ),
 }
 PAGES = ("model", "data", "training", "output")  # the last one stays open while a file is loaded
+_POLL_MS, _MAX_POLLS = 10, 12_000  # two minutes, as elsewhere
 
 
 @pytest.fixture(params=["no window manager", "window manager"])
@@ -135,13 +136,13 @@ def when_shown(window: Window, *steps: Callable[[FileDialog], Callable[[], bool]
                 except BaseException:
                     dialog.close()  # the error fails the test; its own dialog would wait
                     raise
-                look(condition, 500)
+                look(condition, _MAX_POLLS)
         elif polls_left:
-            root.after(10, look, condition, polls_left - 1)
+            root.after(_POLL_MS, look, condition, polls_left - 1)
         elif dialog is not None:
             dialog.close()
 
-    root.after(10, look, lambda: True, 500)
+    root.after(_POLL_MS, look, lambda: True, _MAX_POLLS)
 
 
 def press(widget: tk.Misc, *names: str) -> None:

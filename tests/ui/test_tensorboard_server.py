@@ -48,7 +48,6 @@ def test_a_server_with_much_to_say_is_not_stopped_by_it(monkeypatch: pytest.Monk
     chatty = f"import sys; sys.stderr.write('warning ' * 50_000); {_ANSWERS}"
     command = [sys.executable, "-c", chatty]
     monkeypatch.setattr("ui.features.tensorboard.command_of", lambda _folder, _host, port: [*command, str(port)])
-    monkeypatch.setattr("ui.features.tensorboard._PATIENCE_SECONDS", 20.0)
     server = TensorBoardServer()
     server.start(tmp_path)
     assert server.is_running

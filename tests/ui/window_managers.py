@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 WINDOW_MANAGERS = ("openbox", "metacity", "xfwm4", "twm")
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 120.0
 
 
 @contextmanager
