@@ -33,7 +33,7 @@ from ui.features.run import step_model
 from ui.features.run.facts import describe_edits, verdict_line
 from ui.features.run.notices import UsedModel, best_offer
 from ui.features.run.page import RunPage
-from ui.features.run.samples import STARS_FILE, read_stars
+from ui.features.run.samples import STARS_FILE, name_of, read_stars, write_stars
 from ui.features.run.step_model import NO_MODEL
 from ui.forms.changes import changes
 from ui.loop.interaction import BEFORE_START
@@ -403,6 +403,30 @@ def test_the_last_run_of_a_workspace_does_not_replace_that_of_a_newer_one(
     window.wait_until(lambda: met, "the slow disk")
     window.settle()
     assert page._last_run.detail == "quick"
+
+
+def test_the_last_of_two_quick_stars_is_kept_on_a_slow_disk(
+    window: Window, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one was written last: the second was gone with the next look at the run."""
+    second, both_are_free, met = threading.Event(), threading.Barrier(2), list[int]()
+
+    def write(folder: Path, names: set[str]) -> None:
+        if len(names) == 1:
+            second.wait(0.2)
+        write_stars(folder, names)
+        second.set()
+
+    monkeypatch.setattr("ui.features.run.samples.write_stars", write)
+    page: Any = window.open_page("run")
+    images = [run_dir / "samples" / f"{n}.png" for n in range(2)]
+    page.samples._run_dir = run_dir
+    for image in images:
+        page.samples.toggle_star(image)
+    for _ in range(2):  # both threads are through with what was submitted before
+        window.app.context.pump.background.run(partial(both_are_free.wait, 120), met.append)
+    window.wait_until(lambda: len(met) == 2, "both stars")
+    assert read_stars(run_dir) == {name_of(image, run_dir) for image in images}
 
 
 def test_each_run_asks_whether_its_best_model_is_the_result(window: Window, tmp_path: Path) -> None:

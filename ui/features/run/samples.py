@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import tkinter as tk
 from collections.abc import Collection
 from functools import partial
@@ -35,6 +36,8 @@ class RunSamples(SampleGrid):
         self._run_dir: Path | None = None
         self._samples: tuple[object, ...] = ()
         self._state = RunState()
+        self._names: dict[Path, set[str]] = {}  # of the stars of each run in which one has changed
+        self._writing = threading.Lock()
 
     def follow(self, state: RunState) -> None:
         """Show the samples of a run."""
@@ -68,10 +71,15 @@ class RunSamples(SampleGrid):
         self.starred = frozenset(self.starred) ^ {path}
         self.draw()
         self._update_viewer()
-        if self._run_dir is not None:
-            names = {name_of(p, self._run_dir) for p in self.starred}
-            work = partial(write_stars, self._run_dir, names)
+        if (run_dir := self._run_dir) is not None:
+            self._names[run_dir] = {name_of(p, run_dir) for p in self.starred}
+            work = partial(self._write_stars, run_dir)
             self._context.pump.background.run(work, lambda _done: None, self._report_failure)
+
+    def _write_stars(self, run_dir: Path) -> None:
+        """Write the newest stars of a run: of two changes, the thread of the first may be the slower one."""
+        with self._writing:
+            write_stars(run_dir, self._names[run_dir])
 
     def _star_at(self, place: Place) -> None:
         sample = self.table.at(*place)
