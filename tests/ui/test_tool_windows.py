@@ -6,10 +6,15 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.ui.conftest import Window
 from trainer.commands import ProfileNow
 from trainer.events import RunFinished
 from ui.features.about import About, BundleWindow, Keys, about_lines, key_rows
+from ui.features.checkpoints.model import CheckpointSession
+from ui.features.space import SpaceWindow
+from ui.loop.background import Job
 from ui.loop.run_state import RunState
 
 
@@ -46,3 +51,20 @@ def test_every_key_is_listed_and_each_window_opens_once(open_window: Callable[..
     context.session.send = sent.append  # type: ignore[method-assign]
     context.actions["profile"].run()
     assert sent == [ProfileNow()]
+
+
+def test_of_two_looks_only_the_newer_one_counts(
+    window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads look, and the older one may be the slower: what was deleted was offered again."""
+    context, jobs = window.app.context, list[Job]()
+    runs, space = window.open_page("runs"), SpaceWindow(context)
+    session = CheckpointSession((tmp_path,), context.pump.background, may_start=lambda: True)
+    monkeypatch.setattr(context.pump.background, "_submit", lambda job: jobs.append(job) or job)
+    for look in (runs.refresh, space.look, session.refresh):  # type: ignore[attr-defined]
+        look()
+        older = set(jobs)
+        look()
+        assert older == {job for job in jobs if job.is_cancelled} < set(jobs)
+        jobs.clear()
+    space.close()

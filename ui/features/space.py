@@ -20,6 +20,7 @@ from trainer.run_folder.records import run_dirs_of, running_in, size_of
 from trainer.run_folder.run_lock import holder_of
 from trainer.run_folder.trash import empty_trash, trash_bytes
 from ui.forms.context import Context
+from ui.loop.background import Job, cancel
 from ui.loop.interaction import Answer
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
@@ -147,6 +148,7 @@ class SpaceWindow(Window):
         super().__init__(context.root, context.theme, "Free space")
         self._context = context
         self.items: tuple[Deletable, ...] = ()
+        self._looking: Job | None = None
         pad = context.theme.px(PAD)
         self.status = WrappedText(self, context.theme, "Reading the sizes of folders…", colour="label")
         self.status.pack(fill="x", padx=pad, pady=(pad, context.theme.px(GAP)))
@@ -165,7 +167,8 @@ class SpaceWindow(Window):
     def look(self) -> None:
         """Read what can be deleted, in the background."""
         config, places = self._context.form.config, self._context.workspaces()
-        self._context.pump.background.run(partial(find_space, config, places), self._show)
+        cancel(self._looking)
+        self._looking = self._context.pump.background.run(partial(find_space, config, places), self._show)
 
     def ask(self) -> None:
         """Ask, then delete what is selected."""

@@ -21,7 +21,7 @@ from trainer.jobs.spec import validate_settings
 from trainer.run_folder.checkpoints import Checkpoint, Column, Comparison, images_dir, read_comparison, score_names
 from trainer.run_folder.records import RunRecord, read_record
 from trainer.wording import format_loss
-from ui.loop.background import Background
+from ui.loop.background import Background, Job, cancel
 from ui.loop.jobs import JobRunner
 from ui.loop.signal import Signal
 
@@ -133,6 +133,7 @@ class CheckpointSession:
         self.changed: Signal[[]] = Signal()
         self.result_changed: Signal[[]] = Signal()  # of a run
         self._background, self._may_start = background, may_start
+        self._reading: Job | None = None
         self._exported: Row | None = None  # to use, once its backup is exported
         self._stage = self.runner.state.stage
         self.runner.changed.subscribe(self._follow)
@@ -147,7 +148,8 @@ class CheckpointSession:
 
     def refresh(self) -> None:
         """Read the images and scores again."""
-        self._background.run(partial(_read, self.run_dirs, self.table.names), self._keep)
+        cancel(self._reading)
+        self._reading = self._background.run(partial(_read, self.run_dirs, self.table.names), self._keep)
 
     def start(self, settings: Section) -> None:
         """Sample the checkpoints in a child process."""

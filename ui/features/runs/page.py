@@ -27,6 +27,7 @@ from ui.forms.context import Context
 from ui.forms.model import Source
 from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
+from ui.loop.background import Job, cancel
 from ui.loop.past_runs import read_past_state
 from ui.loop.run_state import RunState
 from ui.loop.wording import STATUS_COLOURS
@@ -67,6 +68,7 @@ class RunsPage:
         self._context = context
         self._was_active = False
         self._next_look = 0.0
+        self._looking_for_trash: Job | None = None
         self._run_to_select: Path | None = None
         self._selects_newest = True  # until something is selected
         px = context.theme.px
@@ -101,7 +103,9 @@ class RunsPage:
         self._next_look = time.monotonic() + _LOOK_SECONDS
         places = self._context.workspaces()
         self.runs.refresh(places)
-        self._context.pump.background.run(partial(has_trash, places), self._show_trash)
+        cancel(self._looking_for_trash)
+        work = partial(has_trash, places)
+        self._looking_for_trash = self._context.pump.background.run(work, self._show_trash)
 
     # -- actions
 
