@@ -155,6 +155,8 @@ def isolate(home_dir: Path, recordings: Path, patch: pytest.MonkeyPatch) -> None
     """Set the variables that keep this process and its children off the network and in a home folder."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         patch.setenv(name, "1")
+    if (constants := sys.modules.get("huggingface_hub.constants")) is not None:  # imported before, with a test's file
+        patch.setattr(constants, "HF_HUB_OFFLINE", True)
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         patch.setenv(name, str(home_dir / name.lower()))
     patch.delenv("DARKROOM_CALLER_DIR", raising=False)

@@ -8,10 +8,9 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from modules.annotators.registry import ModelFiles, find_place
-from modules.formats.diffusers_folder import OnBytes, byte_progress_bar
+from modules.formats.hub_snapshot import DownloadFailure, OnBytes, download_snapshot, failure_of
 from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import plain_reason
 from modules.system.paths import models_dir
 from modules.system.secrets import HubAccess
 
@@ -22,8 +21,8 @@ _SECONDS = 30
 def download_place(files: ModelFiles, *, hub: HubAccess, hub_cache_dir: str = "", on_bytes: OnBytes) -> Path:
     """Return the folder of a model's files, or its only file, after downloading missing files.
 
-    `on_bytes(done, total)` is called now and then, from several threads, and may raise to cancel. Raises DarkroomError
-    if they cannot be downloaded.
+    `on_bytes(done, total)` is called several times a second, from several threads, and may raise to cancel. Raises
+    DarkroomError if they cannot be downloaded.
     """
     present = find_place(files, hub_cache_dir=hub_cache_dir)
     if present is not None:
@@ -34,27 +33,24 @@ def download_place(files: ModelFiles, *, hub: HubAccess, hub_cache_dir: str = ""
 
 
 def _download_from_hub(files: ModelFiles, hub: HubAccess, hub_cache_dir: str, on_bytes: OnBytes) -> Path:
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     patterns = [*files.names, *(("*.json", "*.txt") if files.weights else ())]
     for weights in files.weights or ("",):
         try:
-            folder = Path(
-                snapshot_download(
-                    files.repo,
-                    revision=files.revision or None,
-                    allow_patterns=[*patterns, *([weights] if weights else [])],
-                    cache_dir=hub_cache_dir or None,
-                    token=hub.token,
-                    tqdm_class=byte_progress_bar(on_bytes),
-                )
+            folder = download_snapshot(
+                files.repo,
+                revision=files.revision,
+                allow_patterns=[*patterns, *([weights] if weights else [])],
+                cache_dir=hub_cache_dir,
+                hub=hub,
+                on_bytes=on_bytes,
             )
         except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
-            raise _failure(files, plain_reason(error)) from error
+            raise _failure(files, failure_of(error)) from error
         if all((folder / name).is_file() for name in (*files.names, *([weights] if weights else []))):
             return folder
-    raise _failure(files, "a file is missing in the repository")
+    raise _failure(files, DownloadFailure("a file is missing in the repository"))
 
 
 def _download_from_address(files: ModelFiles, on_bytes: OnBytes) -> Path:
@@ -71,16 +67,18 @@ def _download_from_address(files: ModelFiles, on_bytes: OnBytes) -> Path:
                     done += len(chunk)
                     on_bytes(done, total)
             if files.md5 and digest.hexdigest() != files.md5:
-                raise _failure(files, "the file that arrived is not the published one (its MD5 sum differs)")
+                reason = "the file that arrived is not the published one (its MD5 sum differs)"
+                raise _failure(files, DownloadFailure(reason))
     except (URLError, OSError) as error:
         cause = getattr(error, "reason", None)
-        raise _failure(files, plain_reason(cause if isinstance(cause, Exception) else error)) from error
+        raise _failure(files, failure_of(cause if isinstance(cause, Exception) else error)) from error
     return destination
 
 
-def _failure(files: ModelFiles, reason: str) -> DarkroomError:
+def _failure(files: ModelFiles, failure: DownloadFailure) -> DarkroomError:
     where = files.url or f"the Hugging Face repository {files.repo}"
     return DarkroomError(
-        f"{', '.join((*files.names, *files.weights[:1]))} of {where} could not be downloaded: {reason}.",
-        advice="Check the connection and try again; files of a Hugging Face repository that have arrived are kept.",
+        f"{', '.join((*files.names, *files.weights[:1]))} of {where} could not be downloaded: {failure.reason}.",
+        advice=failure.advice or "Check the connection and try again.",
+        remedy=failure.remedy,
     )

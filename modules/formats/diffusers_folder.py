@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +14,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from modules.formats.headers import UnreadableFileError, read_header
+from modules.formats.hub_snapshot import OnBytes, download_snapshot, failure_of
 from modules.formats.repository import THREE_WAYS, UNWANTED, MissingModelError, refusal, wanted_files
 from modules.formats.safetensors_io import DTYPES
 from modules.system.errors import DarkroomError
@@ -24,8 +24,6 @@ from modules.system.regular_files import read_regular
 from modules.system.secrets import HubAccess
 
 _MAX_JSON_BYTES = 1_000_000
-
-OnBytes = Callable[[float, float], None]
 
 
 def locate(
@@ -41,57 +39,38 @@ def locate(
     """Return the folder of a base model: the folder itself, or the local copy of a Hugging Face repository.
 
     A missing repository is downloaded, only the weights of `parts`, and further `files` of it. `on_bytes(done, total)`
-    is called now and then, from several threads, and may raise to cancel. A later download resumes from the files that
-    are already there. `hub` holds the access token. Raises MissingModelError if there is neither a folder nor a
-    repository, or if the token gives no access to it.
+    is called several times a second, from several threads, and may raise to cancel (`download_snapshot`). A later
+    download keeps the files that are there. `hub` holds the access token. Raises MissingModelError if there is neither
+    a folder nor a repository, or if the token gives no access to it.
     """
     folder = from_root(name)
     if folder.is_dir():
         return folder
     # Imported here: the import takes a third of a second, which a run from a local folder does not need.
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     hub = hub or HubAccess()
     try:
-        return Path(
-            snapshot_download(
-                name,
-                allow_patterns=[*wanted_files(parts), *files],
-                ignore_patterns=list(UNWANTED),
-                local_files_only=offline,
-                cache_dir=cache_dir or None,
-                token=hub.token,
-                tqdm_class=byte_progress_bar(on_bytes or (lambda done, total: None)),
-            )
+        return download_snapshot(
+            name,
+            allow_patterns=[*wanted_files(parts), *files],
+            ignore_patterns=UNWANTED,
+            local_files_only=offline,
+            cache_dir=cache_dir,
+            hub=hub,
+            on_bytes=on_bytes,
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
         if refused := refusal(name, error, hub):
             raise refused from error
-        how = "the network may not be used" if offline else "it could not be downloaded"
+        failure = failure_of(error)
+        how = "the network may not be used" if offline else f"it could not be downloaded: {failure.reason}"
         raise MissingModelError(
             name,
             f"The base model {name!r} is not on this machine, and {how}.",
-            advice=f"{THREE_WAYS} Or check the connection.",
+            advice=failure.advice or THREE_WAYS,
+            remedy=failure.remedy or "base_model",
         ) from error
-
-
-def byte_progress_bar(on_bytes: OnBytes) -> type[Any]:
-    """Return a progress bar class that displays nothing and reports the bytes of the whole download."""
-    from tqdm import tqdm
-
-    class ByteProgressBar(tqdm):  # type: ignore[misc]  # untyped library
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            options.pop("name", None)
-            super().__init__(*arguments, **{**options, "disable": False, "file": io.StringIO()})
-
-        def update(self, n: float | None = 1) -> bool | None:
-            result: bool | None = super().update(n)
-            if self.unit == "B" and self.total:
-                on_bytes(float(self.n), float(self.total))
-            return result
-
-    return ByteProgressBar
 
 
 def read_json(folder: Path, *names: str) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modules.formats.diffusers_folder import byte_progress_bar
+from modules.formats.hub_snapshot import OnBytes, download_snapshot, failure_of
 from modules.formats.published_files import FileRequest, find_file
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import plain_reason
 from modules.system.secrets import HubAccess
 
 
@@ -20,7 +18,7 @@ class Downloads:
     offline: bool = False
     hub_cache_dir: str = ""
     hub: HubAccess | None = field(default=None, repr=False)
-    on_bytes: Callable[[float, float], None] | None = field(default=None, repr=False)
+    on_bytes: OnBytes | None = field(default=None, repr=False)
 
 
 def local_file(wanted: FileRequest, downloads: Downloads, *, needed_by: str) -> Path:
@@ -40,24 +38,24 @@ def local_file(wanted: FileRequest, downloads: Downloads, *, needed_by: str) -> 
 
 
 def _fetch(wanted: FileRequest, downloads: Downloads, needed_by: str) -> Path:
-    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        folder = Path(
-            snapshot_download(
-                wanted.published.repo,
-                revision=wanted.published.revision or None,
-                allow_patterns=wanted.published.patterns,
-                cache_dir=downloads.hub_cache_dir or None,
-                token=downloads.hub.token if downloads.hub is not None else None,
-                tqdm_class=byte_progress_bar(downloads.on_bytes or (lambda done, total: None)),
-            )
+        folder = download_snapshot(
+            wanted.published.repo,
+            revision=wanted.published.revision,
+            allow_patterns=wanted.published.patterns,
+            cache_dir=downloads.hub_cache_dir,
+            hub=downloads.hub,
+            on_bytes=downloads.on_bytes,
         )
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        failure = failure_of(error)
         raise DarkroomError(
-            f"{needed_by} needs {wanted.description}, which could not be downloaded: {plain_reason(error)}.",
-            advice="Check the connection, or download it yourself and enter its path in the settings.",
+            f"{needed_by} needs {wanted.description}, which could not be downloaded: {failure.reason}.",
+            advice=f"{failure.advice or 'Check the connection.'} Or download it yourself and enter its path in the "
+            "settings.",
+            remedy=failure.remedy,
         ) from error
     if missing := wanted.published.missing_in(folder):
         raise DarkroomError(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.formats.hub_snapshot import failure_of
 from modules.system.errors import DarkroomError
 from modules.system.secrets import WHERE_TO_ENTER, HubAccess
 
@@ -75,8 +76,10 @@ def repository_facts(name: str, *, parts: Sequence[str], hub: HubAccess) -> Repo
     except (HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError, OSError, ValueError) as error:
         if refused := refusal(name, error, hub):
             raise refused from error
+        failure = failure_of(error)
         raise DarkroomError(
-            f"Hugging Face could not be asked about {name}.", advice="Check the name and the connection."
+            f"Hugging Face could not be asked about {name}: {failure.reason}.",
+            advice=failure.advice or "Check the name and the connection.",
         ) from error
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     needed = filter_repo_objects(sizes, allow_patterns=wanted_files(parts), ignore_patterns=list(UNWANTED))
@@ -90,6 +93,7 @@ def refusal(name: str, error: Exception, hub: HubAccess) -> MissingModelError | 
 
     Hugging Face answers 401 or 404 both for private and for missing repositories, to keep private names secret.
     """
+    from huggingface_hub import get_token
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -100,7 +104,8 @@ def refusal(name: str, error: Exception, hub: HubAccess) -> MissingModelError | 
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, HfHubHTTPError):
         error = error.__cause__  # raised while looking for a local copy; the cause is the actual error
     code = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
-    tried = f"The request used {hub.description}."
+    is_anonymous = hub.source == "login" and get_token() is None
+    tried = "No token was sent." if is_anonymous else f"The request used {hub.description}."
     if isinstance(error, GatedRepoError):
         return MissingModelError(
             name,

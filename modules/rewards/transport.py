@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modules.rewards.address import Address
-from modules.rewards.waiting import Patience, wait_for
+from modules.rewards.waiting import Patience
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
 from modules.system.problem import about, quote
 from modules.system.redaction import redact
+from modules.system.waiting import wait_for
 
 _MAX_BYTES = 1_000_000  # of an answer; scores need far less
 _MAX_QUOTED_CHARS = 200

@@ -9,7 +9,7 @@ import pytest
 
 from modules.config.schema import Config
 from modules.families.kinds.file_kind import FileKind
-from modules.formats.repository import RepositoryFacts
+from modules.formats.repository import MissingModelError, RepositoryFacts
 from modules.model_finder.finder import FoundModel
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
@@ -22,6 +22,7 @@ from ui.app import run_ends
 from ui.features.base_model.model import choice_of
 from ui.features.base_model.window import BaseModelWindow
 from ui.features.other_family import OtherFamily
+from ui.features.tokens import SecretsDialog
 from ui.forms.model import Source
 from ui.widgets.panel import Text
 
@@ -153,6 +154,42 @@ def test_without_files_for_all_parts_a_denoiser_is_one_part(window: Window, comf
     window.wait_until(lambda: move.moving.result is not None, "the presets")
     assert move.moving.result is not None
     assert move.moving.result.config.part("transformer").file == "/models/dev.gguf"
+
+
+def test_a_refused_repository_has_the_buttons_that_give_access(
+    window: Window, comfy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same question can be asked again, also of the same repository; it used to be kept for good."""
+    gated = MissingModelError("owner/gated", "It is gated.", advice="Accept its terms.", remedy="tokens")
+    answers: list[RepositoryFacts | DarkroomError] = [gated, RepositoryFacts("owner/gated", 10**9, "open", False)]
+
+    def answer(*_: object, **__: object) -> RepositoryFacts:
+        match answers.pop(0):
+            case RepositoryFacts() as facts:
+                return facts
+            case error:
+                raise error
+
+    pages: list[str] = []
+    monkeypatch.setattr("ui.features.base_model.model.repository_facts", answer)
+    monkeypatch.setattr("webbrowser.open", pages.append)
+    dialog = open_dialog(window)
+    dialog.repository.set("gated")
+    click(dialog.ask_button)
+    refusal = "gated is not the name of a repository. Enter it as owner/model."
+    window.wait_until(lambda: dialog.facts.cget("text") == refusal, "the refusal")
+    assert not dialog.token_button.winfo_ismapped()
+    assert dialog.page_button.cget("state") == "disabled"
+    dialog.repository.set("owner/gated")
+    click(dialog.ask_button)
+    window.wait_until(dialog.token_button.winfo_ismapped, "the refusal")
+    assert dialog.facts.cget("text") == "It is gated. Accept its terms."
+    click(dialog.page_button)
+    assert pages == ["https://huggingface.co/owner/gated"]
+    monkeypatch.setattr("ui.features.tokens.SecretsDialog.ask", SecretsDialog.close)
+    click(dialog.token_button)
+    window.wait_until(lambda: "Licence: open" in dialog.facts.cget("text"), "the second answer")
+    window.wait_until(lambda: not dialog.token_button.winfo_ismapped())
 
 
 def test_a_download_shows_its_size_its_licence_and_the_free_space(

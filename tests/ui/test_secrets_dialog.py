@@ -116,6 +116,25 @@ def test_stored_tokens_are_shown_and_an_emptied_entry_removes_one(window: Window
     assert json.loads(secrets_file().read_text(encoding="utf-8")) == {"later": {"key": 1}}
 
 
+def test_a_token_that_is_pasted_replaces_the_one_there(window: Window) -> None:
+    """It is masked: nobody sees that a pasted one stands in front of the old one."""
+    save_secrets(Secrets(huggingface_token="hf_oldoldoldold", cloud=CloudSecrets(api_key="rpa_oldoldold")))
+
+    def act(dialog: SecretsDialog) -> None:
+        for name in ("huggingface_token", "cloud.api_key"):
+            entry = dialog.entries[name].tk_entry
+            if name == "cloud.api_key":  # the first entry has the focus from the start
+                entry.event_generate("<Button-1>", x=30, y=5)
+                entry.event_generate("<ButtonRelease-1>", x=30, y=5)
+            dialog.clipboard_clear()
+            dialog.clipboard_append(TOKEN)
+            entry.event_generate("<<Paste>>")
+            assert entry.get() == TOKEN
+        click(dialog.buttons["cancel"])
+
+    with_dialog(window, act)
+
+
 def test_an_invalid_token_is_marked_and_not_saved(window: Window) -> None:
     def act(dialog: SecretsDialog) -> None:
         fill(dialog.entries["huggingface_token"], "two words")

@@ -193,7 +193,7 @@ def test_a_server_that_stalls_within_its_answer_is_left_alone() -> None:
     with serving(Reply(b'{"scores"', stalls=True)) as server:
         with pytest.raises(UnavailableError, match=r"did not answer within 0\.2 seconds"):
             make_http(scorer_for(server, timeout_seconds=0.2), Patience(), "").scores(PNGS, PROMPTS)
-        for thread in [t for t in threading.enumerate() if t.name == "darkroom-reward"]:
+        for thread in [t for t in threading.enumerate() if t.name == "darkroom-work"]:
             thread.join(120)
             assert not thread.is_alive()
 

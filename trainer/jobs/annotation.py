@@ -230,9 +230,11 @@ def _place(spec: CaptionerSpec | MaskerSpec, may_download: bool, job: Job) -> Pa
         )
 
     def on_bytes(done: float, total: float) -> None:
-        job.progress(f"downloading {spec.label} (MB)", round(done / 1e6), round(total / 1e6))
+        if total:
+            job.progress(f"downloading {spec.label} (MB)", round(done / 1e6), round(total / 1e6))
+        else:  # until the server answers
+            job.progress(f"downloading {spec.label}", 0, 1)
 
-    job.progress(f"downloading {spec.label}", 0, 1)  # until the server answers
     download = load_factory("modules.annotators.download:download_place")
     result: Path = download(spec.files, hub=hub_access(load_secrets().secrets), on_bytes=on_bytes)
     return result

@@ -17,6 +17,7 @@ from trainer.machine_events import MemoryMeasured
 
 _SECONDS_BETWEEN_EVENTS = 0.25
 _SECONDS_BETWEEN_MEASUREMENTS = 2.0
+_SHARE_TO_TELL = 0.01  # of a download until the time left is estimated: the first, small files do not show its speed
 
 
 class DownloadMeter:
@@ -32,6 +33,8 @@ class DownloadMeter:
     def __call__(self, done_bytes: float, total_bytes: float) -> None:
         """Report the progress, a few times a second."""
         self._desk.check()
+        if not total_bytes:
+            return  # it is not known yet
         now = self._clock()
         if self._started is None:
             self._started = (now, done_bytes)
@@ -39,7 +42,8 @@ class DownloadMeter:
             return
         self._last_report = now
         seconds, fetched = now - self._started[0], done_bytes - self._started[1]
-        seconds_left = (total_bytes - done_bytes) * seconds / fetched if fetched > 0 else None
+        can_tell = fetched > 0 and fetched >= total_bytes * _SHARE_TO_TELL
+        seconds_left = (total_bytes - done_bytes) * seconds / fetched if can_tell else None
         self._emit(DownloadProgress(done_bytes / 1e6, total_bytes / 1e6, seconds_left))
 
 

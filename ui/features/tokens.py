@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tkinter as tk
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class SecretsDialog(Dialog):
         Text(self.content, context.theme, access, colour="muted", wrap_px=_WRAP_PX).pack(anchor="w", pady=(px(6), 0))
         self._show(loaded.secrets)
         self.first_entry = self.entries["huggingface_token"].tk_entry
+        self.first_entry.select_range(0, "end")  # a token that is pasted replaces the one there, which is masked
 
     def choose(self, name: str) -> None:
         """Save or import; on an error, show it and stay open."""
@@ -68,6 +70,8 @@ class SecretsDialog(Dialog):
         entry = Entry(grid, theme, variable, on="window", width=_ENTRY_WIDTH, **mask)
         Text(grid, theme, field.label, colour="label").grid(row=row, column=0, sticky="w", padx=(0, theme.px(14)))
         entry.grid(row=row, column=1, sticky="ew", pady=3)
+        if field.is_key:
+            tk.Misc.bind(entry.tk_entry, "<ButtonRelease-1>", lambda _e: entry.tk_entry.select_range(0, "end"), add="+")
         self.entries[field.name], self._variables[field.name] = entry, variable
 
     def _typed_secrets(self) -> Secrets:

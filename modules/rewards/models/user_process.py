@@ -25,11 +25,11 @@ from modules.rewards.models.user_child import Message, as_bytes, as_tensor, rece
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import approved_code, split_reference
-from modules.rewards.waiting import wait_for
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.process_setup import own_process_group
+from modules.system.waiting import wait_for
 
 _LOADING_SECONDS = 900.0  # of the file, which may load a model itself
 _ENDING_SECONDS = 5.0

@@ -14,7 +14,7 @@ from modules.families.kinds.record import ModelType
 from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT
 from modules.formats.published_files import is_repository
-from modules.formats.repository import RepositoryFacts, repository_facts
+from modules.formats.repository import MissingModelError, RepositoryFacts, repository_facts
 from modules.model_finder.finder import FoundModel, ModelSearch, rank_models
 from modules.model_finder.programs import BASE_MODELS
 from modules.settings.edit import replace_value, set_path
@@ -184,7 +184,7 @@ class Download:
         self._form = form
         self._background = background
         self._asked = ""  # the repository of the last question
-        self._answer: RepositoryFacts | str | None = None
+        self._answer: RepositoryFacts | Exception | None = None
         self._lookup: Job | None = None
         self._sizes: dict[str, int | None] = {}  # estimated, by repository
         self._estimates: dict[str, Job] = {}
@@ -217,7 +217,7 @@ class Download:
             return self._describe(answer)
         size = self._sizes.get(name)
         texts = [] if size is None else [self._room(size, about="About ") if size else "It is already downloaded."]
-        texts.append("Asking Hugging Face…" if answer is None else answer)
+        texts.append("Asking Hugging Face…" if answer is None else str(answer))
         return " ".join(filter(None, [*texts, "" if self.may_ask else _OFFLINE]))
 
     def estimate(self, name: str) -> None:
@@ -228,11 +228,24 @@ class Download:
                 lambda: download_bytes(used), lambda size: self._keep_size(name, size)
             )
 
+    def failure(self, name: str) -> Exception | None:
+        """Return why the last question about a repository has no answer; None if it has one, or was not asked."""
+        return self._answer if name == self._asked and isinstance(self._answer, Exception) else None
+
+    def needs_token(self, name: str) -> bool:
+        """Whether a token may be needed for a repository: it is gated, or Hugging Face gave no access to it."""
+        answer = self._answer if name == self._asked else None
+        return isinstance(answer, MissingModelError) or (isinstance(answer, RepositoryFacts) and answer.is_gated)
+
     def ask(self, name: str) -> None:
-        """Ask Hugging Face about a repository in the background; not in offline mode, nor about an invalid name."""
-        if name == self._asked or not is_repository(name) or not self.may_ask:
+        """Ask Hugging Face about a repository in the background, again if it was asked before; not in offline mode."""
+        if not self.may_ask or (name == self._asked and self._answer is None):
             return
         cancel(self._lookup)
+        if not is_repository(name):
+            self._asked, self._answer = name, _not_a_repository(name)
+            self.changed()
+            return
         config = self._form.config
         parts = [p.name for p in config.family.parts if not config.part(p.name).file.strip()]
         if name in self.repositories and self.repositories[name].family.name != config.family.name:
@@ -241,15 +254,14 @@ class Download:
         self._lookup = self._background.run(
             lambda: repository_facts(name, parts=parts, hub=hub_access(load_secrets().secrets)),
             self._keep_answer,
-            lambda error: self._keep_answer(str(error)),
+            self._keep_answer,
         )
         self.changed()
 
     def choose(self, name: str) -> Choice:
         """Return the settings of a repository, which the run downloads. Raises DarkroomError for any other name."""
         if not is_repository(name):
-            message = f"{name or 'Nothing'} is not the name of a repository."
-            raise DarkroomError(message, advice="Enter it as owner/model.")
+            raise _not_a_repository(name)
         online = {} if self.may_ask else {"model.offline": False}
         family = self.repositories[name].family.name if name in self.repositories else ""
         return Choice({PATH: name, **online}, family, f"The base model is {name}. {_AT_START}")
@@ -283,13 +295,18 @@ class Download:
         self._sizes[name] = size
         self.changed()
 
-    def _keep_answer(self, answer: RepositoryFacts | str) -> None:
+    def _keep_answer(self, answer: RepositoryFacts | Exception) -> None:
         self._answer = answer
         self.changed()
 
     def _keep_repositories(self, repositories: dict[str, Config]) -> None:
         self.repositories = repositories
         self.changed()
+
+
+def _not_a_repository(name: str) -> DarkroomError:
+    message = f"{name or 'Nothing'} is not the name of a repository."
+    return DarkroomError(message, advice="Enter it as owner/model.")
 
 
 def _read_repositories() -> dict[str, Config]:

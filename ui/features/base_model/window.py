@@ -9,9 +9,11 @@ from pathlib import Path
 
 from modules.families.kinds.identify import identify
 from modules.families.registry import FAMILIES
+from modules.formats.published_files import is_repository
 from modules.model_finder.finder import FoundModel
 from modules.model_finder.programs import PROGRAMS
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 from modules.system.paths import from_root
 from modules.system.problem import format_size
 from ui.features.base_model.model import PATH, Choice, Download, FoundModels, choice_of, choice_with_parts, find_parts
@@ -49,13 +51,19 @@ class BaseModelWindow(Window):
 
     is_single = True
 
-    def __init__(self, context: Context, *, offers_family: bool) -> None:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        offers_family: bool,
+        open_address: Callable[[str], object] = lambda address: load_factory("webbrowser:open")(address),
+    ) -> None:
         super().__init__(context.root, context.theme, "Base model")
         self.found = FoundModels(context.form, context.preferences, context.pump.background)
         self.download = Download(context.form, context.pump.background)
         self.repository = TextVar(master=self)
         self._context = context
-        self._offers_family = offers_family
+        self._offers_family, self._open_address = offers_family, open_address
         self._add_own()
         self._add_download()
         self._add_found()
@@ -132,7 +140,10 @@ class BaseModelWindow(Window):
 
     def _add_download(self) -> None:
         px = self.theme.px
-        self.add_footer("Cancel")
+        footer = self.add_footer("Cancel")
+        self.page_button = Button(footer, self.theme, "Open its page", self._open_page)
+        self.page_button.pack(side="left")
+        self.token_button = Button(footer, self.theme, "Enter a token…", self._enter_token)
         self.facts = WrappedText(self, self.theme, colour="muted")
         self.facts.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(8), 0))
         row = self._section("Download", "bottom")
@@ -164,6 +175,14 @@ class BaseModelWindow(Window):
 
     def _ask(self) -> None:
         self.download.ask(self.repository.get().strip())
+
+    def _open_page(self) -> None:
+        """Open the page of the repository, which has its terms to accept."""
+        self._open_address(f"https://huggingface.co/{self.repository.get().strip()}")
+
+    def _enter_token(self) -> None:
+        self._context.actions.run("tokens")
+        self._ask()
 
     def _press_search(self) -> None:
         if self.found.is_searching:
@@ -247,7 +266,14 @@ class BaseModelWindow(Window):
     def _show_facts(self) -> None:
         name = self.repository.get().strip()
         self.download.estimate(name)
+        failure = self.download.failure(name)
+        self.facts.recolour("muted" if failure is None else "error")
         self.facts.set_text(self.download.text(name))
+        self.page_button.set_enabled(is_repository(name))
+        if self.download.needs_token(name):
+            self.token_button.pack(side="left", padx=GAP)
+        else:
+            self.token_button.pack_forget()
 
     def _show_selected(self) -> None:
         model = self.selected
