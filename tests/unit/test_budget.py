@@ -424,11 +424,30 @@ def test_the_preview_names_a_download_with_its_size(tmp_path: Path) -> None:
     alone = config(training={"trains": "vae", "precision": "bfloat16"})
     for less, size in ((own, "3.6 GB"), (alone, "335 MB")):
         assert describe_download(budget_of_run(less, SIZES)).endswith(f"about {size}."), "only what is read"
+    published = budget_of_run(config(), SIZES)
     here = tmp_path / "model"
     here.mkdir()
-    published = budget_of_run(config(), SIZES)
     local = config(model={"family": "sdxl", "base_model": str(here)})
     assert describe_download(replace(published, config=local)) == ""
+
+
+def test_the_rest_of_a_download_that_was_stopped_is_named(tmp_path: Path) -> None:
+    """It was described as a model on this computer that lacks its weights."""
+    name = "stabilityai/stable-diffusion-xl-base-1.0"
+    cached = tmp_path / f"models--{name.replace('/', '--')}"
+    begun = cached / "snapshots/0123"
+    for part in ("unet", "text_encoder", "text_encoder_2", "vae"):
+        (begun / part).mkdir(parents=True)
+        (begun / part / "model.safetensors").touch()
+    (begun / "unet/config.json").write_text('{"cross_attention_dim": 2048}')
+    (begun / "model_index.json").write_text('{"_class_name": "StableDiffusionXLPipeline"}')
+    (cached / "refs").mkdir()
+    (cached / "refs/main").write_text("0123")
+    place = config(model={"family": "sdxl", "base_model": name, "hub_cache_dir": str(tmp_path)})
+    rest = replace(budget_of_run(config(), SIZES), config=place)
+    assert describe_download(rest) == ""
+    (begun / "vae/model.safetensors").unlink()
+    assert describe_download(rest) == f"The rest of {name} is downloaded first, about 335 MB."
 
 
 def test_a_result_that_cannot_be_written_forbids_the_run(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from modules.system.problem import Problem, count, format_size
 from trainer.data.hub_datasets import hub_cache_dir
 from trainer.launch import first_device
 from trainer.preflight.memory_plan import ITEM_BYTES
+from trainer.preflight.model_files import downloaded_folder
 from trainer.preflight.room import automatic_parts
 from trainer.preflight.run_budget import TIGHT, Budget, Counts, describe_reading, model_download_bytes
 from trainer.preflight.search import Worth, advice, peak_with
@@ -81,7 +82,8 @@ def describe_download(budget: Budget) -> str:
     """Return the download of the base model at the start and its size, as a sentence; empty without a download."""
     size = model_download_bytes(budget)
     name = budget.config.model.base_model.strip()
-    return f"{name} is downloaded first, about {format_size(size)}." if size else ""
+    what = name if downloaded_folder(budget.config) is None else f"The rest of {name}"
+    return f"{what} is downloaded first, about {format_size(size)}." if size else ""
 
 
 def describe_memory(budget: Budget, placed: Budget) -> str:

@@ -222,9 +222,9 @@ def _preview(
 
 
 def _describe_model(model: FileKind | None, budget: Budget | None) -> str:
-    if model is not None:
-        return model.sentence if model.is_model else ""
-    return describe_download(budget) if budget is not None else ""
+    if budget is not None and (download := describe_download(budget)):
+        return download
+    return model.sentence if model is not None and model.is_model else ""
 
 
 def describe_passes(config: Config) -> str:

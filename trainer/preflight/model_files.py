@@ -66,6 +66,11 @@ def downloaded_folder(config: Config) -> Path | None:
     return folder if index_file(folder) is not None else None
 
 
+def missing_parts(folder: Path) -> frozenset[str]:
+    """Return the parts without weights in the folder of a model, as after a download that was stopped."""
+    return frozenset(identify(folder).facts.get("missing", "").split(", ")) - {""}
+
+
 def parts_with_files(config: Config) -> frozenset[str]:
     """Return the parts whose weights are in a file of their own."""
     return frozenset(p.name for p in config.family.parts if part_file(config, p))

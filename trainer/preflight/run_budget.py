@@ -23,7 +23,7 @@ from modules.system.paths import from_root
 from modules.system.problem import Problem, format_size
 from trainer.phases import encoders_to_drop
 from trainer.preflight.memory_plan import run_plan
-from trainer.preflight.model_files import downloaded_folder, parts_with_files
+from trainer.preflight.model_files import downloaded_folder, missing_parts, parts_with_files
 from trainer.preflight.passes import MALFORMED_CONFIG, passes_of
 from trainer.preflight.start_from import StartHeader, plans_with_start, start_header
 
@@ -135,17 +135,19 @@ def reading_bytes(budget: Budget) -> int:
 
 
 def model_download_bytes(budget: Budget, *, most_weight_bytes: int = 4) -> int:
-    """Return the bytes of the base model that a run downloads first; 0 for one that is on this machine.
+    """Return the bytes of the base model that a run downloads first; 0 for one that is complete on this machine.
 
     Parts in files of their own, and parts that the run does not need, are not downloaded. `most_weight_bytes` limits
     the bytes of a weight: of a model in float32 there are also repositories in 16 bits.
     """
     config = budget.config
     name = config.model.base_model.strip()
-    if from_root(name).exists() or downloaded_folder(config) is not None:
+    if from_root(name).exists():
         return 0
     model = published_model(files_of(config.model.family.name).repository_model(name))
     parts = budget.run.plans.keys() - parts_with_files(config) - {*unread_parts(config)}
+    if (folder := downloaded_folder(config)) is not None:
+        parts &= missing_parts(folder)  # of a download that was stopped
     weights = (budget.passes.weights(part, PartPlan()).shapes.values() for part in parts)
     return min(model.weight_bytes, most_weight_bytes) * sum(map(count, weights))
 
