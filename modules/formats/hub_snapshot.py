@@ -20,8 +20,11 @@ OnBytes = Callable[[float, float], None]
 
 _KEPT = "Files that have arrived are kept."
 _RECONNECT = f"Check the connection and try again. {_KEPT}"
-_FREE_SPACE = f"Free some space, or choose another download folder on the Model page. {_KEPT}"
-_ENTER_TOKEN = f"If it is gated, accept its terms at huggingface.co. Then enter a token with access: {WHERE_TO_ENTER}."
+_FREE_SPACE = f"Free some space and try again. {_KEPT}"
+_ENTER_TOKEN = (
+    "The token may be invalid, or the repository gated: then accept its terms at huggingface.co. Enter a token with "
+    f"access: {WHERE_TO_ENTER}."
+)
 _NO_ACCESS, _TOO_MANY_REQUESTS, _FAILURE_THERE = (401, 403), 429, 500
 
 

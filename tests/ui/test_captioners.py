@@ -29,6 +29,8 @@ from ui.features.captions.annotate_window import AnnotateWindow
 from ui.features.captions.image_set import Source
 from ui.features.captions.opening import open_automatic_captions
 from ui.features.packages import InstallWindow, open_install
+from ui.loop.interaction import Failure
+from ui.loop.jobs import JobState
 
 TAGGER = "wd_vit_v3"
 
@@ -51,6 +53,13 @@ def test_one_for_photographs_is_proposed_and_then_the_last_choice(
     assert "onnxruntime" in captions.status.cget("text")
     captions.form.set("model", "blip_base")
     assert captions.status.cget("text") == ""
+    failure = Failure("Failed", "It could not be downloaded.", remedy="tokens")
+    captions.runner.state = JobState(stage="failed", message=failure.message, failure=failure)
+    captions._show()
+    assert captions.remedy.button is not None
+    assert captions.remedy.button.cget("text") == "Enter a token…"
+    captions.form.set("model", "blip_large")
+    assert captions.remedy.button is None
     assert not captions.missing.winfo_manager()
     monkeypatch.setattr(Package, "is_installed", property(lambda _package: True))
     window.asked.answers["choose"] = None

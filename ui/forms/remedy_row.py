@@ -20,9 +20,15 @@ class RemedyRow(Panel):
     """Takes no room without a button. `own` are remedies in the settings of the job itself, by their names."""
 
     def __init__(
-        self, master: tk.Misc, context: Context, own: Mapping[str, Callable[[], object]] | None = None
+        self,
+        master: tk.Misc,
+        context: Context,
+        own: Mapping[str, Callable[[], object]] | None = None,
+        *,
+        on: str = "card",
     ) -> None:
-        super().__init__(master, context.theme, "card", height=1)
+        super().__init__(master, context.theme, on, height=1)
+        self._on = on
         run = context.actions.run
         self._actions = {name: partial(run, ACTIONS_OF_REMEDIES[name]) for name in _OF_COMPUTER} | dict(own or {})
         self.button: Button | None = None
@@ -35,5 +41,5 @@ class RemedyRow(Panel):
             self.button = None
             self.configure(height=1)
         if (action := self._actions.get(remedy)) is not None:
-            self.button = Button(self, self.theme, REMEDIES[remedy].label, action, on="card")
+            self.button = Button(self, self.theme, REMEDIES[remedy].label, action, on=self._on)
             self.button.pack(anchor="w", pady=self.theme.px(GAP))

@@ -23,6 +23,7 @@ from trainer.jobs.registry import JOBS
 from trainer.jobs.spec import validate_settings
 from ui.features.captions.image_set import Source
 from ui.forms.context import Context
+from ui.forms.remedy_row import RemedyRow
 from ui.forms.section_form import SectionForm
 from ui.loop.interaction import Answer
 from ui.loop.jobs import JobRunner
@@ -92,6 +93,8 @@ class AnnotateWindow(Window):
         self.bar.pack(fill="x")
         self.status = WrappedText(progress, theme, colour="label")
         self.status.pack(fill="x", pady=px(8))
+        self.remedy = RemedyRow(progress, self._context, on="window")
+        self.remedy.pack(fill="x")
         scroll = ScrollFrame(self, theme)
         scroll.pack(fill="both", expand=True, padx=(px(PAD), 0))
         self.help = WrappedText(scroll.body, theme, role="small", colour="muted")
@@ -137,6 +140,7 @@ class AnnotateWindow(Window):
         spec = self.spec
         if not self.runner.state.is_active:
             self._show_status("", "label")  # it was about the model before
+            self.remedy.show(None)
         missing = self._missing()
         lines = [spec.help]
         if spec.files is not None:
@@ -219,6 +223,7 @@ class AnnotateWindow(Window):
         state = self.runner.state
         self.bar.set(state.share)
         self._show_status(state.status, "label" if state.failure is None else "error")
+        self.remedy.show(state.failure)
         self.log.show(state.lines)
         if state.lines and not self.log.winfo_manager():
             self.log.pack(fill="x", pady=(0, self.theme.px(8)), before=self.bar)
