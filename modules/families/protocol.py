@@ -25,7 +25,7 @@ from modules.diffusion.process import NoiseProcess
 from modules.families.lora_naming import LoraNaming
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec
-from modules.formats.diffusers_folder import OnBytes
+from modules.formats.hub_snapshot import OnBytes
 from modules.memory.compiled_blocks import Compilation
 from modules.settings.shared_types import CheckpointMode
 from modules.system.devices import Device

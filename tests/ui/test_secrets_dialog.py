@@ -117,7 +117,7 @@ def test_stored_tokens_are_shown_and_an_emptied_entry_removes_one(window: Window
 
 
 def test_a_token_that_is_pasted_replaces_the_one_there(window: Window) -> None:
-    """It is masked: nobody sees that a pasted one stands in front of the old one."""
+    """It is masked, so a pasted one that stood in front of the old one was not seen."""
     save_secrets(Secrets(huggingface_token="hf_oldoldoldold", cloud=CloudSecrets(api_key="rpa_oldoldold")))
 
     def act(dialog: SecretsDialog) -> None:

@@ -17,7 +17,7 @@ from trainer.machine_events import MemoryMeasured
 
 _SECONDS_BETWEEN_EVENTS = 0.25
 _SECONDS_BETWEEN_MEASUREMENTS = 2.0
-_SHARE_TO_TELL = 0.01  # of a download until the time left is estimated: the first, small files do not show its speed
+_MIN_SHARE = 0.01  # of a download until the time left is estimated: the first, small files do not show its speed
 
 
 class DownloadMeter:
@@ -42,8 +42,8 @@ class DownloadMeter:
             return
         self._last_report = now
         seconds, fetched = now - self._started[0], done_bytes - self._started[1]
-        can_tell = fetched > 0 and fetched >= total_bytes * _SHARE_TO_TELL
-        seconds_left = (total_bytes - done_bytes) * seconds / fetched if can_tell else None
+        is_enough = fetched > 0 and fetched >= total_bytes * _MIN_SHARE
+        seconds_left = (total_bytes - done_bytes) * seconds / fetched if is_enough else None
         self._emit(DownloadProgress(done_bytes / 1e6, total_bytes / 1e6, seconds_left))
 
 
