@@ -305,6 +305,8 @@ def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, 
     click_row(opened, page.table.tree, "2")
     keys(opened, "alt+Up")
     opened.wait_until(lambda: [item.number for item in queue.queue.items] == [1, 3, 2], "the move")
+    opened.wait_until(lambda: page.table.tree.set("1", "length").startswith("12 epochs"), "the move in the list")
+    assert [item.number for item in page.selected_items] == [3], "an arrow key alone would select the row above, too"
 
     click(opened, page.buttons["run"])
     opened.wait_until(lambda: len(opened.engine.children) == 1 and opened.engine.run, "the first child")

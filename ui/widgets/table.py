@@ -187,8 +187,9 @@ class Table(Panel):
     def _bind(self, sequence: str, handler: Callable[[], object]) -> None:
         def called(_event: object) -> str | None:
             handler()
-            # Tk's own binding, which comes next, would report a list that is gone in a dialog of its own.
-            return None if self.tree.winfo_exists() else "break"
+            # Tk's own binding comes next: it would report a list that is gone in a dialog of its own, and it takes an
+            # arrow with Alt for the arrow alone, which selects another row.
+            return None if self.tree.winfo_exists() and not sequence.startswith("<Alt-") else "break"
 
         self.tree.bind(sequence, called, add="+")
 

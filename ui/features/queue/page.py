@@ -41,11 +41,11 @@ from ui.widgets.variables import FlagVar
 _COLUMNS = (
     Column("#0", "", 44),
     Column("name", "Name", 130, is_fitted=True),
-    Column("differs", "Difference", 260, is_stretched=True, is_fitted=True),
+    Column("differs", "Difference", 260, is_stretched=True, is_fitted=True, least_px=220),
     Column("state", "State", 94),
     Column("message", "Result", 150, is_fitted=True),
-    Column("what", "Training", 230, is_optional=True, is_fitted=True),
     Column("length", "Length", 140, is_optional=True),
+    Column("what", "Training", 230, is_optional=True, is_fitted=True),
 )
 _NOTHING = (
     "Add configs, and they are trained one after another, each in a process of its own.\n"
@@ -303,8 +303,8 @@ class QueuePage:
             difference.cell if difference is not None else "…",
             item.state.label,
             message,
-            describe_training(item),
             describe_length(item),
+            describe_training(item),
         )
         return f" {place + 1}", cells, STATUS_COLOURS.get(item.state, "muted" if item.has_ended else "")
 
