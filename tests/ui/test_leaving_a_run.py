@@ -22,7 +22,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modules.config.codec import export_file
+from modules.config.codec import export_file, save_file
 from modules.config.schema import Config
 from modules.settings.edit import replace_value
 from modules.system.file_lock import Holder
@@ -527,12 +527,16 @@ def test_closing_leaves_a_followed_run_alone(
     lock.release()
 
 
-@pytest.mark.parametrize("of", ["another window", "the window before", "the queue"])
+@pytest.mark.parametrize("of", ["another window", "the window before", "a window with other settings", "the queue"])
 def test_only_the_edits_of_a_run_of_the_form_are_named(
     open_window: Callable[..., Window], tmp_path: Path, of: str
 ) -> None:
-    """The run of another window or of the queue has settings of its own, and none was changed since its start."""
-    window = open_window()
+    """The run of another window or of the queue has settings of its own, and none was changed since its start.
+
+    So has the run of the window before, if this one opens with a config file.
+    """
+    save_file(Config(), tmp_path / "other.json")
+    window = open_window(tmp_path / "other.json" if of == "a window with other settings" else None)
     page: Any = window.open_page("run")
     session, form = window.app.context.session, window.app.form
     run_dir = write_run(tmp_path, NAME, [(0.0, started(str(tmp_path))), (1.0, PhaseChanged("training"))])

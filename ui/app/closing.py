@@ -52,11 +52,13 @@ class Closing:
         close: Callable[[], None],
         end_now: Callable[[], None],
         save: Callable[[], None],
+        opens_file: bool,
     ) -> None:
+        """`opens_file`: the window opens with a config file instead of the settings of the one before."""
         self._context = context
         self._queue = queue
         self._close, self._end_now = close, end_now
-        self._save = save
+        self._save, self._opens_file = save, opens_file
         self.is_closing = False
         """Whether the window closes as soon as the run has ended."""
         self.hands_over = False
@@ -137,7 +139,7 @@ class Closing:
             if left is not None and not left.is_alive:
                 preferences.change(**{name: None})
         if preferences.now.left_run is not None:
-            self._follow(partial(_read_left, preferences.now.left_run), is_of_form=True)
+            self._follow(partial(_read_left, preferences.now.left_run), is_of_form=not self._opens_file)
 
     def left_runs(self) -> tuple[Path | None, ...]:
         """Return the runs that a window has left to other processes, such as those of the queue on other machines.

@@ -117,6 +117,7 @@ class App:
             close=self.close,
             end_now=self._end_now,
             save=lambda: self.session_saver.save_soon(),
+            opens_file=config_path is not None,
         )
         self.session_saver = SessionSaver(self._session.file, self.form, self.context.pump, self._settings_now)
         self._add_actions()
