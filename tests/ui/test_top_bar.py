@@ -213,7 +213,7 @@ def test_the_three_choices_follow_and_change_the_config(window: Window) -> None:
     assert choices["training.trains"].get() == "LoRA"
 
 
-@pytest.mark.parametrize("width", [1100, 860, 690])
+@pytest.mark.parametrize("width", [1100, 860, 640])
 def test_nothing_of_the_bars_is_cut_in_a_narrow_window(window: Window, width: int) -> None:
     """As at a scale of 150 or 200 % on a small screen: the training target and Start were cut."""
     root, context, shell = window.app.root, window.app.context, window.app.shell
@@ -223,8 +223,14 @@ def test_nothing_of_the_bars_is_cut_in_a_narrow_window(window: Window, width: in
     context.session.show_past(RunState(started=started(), step=step(3), finished=RunFinished("stopped", 3, "Stopped.")))
     page: Any = window.open_page("run")
     window.settle()
-    bars = [*shell.top_bar.choices.values(), shell.top_bar.save_as_button, shell.bottom_bar.start, *page.frame._actions]
-    for widget in bars:
+    frame, actions = page.frame, context.actions
+    buttons = [button for button in frame._actions if button.winfo_manager()]
+    menu = frame.more_menu()
+    in_menu = [menu.entrycget(entry, "label") for entry in range((menu.index("end") or -1) + 1)] if frame._more else []
+    assert [*(b.cget("text") for b in buttons), *in_menu] == [actions[name].label for name in frame._names]
+    more = [frame._more] if in_menu else []
+    bars = [*shell.top_bar.choices.values(), shell.top_bar.save_as_button, shell.bottom_bar.start, *buttons, *more]
+    for widget in [*bars, frame._title]:
         assert widget.winfo_viewable(), widget
         assert widget.winfo_width() >= widget.winfo_reqwidth(), widget
         assert widget.winfo_rootx() + widget.winfo_width() <= root.winfo_rootx() + width, widget

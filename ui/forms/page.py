@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import tkinter as tk
 from functools import partial
-from typing import Protocol, runtime_checkable
+from itertools import accumulate
+from typing import Literal, Protocol, runtime_checkable
 
 from ui.forms.context import Context
 from ui.forms.setting_pages import PageSpec
 from ui.loop.signal import Signal
+from ui.widgets.controls import Button
+from ui.widgets.menu import make_menu, open_at
 from ui.widgets.panel import Panel, Text
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import Tab
 from ui.widgets.theme import GAP, PAD
 
+_MORE_WIDTH = 78
 _AROUND_FORM = 66 + 62 + 66  # the top bar, the page's title, the bottom bar
 
 
@@ -62,9 +66,10 @@ class PageFrame(Panel):
             part.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "hint"), self._fit), add="+")
         box = Panel(self.buttons, context.theme)
         box.pack(side="left")
+        self._more: Button | None = None  # opens the menu of those that do not fit
+        self._names, self._num_shown = spec.actions, 0
         self._actions = [context.buttons.make(box, name) for name in spec.actions]
-        self._lines: list[int] = []
-        self._arrange([0] * len(self._actions))
+        self._show_actions(len(self._actions))
 
     @staticmethod
     def _tabs(header: Panel, context: Context, spec: PageSpec) -> Panel:
@@ -82,26 +87,47 @@ class PageFrame(Panel):
         super().destroy()
 
     def _fit(self) -> None:
-        """Continue the buttons on another line if they do not fit, and show the hint if they leave room."""
+        """Show as many buttons as fit next to the title, the others in a menu; and the hint if they leave room."""
         px, header = self._context.theme.px, self.buttons.master
         others = self.buttons.winfo_reqwidth() - self._actions[0].master.winfo_reqwidth() if self._actions else 0
         widths = [px(GAP) + button.winfo_reqwidth() for button in self._actions]
-        self._arrange(_lines(widths, header.winfo_width() - self._title.winfo_reqwidth() - others))
+        room = header.winfo_width() - self._title.winfo_reqwidth() - others
+        self._show_actions(_num_fitting(widths, room, px(GAP + _MORE_WIDTH)))
         room = header.winfo_width() - self.buttons.winfo_reqwidth() - self._title.winfo_reqwidth()
         if self._hint.winfo_reqwidth() + px(14 + PAD) > room:
             self._hint.pack_forget()
         elif not self._hint.winfo_manager():
             self._hint.pack(side="left", padx=(px(14), 0), pady=(px(5), 0))
 
-    def _arrange(self, lines: list[int]) -> None:
-        """Put each button on its line."""
-        if lines != self._lines:
-            self._lines = lines
-            for number, (button, line) in enumerate(zip(self._actions, lines, strict=True)):
-                top = self._context.theme.px(GAP) if line else 0
-                # tk's own: customtkinter would scale distances in pixels
-                tk.Grid.grid_configure(button, row=line, column=number - lines.index(line), sticky="ew")
-                tk.Grid.grid_configure(button, padx=(self._context.theme.px(GAP), 0), pady=(top, 0))
+    def _show_actions(self, number: int) -> None:
+        """Show the first buttons, and the others in the menu behind them."""
+        if number == self._num_shown:
+            return
+        self._num_shown = number
+        if self._more is not None:
+            self._more.pack_forget()
+        for place, button in enumerate(self._actions):
+            if place >= number:
+                button.pack_forget()
+            elif not button.winfo_manager():
+                button.pack(side="left", padx=(GAP, 0))
+        if number < len(self._actions):
+            if self._more is None:
+                box = self._actions[0].master
+                self._more = Button(box, self._context.theme, "More ▾", self._open_more, width=_MORE_WIDTH)
+            self._more.pack(side="left", padx=(GAP, 0))
+
+    def more_menu(self) -> tk.Menu:
+        """Return the menu of the actions whose buttons do not fit."""
+        menu, actions = make_menu(self, self._context.theme), self._context.actions
+        for name in self._names[self._num_shown :]:
+            state: Literal["normal", "disabled"] = "normal" if actions[name].is_enabled() else "disabled"
+            menu.add_command(label=actions[name].label, command=partial(actions.run, name), state=state)
+        return menu
+
+    def _open_more(self) -> None:
+        if self._more is not None:
+            open_at(self.more_menu(), self._more)
 
     def add_scroll(self, context: Context) -> ScrollFrame:
         """Return a scroll frame that fills the page below its title."""
@@ -111,14 +137,11 @@ class PageFrame(Panel):
         return scroll
 
 
-def _lines(widths: list[int], room: int) -> list[int]:
-    """Return the line of each button of a row that continues on the next line if it is too narrow."""
-    lines, used_px = list[int](), 0
-    for width in widths:
-        is_next = bool(lines) and used_px + width > room
-        lines.append((lines[-1] if lines else 0) + is_next)
-        used_px = width if is_next else used_px + width
-    return lines
+def _num_fitting(widths: list[int], room: int, more: int) -> int:
+    """Return how many buttons of a row fit into it: all, or those that leave room for one more button."""
+    if sum(widths) <= room:
+        return len(widths)
+    return sum(total + more <= room for total in accumulate(widths))
 
 
 def page_task(key: str) -> tuple[str, str]:
