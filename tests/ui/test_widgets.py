@@ -771,6 +771,9 @@ def test_tabs_continue_on_the_next_line_in_a_narrow_card(screen: tk.Tk, theme: T
     assert not card.tabs["Merge into a model"].winfo_ismapped()
     first, last = card.tabs["Inspect"], card.tabs["Strengths per block"]
     assert last.winfo_x() == first.winfo_x() + first.winfo_width() + theme.px(16)
+    card.offer("Merge into a model")
+    screen.update()
+    assert first.winfo_x() < card.tabs["Merge into a model"].winfo_x() < last.winfo_x(), "at its own place, not last"
 
 
 @pytest.mark.parametrize("is_on", [False, True])

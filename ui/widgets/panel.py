@@ -149,12 +149,12 @@ class Flow(Panel):
         self._width = 0
         self.bind("<Configure>", self._follow_size)
 
-    def add(self, widget: tk.Widget, *, joined: bool = False) -> None:
-        """Add a widget at the end."""
+    def add(self, widget: tk.Widget, *, joined: bool = False, at: int | None = None) -> None:
+        """Add a widget at the end, or at a place."""
         if joined:
             self._groups[-1].append(widget)
         else:
-            self._groups.append([widget])
+            self._groups.insert(len(self._groups) if at is None else at, [widget])
 
     def remove(self, widget: tk.Widget) -> None:
         """Remove a widget that was added alone."""

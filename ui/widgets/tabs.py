@@ -15,8 +15,8 @@ from ui.widgets.theme import GAP, PAD, Theme
 class TabbedCard(Card):
     """A card with several views in one place; add widgets to the panels that `add` returns.
 
-    A view appears among the tabs once it is offered. The newest one offered is shown, until the user has chosen. The
-    choice is kept in `kept`. In a narrow card the tabs take several lines.
+    A view appears among the tabs once it is offered, in the order in which the views were added. The newest one offered
+    is shown, until the user has chosen. The choice is kept in `kept`. In a narrow card the tabs take several lines.
     """
 
     def __init__(self, master: tk.Misc, theme: Theme, *, kept: dict[str, str] | None = None) -> None:
@@ -71,8 +71,8 @@ class TabbedCard(Card):
         if is_offered == self.is_offered(title):
             return
         if is_offered:
-            self._offered.append(title)
-            self.bar.add(self.tabs[title])
+            self._offered = [other for other in self.views if other == title or other in self._offered]
+            self.bar.add(self.tabs[title], at=self._offered.index(title))
         else:
             self._offered.remove(title)
             self.bar.remove(self.tabs[title])

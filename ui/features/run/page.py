@@ -154,7 +154,7 @@ class RunPage:
         tk.Grid.grid_configure(self.log_card, row=1, column=0, sticky="nsew")
         left.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "left"), self._fit_left), add="+")
         yield
-        self._log_tab = self.curves_card.add(_LOG)
+        self._samples_tab, self._log_tab = self.curves_card.add(_SAMPLES), self.curves_card.add(_LOG)
         self.log = LogPanel(  # in its card, or in a tab of the curves' card
             left,
             context.theme,
@@ -205,7 +205,7 @@ class RunPage:
             part.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts), add="+")
         yield
         self._samples_view = self.images_card.add(_SAMPLES, is_offered=True)
-        self._samples_tab, rollout = self.curves_card.add(_SAMPLES), self.images_card.add(_ROLLOUT)
+        rollout = self.images_card.add(_ROLLOUT)
         self.samples = RunSamples(right.master, context)  # in their card, or in a tab of the curves' card
         self._place_samples(self._samples_view)
         yield
