@@ -53,6 +53,7 @@ from trainer.run_queue.running import QueueRun
 from trainer.run_status import RunStatus
 from ui.app.session_files import load_session, take_session
 from ui.app.window import App
+from ui.features.queue.rows import status_line
 from ui.forms.preferences import LeftProcess
 from ui.loop.past_runs import read_state_so_far
 
@@ -344,6 +345,8 @@ def test_a_queue_that_stops_after_its_run_stops_after_it_without_the_window_too(
     ready.wait_until(lambda: ready.app._is_closed)
     assert [item.state for item in file.read().items] == states
     assert (detached.num_queues, detached.trains_only_next) == (num_queues, num_queues == 1)
+    left = ready.app.preferences.now.left_queue
+    assert (left is not None and left.only_next) == (num_queues == 1), "for the next window"
 
 
 def test_a_queue_that_has_just_stopped_after_its_run_is_not_continued_without_the_window(
@@ -435,13 +438,18 @@ def test_the_next_window_follows_the_runs_of_the_queue(
         window.app.queue.refresh()
 
     process = Holder.of(os.getpid())
-    window.app.preferences.change(left_queue=LeftProcess(pid=process.pid, started=process.started, log=""))
+    left = LeftProcess(pid=process.pid, started=process.started, log="", only_next=True)
+    window.app.preferences.change(left_queue=left)
     session, queue, pages = window.app.context.session, QueueRun(file), window.app.context.navigation
     for number, run_dir in enumerate(run_dirs, start=1):
         change(lambda now: now.begin(number).with_run_dir(number, str(run_dir)))  # noqa: B023 - called at once
         window.wait_until(lambda: session.is_reserved, "the queue")
         window.settle()
         assert not session.is_active, "it does not train yet"
+        bar = window.app.shell.bottom_bar
+        bar.refresh()
+        assert (bar.phase.cget("text"), bar.start.cget("state")) == ("Starting", "disabled")
+        assert "outside this window, and stops after this run" in status_line(window.app.queue)
         lock = RunLock(run_dir)
         change(lambda now: now.with_run_dir(number, str(run_dir)))  # noqa: B023 - as the start of the run does
         window.wait_until(lambda: session.attached is not None, "its run")

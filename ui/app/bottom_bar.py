@@ -232,13 +232,16 @@ class BottomBar(Panel):
         return Button(self._buttons, self._context.theme, label, press, on="bar", height=36, **options)
 
     def _show_phase(self, stage: str, run: RunState | None) -> None:
-        title, detail, tone = _describe_phase(stage, run)
-        detail = self._context.session.work_of_check or detail
-        if self._num_edits and not detail and self._context.session.is_active:
+        session, title, detail, tone = self._context.session, *_describe_phase(stage, run)
+        detail = session.work_of_check or detail
+        is_between = stage == "idle" and session.is_reserved
+        if is_between:
+            title, detail, tone = PHASE_LABELS["starting"], "the next run of the queue", "text"
+        if self._num_edits and not detail and session.is_active:
             detail = f"{count(self._num_edits, 'change')} for the next run"
         if self._message and self._message_state is run and stage in ("idle", "paused"):
             detail = self._message
-            if stage == "idle":
+            if stage == "idle" and not is_between:
                 title, tone = "Ready", "text"  # not in the colour of the last run's end
         self.phase.set_text(title)
         self.phase.recolour(tone)
@@ -261,15 +264,15 @@ class BottomBar(Panel):
             self.figures[name].set_text(value)
 
     def _show_buttons(self) -> None:
-        stage = self._context.session.stage
-        can_stop = self._context.session.can_stop
+        session, stage = self._context.session, self._context.session.stage
+        can_stop, can_start = session.can_stop, stage == "idle" and not session.is_reserved
         label = "Stop" if can_stop else _START_LABELS[stage]
         if label == "Start" and self._context.starter.fork_from is not None:
             label = "Start the fork"
         if self.start.cget("text") != label:
             self.start.configure(text=label)
-        self.start.restyle("danger" if can_stop or stage == "stopping" else "primary")
-        self.start.set_enabled(can_stop or stage == "idle")
+        self.start.restyle("danger" if can_stop or stage == "stopping" else "primary" if can_start else "plain")
+        self.start.set_enabled(can_stop or can_start)
         self._show_second(stage)
         self._show_machine(stage)
 

@@ -170,6 +170,7 @@ class Closing:
         from trainer.run_folder.run_lock import holder_of
 
         is_left = queue.runner is not None and queue.runner.pid == left.pid
+        queue.is_last = is_left and left.only_next
         if session.is_reserved != is_left:
             session.is_reserved = is_left
             session.changed()
@@ -257,7 +258,7 @@ class Closing:
             failure = Failure("The queue has stopped", text, "Run the queue again: the run resumes from its backup.")
             self._context.interaction.show_failure(failure)
             return False
-        left = LeftProcess(pid=process.pid, started=process.started, log=str(log))
+        left = LeftProcess(pid=process.pid, started=process.started, log=str(log), only_next=is_last)
         self._context.preferences.change(left_queue=left)
         return True
 

@@ -21,7 +21,10 @@ _MAX_MODEL_FOLDERS = 20
 
 
 class LeftProcess(BaseModel):
-    """A process that outlives the window: its log, and the folder of its single run if that is known."""
+    """A process that outlives the window: its log, and the folder of its single run if that is known.
+
+    One that runs the queue may train `only_next`, the next item.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -29,6 +32,7 @@ class LeftProcess(BaseModel):
     started: float
     log: str
     run_dir: str = ""
+    only_next: bool = False
 
     @property
     def is_alive(self) -> bool:

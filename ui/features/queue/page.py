@@ -335,7 +335,7 @@ class QueuePage:
         elif not self.buttons["on"].winfo_manager():
             self.buttons["on"].pack(side="left", padx=(0, GAP), before=self.buttons["show"])
         self.buttons["run"].restyle("primary" if enabled["run"] else "plain")
-        label = "Do not stop after this" if control.is_last else "Stop after this run"
+        label = "Do not stop after this" if control.is_last and control.is_running else "Stop after this run"
         if self.buttons["last"].cget("text") != label:
             self.buttons["last"].configure(text=label)
 

@@ -136,15 +136,19 @@ def _section(item: Item, name: str) -> Mapping[str, Any]:
 
 def status_line(control: QueueControl) -> str:
     """Return who runs the queue and what is left, as a sentence."""
-    num_open = sum(item.is_open for item in control.queue.items)
+    items = control.queue.items
+    num_open = sum(item.is_open for item in items)
     left = f"{count(num_open, 'run')} left" if num_open else "nothing left"
     if control.problem:
         return control.problem
     if control.current is not None:
         after = ", then the queue stops" if control.is_last else f", {left}" if num_open else ", the last one"
-        return f"Training {control.current.name}{after}."
+        names = {item.number: name for name, item in zip(names_of(items), items, strict=True)}
+        return f"Training {names.get(control.current.number, control.current.name)}{after}."
     if control.is_running:
         return f"The queue starts when the current run has ended: {left}."
     if control.runner is not None:
+        if control.is_last:
+            return f"The queue runs outside this window, and stops after this run: {left}."
         return f"The queue runs outside this window: {left}. Stop on the Run page also stops it."
-    return f"{left[0].upper()}{left[1:]}." if control.queue.items else ""
+    return f"{left[0].upper()}{left[1:]}." if items else ""
