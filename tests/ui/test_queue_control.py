@@ -127,6 +127,7 @@ def test_after_a_failure_it_continues_or_stops_as_chosen(bench: Bench, continues
     assert bench.states == ["failed", "finished" if continues_after else "waiting"]
     assert bench.file.read().item(1).message == "No memory. Use less."
     assert any("(failed)" in words for words in bench.said) is not continues_after
+    assert (f"{COMPLETE} 1 run failed." in bench.said) is continues_after
 
 
 def test_a_child_that_ends_without_a_word_is_a_failure(bench: Bench) -> None:

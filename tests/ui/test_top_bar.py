@@ -221,6 +221,11 @@ def test_nothing_of_the_bars_is_cut_in_a_narrow_window(window: Window, width: in
     root.geometry(f"{width}x560+0+0")
     context.form.choose_variant("training.method", "online_dpo")
     context.session.show_past(RunState(started=started(), step=step(3), finished=RunFinished("stopped", 3, "Stopped.")))
+    for key in ("queue", "sample"):  # with buttons of their own next to the title
+        other: Any = window.open_page(key)
+        window.settle()
+        parts = [other.frame._title, *other.frame.buttons.winfo_children()]
+        assert all(part.winfo_width() >= part.winfo_reqwidth() for part in parts if part.winfo_manager()), key
     page: Any = window.open_page("run")
     window.settle()
     frame, actions = page.frame, context.actions

@@ -94,10 +94,17 @@ class PageFrame(Panel):
         room = header.winfo_width() - self._title.winfo_reqwidth() - others
         self._show_actions(_num_fitting(widths, room, px(GAP + _MORE_WIDTH)))
         room = header.winfo_width() - self.buttons.winfo_reqwidth() - self._title.winfo_reqwidth()
+        self._stack(is_stacked=room < 0)
         if self._hint.winfo_reqwidth() + px(14 + PAD) > room:
             self._hint.pack_forget()
         elif not self._hint.winfo_manager():
             self._hint.pack(side="left", padx=(px(14), 0), pady=(px(5), 0))
+
+    def _stack(self, *, is_stacked: bool) -> None:
+        """Put the buttons below the title: a page may have more of its own than fit next to it."""
+        if is_stacked != (self.buttons.pack_info()["side"] == "bottom"):
+            top = self._context.theme.px(GAP) if is_stacked else 0
+            self.buttons.pack_configure(side="bottom" if is_stacked else "right", anchor="e", pady=(top, 0))
 
     def _show_actions(self, number: int) -> None:
         """Show the first buttons, and the others in the menu behind them."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ui.widgets.actions import Action, ActionTable
 from ui.widgets.controls import Button, ButtonStyle
+from ui.widgets.panel import Flow
 from ui.widgets.theme import GAP, Theme
 from ui.widgets.tooltip import Tooltips
 
@@ -40,10 +41,16 @@ class ActionButtons:
         width: int = 0,
         is_last: bool = False,
     ) -> Button:
-        """Add a button with a tooltip to a row: behind the others at its left, or before those at its right."""
+        """Add a button with a tooltip to a row: behind the others at its left, or before those at its right.
+
+        A flow continues on the next line where it is narrow.
+        """
         button = Button(row, self._theme, label, command, on=on, width=width)
-        button.pack(side="right" if is_last else "left", padx=(GAP, 0) if is_last else (0, GAP))
         self._tips.attach(button, lambda: tip)
+        if isinstance(row, Flow):
+            row.add(button)
+            return button
+        button.pack(side="right" if is_last else "left", padx=(GAP, 0) if is_last else (0, GAP))
         return button
 
     def refresh(self) -> None:

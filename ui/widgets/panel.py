@@ -142,8 +142,8 @@ class Flow(Panel):
     Where the widgets need more than its width, they continue on the next line. `gap_px` is between widgets of a line.
     """
 
-    def __init__(self, master: tk.Misc, theme: Theme, *, gap_px: int = _GAP_PX) -> None:
-        super().__init__(master, theme, "card", height=1)
+    def __init__(self, master: tk.Misc, theme: Theme, *, gap_px: int = _GAP_PX, on: str = "card") -> None:
+        super().__init__(master, theme, on, height=1)
         self._gap_px = gap_px
         self._groups: list[list[tk.Widget]] = []
         self._width = 0
@@ -160,6 +160,15 @@ class Flow(Panel):
         """Remove a widget that was added alone."""
         self._groups.remove([widget])
         tk.Widget.place_forget(widget)
+
+    def show(self, widget: tk.Widget, *, is_shown: bool, at: int | None = None) -> None:
+        """Add a widget at the end, or at a place, or remove it."""
+        if is_shown != ([widget] in self._groups):
+            if is_shown:
+                self.add(widget, at=at)
+            else:
+                self.remove(widget)
+            self.lay_out()
 
     def lay_out(self) -> None:
         """Place the widgets within the current width, and take the height that they need."""

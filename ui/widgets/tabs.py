@@ -72,11 +72,10 @@ class TabbedCard(Card):
             return
         if is_offered:
             self._offered = [other for other in self.views if other == title or other in self._offered]
-            self.bar.add(self.tabs[title], at=self._offered.index(title))
         else:
             self._offered.remove(title)
-            self.bar.remove(self.tabs[title])
-        self.bar.lay_out()
+        place = self._offered.index(title) if is_offered else None
+        self.bar.show(self.tabs[title], is_shown=is_offered, at=place)
         if not is_offered and self.shown == title:
             self._has_chosen = False
             self.show(next(t for t in self.tabs if self.is_offered(t)))

@@ -17,6 +17,7 @@ from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import plain_reason
 from modules.system.file_lock import Holder
+from modules.system.problem import count
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import AfterFailure, Change, Item, RunQueue
 from trainer.run_status import RunStatus
@@ -303,7 +304,8 @@ class QueueControl:
         if self._run is None:
             return
         if item is None:
-            self._release(COMPLETE)
+            failed = sum(other.state.is_failure for other in self.queue.items)
+            self._release(f"{COMPLETE} {count(failed, 'run')} failed." if failed else COMPLETE)
             return
         self.current, self._last_run_dir = item, ""
         self._request = request_of(item)

@@ -35,7 +35,7 @@ from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.entry import Entry
 from ui.widgets.menu import make_menu, open_at
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Flow, Panel, Text
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.variables import TextVar, keep
@@ -216,12 +216,12 @@ class RunsPage:
 
     def _add_toolbar(self, body: Panel) -> None:
         context, px = self._context, self._context.theme.px
-        bar = Panel(body, context.theme)
+        self._toolbar = bar = Flow(body, context.theme, gap_px=GAP, on="window")
         bar.grid(row=0, column=0, columnspan=2, sticky="ew", pady=(0, px(10)))
         self.search = TextVar(master=bar)
         keep(self.search, context.view_state.of("runs", dict), "search")
         self.entry = Entry(bar, context.theme, self.search, on="window", width=170, placeholder="Search the runs")
-        self.entry.pack(side="left", padx=(0, px(GAP)))
+        bar.add(self.entry)
         self.search.trace_add("write", lambda *_: self._search())
         for name, label, press, tip in (
             ("reopen", "Reopen", self.reopen, "Load its settings, and show its curves and samples on the Run page"),
@@ -232,7 +232,7 @@ class RunsPage:
         ):
             self.buttons[name] = context.buttons.add(bar, label, press, tip)
         self.buttons["more"] = Button(bar, context.theme, "More ▾", self._open_menu)
-        self.buttons["more"].pack(side="left", padx=(0, GAP))
+        bar.add(self.buttons["more"])
         self.buttons["trash"] = Button(bar, context.theme, "Empty trash…", self.deletion.empty_trash, style="ghost")
 
     def _add_table(self, body: Panel) -> None:
@@ -306,10 +306,7 @@ class RunsPage:
         self._select_changed()
 
     def _show_trash(self, has_any: bool) -> None:
-        if has_any:
-            self.buttons["trash"].pack(side="right")
-        else:
-            self.buttons["trash"].pack_forget()
+        self._toolbar.show(self.buttons["trash"], is_shown=has_any)
 
     def _show_headings(self) -> None:
         sorting = self.runs.sorting
