@@ -70,7 +70,7 @@ def test_a_recipe_repeats_its_run_or_names_what_differs(
     for sentence in (
         "1 image of images is changed (000.png).",
         "1 caption of images is changed (001.png).",
-        "unet/diffusion_pytorch_model.safetensors (model.base_model) has another content.",
+        "unet/diffusion_pytorch_model.safetensors (Base model) has another content.",
         "Learning rate is 0.1 (was 0.001).",
     ):
         assert f"warning: {sentence}" in shown.err

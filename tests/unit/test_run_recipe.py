@@ -162,7 +162,7 @@ OTHER_CONFIG = laid_over(
         ),
         (
             replace(RECIPE, files=(ReadFile("model.base_model", "unet/model.safetensors", 10, "bb"),)),
-            ["unet/model.safetensors (model.base_model) has another content"],
+            ["unet/model.safetensors (Base model) has another content"],
         ),
         (replace(RECIPE, files=(ReadFile("model.base_model", "unet.safetensors", 10, "aa"),)), []),
         (

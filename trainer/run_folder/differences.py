@@ -100,7 +100,7 @@ def file_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
         if list(map(len, names)) == [1, 1]:  # one file under another name: its content counts
             after[names[0][0]] = after.pop(names[1][0])
     for key in sorted(was.keys() | after.keys()):
-        name = f"{key[1]} ({key[0]})"
+        name = f"{key[1]} ({_label(Config(), key[0])})"
         if key not in after:
             yield Difference("model", f"{name} is missing", key[0])
         elif key not in was:
