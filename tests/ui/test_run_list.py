@@ -22,6 +22,7 @@ from trainer.run_folder.recipe import ConceptImages, Machine, Recipe, write_reci
 from trainer.run_folder.records import read_record
 from trainer.run_folder.run_lock import RunLock
 from trainer.run_folder.trash import contents_of
+from trainer.run_status import RunStatus
 from ui.features.runs.comparison import (
     ComparedRun,
     compare_runs,
@@ -237,6 +238,11 @@ def test_what_changed_since_the_last_finished_run_is_shown(tmp_path: Path) -> No
         "Also, a step takes 0.9 s (was 0.5 s)."
     )
     assert changes_line(read_record(good)) == ""
+    write_recipe(newest, now)
+    words = changes_line(replace(read_record(newest), status=RunStatus.FINISHED))
+    assert words.startswith("Changed since the last finished run")
+    assert "cause" not in words, "it has neither failed nor become slower"
+    write_recipe(newest, before)
     assert changes_line(read_record(newest)).startswith("Nothing that is recorded has changed since")
     assert "A step took 0.9 s; peak memory 2.0 GB" in fact_lines(read_record(run_dir))
     runs = compare_runs([read_record(path) for path in (good, run_dir)])

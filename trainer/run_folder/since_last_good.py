@@ -57,15 +57,18 @@ class SinceLastGood:
         """Return the same without settings that do not change the computation of a step."""
         return SinceLastGood(self.good, tuple(d for d in self.differences if not _is_outside_of_steps(d)))
 
-    def sentence(self, causes: Sequence[Topic]) -> str:
-        """Return a sentence about the changes and the likely cause, the first one by topic; or that nothing changed."""
+    def sentence(self, causes: Sequence[Topic], *, names_cause: bool = True) -> str:
+        """Return a sentence about the changes, the first topics first; or that nothing changed.
+
+        With `names_cause`, for a run that failed or became slower, the first one is called the likely cause.
+        """
         ordered = self.by_likelihood(causes)
         if not ordered:
             return (
                 f"Nothing that is recorded has changed since the last finished run, {self.good.name}: settings, "
                 "versions, device, models and images are the same."
             )
-        likely = f" Likely the cause: {ordered[0].text}." if len(ordered) > 1 else ""
+        likely = f" Likely the cause: {ordered[0].text}." if names_cause and len(ordered) > 1 else ""
         return f"Changed since the last finished run, {self.good.name}: {list_differences(ordered)}.{likely}"
 
 

@@ -60,8 +60,10 @@ def changes_line(record: RunRecord) -> str:
     since = since_last_good(record.run_dir)
     if since is None:
         return ""
-    slower = "".join(f" Also, {d.text}." for d in since.differences if d.topic == "pace")
-    return f"{since.sentence(CAUSES_OF_FAILURE if record.status.is_failure else CAUSES_OF_SLOWNESS)}{slower}"
+    has_failed, pace = record.status.is_failure, [d.text for d in since.differences if d.topic == "pace"]
+    causes = CAUSES_OF_FAILURE if has_failed else CAUSES_OF_SLOWNESS
+    changed = since.sentence(causes, names_cause=has_failed or bool(pace))
+    return changed + "".join(f" Also, {text}." for text in pace)
 
 
 def fact_lines(record: RunRecord) -> list[str]:
