@@ -170,7 +170,7 @@ class RunComparison(Window):
         self.summary.pack(side="left")
         self.chart = Plot(self, context.theme, on="window", zooms=True)
         self.chart.pack(fill="both", expand=True, padx=px(PAD), pady=(px(PAD), px(8)))
-        columns = [Column(f"run{n}", "", 150, is_stretched=True) for n in range(len(self._records))]
+        columns = [Column(f"run{n}", "", 150, is_stretched=True, is_fitted=True) for n in range(len(self._records))]
         self.table = Table(self, context.theme, (Column("#0", "Setting", 280), *columns), num_rows=9)
         self.table.pack(fill="both", expand=True, padx=px(PAD))
         self.at_close(context.pump.background.run(partial(compare_runs, self._records), self._show).cancel)

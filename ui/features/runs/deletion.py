@@ -44,7 +44,7 @@ class RunDeletion:
         self._context.pump.background.run(lambda: trash_bytes(places), partial(self._confirm_emptying, places))
 
     def _confirm_deletion(self, records: Sequence[RunRecord], contents: list[Contents]) -> None:
-        title = f"Delete {records[0].name}?" if len(records) == 1 else f"Delete {count(len(records), 'run')}?"
+        title = f"Delete {records[0].title}?" if len(records) == 1 else f"Delete {count(len(records), 'run')}?"
         outputs = [path for record in records for path in record.outputs]
         answers = (Answer("cancel", "Cancel"), Answer("delete", "Delete", is_default=True))
         message = describe_deletion(contents, outputs)
