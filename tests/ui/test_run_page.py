@@ -229,6 +229,10 @@ def check_low_window(window: Window, page: Any) -> None:
     window.settle()
     assert page.samples.winfo_ismapped()
     assert page.samples.winfo_height() > 60
+    page.curves_card.choose("This run")
+    window.settle()
+    assert page.facts.winfo_ismapped()
+    assert page.curves_card.winfo_width() == page.notices.winfo_width(), "the curves have the whole width"
     page.curves_card.choose("Curves")
     for height in (440, 380, 330, 280):
         window.app.root.geometry(f"1024x{height}")
@@ -239,7 +243,9 @@ def check_low_window(window: Window, page: Any) -> None:
     window.app.root.geometry("1100x740")
     window.wait_until(lambda: not page.curves_card.is_offered("Log"), "the card of the log")
     assert not page.curves_card.is_offered("Samples")
+    assert not page.curves_card.is_offered("This run")
     window.settle()
+    assert page.facts.winfo_rootx() >= page.facts_card.winfo_rootx()
     assert page.log_card.winfo_ismapped()
     assert page.log.winfo_ismapped()
     assert page.samples.winfo_ismapped()

@@ -39,6 +39,7 @@ from ui.widgets.theme import PAD, is_low
 
 _CHART_SECONDS = 0.25
 _LOSS, _METRICS, _REWARDS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Rewards", "Log", "Samples", "Rollout"
+_FACTS = "This run"
 _ROLLOUT_PX = 84
 _TOOLS_ROOM_PX = 240  # of the left column; lower, the chart has the room of the buttons above it
 _CHART_ROOM_PX = 130  # of the left column; lower, the labels of the chart would be cut
@@ -68,6 +69,7 @@ class RunPage:
         self._curves: tuple[object, ...] = (None, None, None)
         self._log_place: tk.Misc | None = None
         self._samples_place: tk.Misc | None = None
+        self._facts_place: tk.Misc | None = None
         px = context.theme.px
         outer = Panel(self.frame, context.theme)
         outer.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
@@ -154,7 +156,8 @@ class RunPage:
         tk.Grid.grid_configure(self.log_card, row=1, column=0, sticky="nsew")
         left.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "left"), self._fit_left), add="+")
         yield
-        self._samples_tab, self._log_tab = self.curves_card.add(_SAMPLES), self.curves_card.add(_LOG)
+        self._samples_tab, self._facts_tab = self.curves_card.add(_SAMPLES), self.curves_card.add(_FACTS)
+        self._log_tab = self.curves_card.add(_LOG)
         self.log = LogPanel(  # in its card, or in a tab of the curves' card
             left,
             context.theme,
@@ -190,18 +193,18 @@ class RunPage:
 
     def _fill_right(self, right: Panel) -> Iterator[None]:
         context, px = self._context, self._context.theme.px
-        self.facts_card = Card(right, context.theme, "This run")
+        self.facts_card = Card(right, context.theme, _FACTS)
         self.images_card = TabbedCard(right, context.theme, kept=context.view_state.of("run images", dict))
         tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(self.images_card, row=1, column=0, sticky="nsew")
         self.fit_button = context.buttons.make(self.facts_card, "fit", on="card")
         self.figures = KeyFigures(self.facts_card.body, context.theme, on="card")
         self.figures.pack(fill="x", padx=(px(12), 0), pady=(0, px(6)))
-        self._facts_view = ScrollFrame(self.facts_card.body, context.theme, "card")
-        self._facts_view.pack(fill="both", expand=True, padx=(px(12), 0))
+        self._facts_view = ScrollFrame(right.master, context.theme, "card")  # in its card, or in a tab
+        self._place_facts(self.facts_card.body)
         self.facts = Text(self._facts_view.body, context.theme, colour="label", on="card", wrap_px=300)
         self.facts.pack(anchor="w")
-        for part in (self.facts, self._facts_view.canvas, right):
+        for part in (self.facts, self._facts_view.canvas, right.master):
             part.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts), add="+")
         yield
         self._samples_view = self.images_card.add(_SAMPLES, is_offered=True)
@@ -220,21 +223,39 @@ class RunPage:
             self.samples.pack(in_=place, fill="both", expand=True, padx=(self._context.theme.px(12), 0))
             self.samples.lift()
 
+    def _place_facts(self, place: tk.Misc) -> None:
+        if place is not self._facts_place:
+            self._facts_place = place
+            self._facts_view.pack(in_=place, fill="both", expand=True, padx=(self._context.theme.px(12), 0))
+            self._facts_view.lift()
+
     def _fit_facts(self) -> None:
-        """Wrap the facts at their width, and leave the samples more than half of the height; little is a tab."""
+        """Wrap the facts at their width, and leave the samples more than half of the height.
+
+        In a low window both are tabs next to the curves, which get the whole width; the facts before a run stay.
+        """
         if not self._is_built:
             return
         canvas = self._facts_view.canvas
         width = canvas.winfo_width()
         if width > 1 and int(self.facts.cget("wraplength")) != width:
             self.facts.configure(wraplength=width)
-        share = _FACTS_SHARE if self._context.session.state.started is not None else _PLAN_SHARE
-        whole_px, px = self.facts_card.master.winfo_height(), self._context.theme.px
+        has_begun, right = self._context.session.state.started is not None, self.facts_card.master
+        share = _FACTS_SHARE if has_begun else _PLAN_SHARE
+        whole_px, px = right.master.winfo_height(), self._context.theme.px
         room = int(whole_px * share)
         has_card = whole_px >= px(_SAMPLES_ROOM_PX)
         if whole_px > 1:
             self._place_samples(self._samples_view if has_card else self._samples_tab)
             self.curves_card.offer(_SAMPLES, is_offered=not has_card, is_shown=False)
+            are_tabs = has_begun and not has_card
+            self._place_facts(self._facts_tab if are_tabs else self.facts_card.body)
+            self.curves_card.offer(_FACTS, is_offered=are_tabs, is_shown=False)
+            self.log_card.master.grid_configure(columnspan=2 if are_tabs else 1, padx=(0, 0 if are_tabs else px(PAD)))
+            if are_tabs:
+                right.grid_remove()
+            else:
+                right.grid()
         if has_card:
             self.images_card.grid()
             room = min(room, whole_px - self.figures.winfo_reqheight() - px(_HEADING_PX + _MIN_SAMPLES_PX))
@@ -304,12 +325,12 @@ class RunPage:
         figures = start_figures(report.preview) if report is not None and report.preview is not None else []
         self.figures.show(figures[: 1 if note else None])  # time and memory are estimated for this computer
         if state.started is not None:
-            self.facts_card.heading.set_text("This run")
+            self.facts_card.heading.set_text(_FACTS)
             self.facts.set_text("\n".join(self._run_lines(state, Path(state.started.run_dir))))
             self.fit_button.place_forget()
             return
         is_active = self._context.session.is_active  # it has begun, and loads
-        self.facts_card.heading.set_text("This run" if is_active else BEFORE_START)
+        self.facts_card.heading.set_text(_FACTS if is_active else BEFORE_START)
         px = self._context.theme.px
         if report is not None and report.preview is not None and report.preview.memory and not note and not is_active:
             tk.Place.place_configure(self.fit_button, relx=1.0, x=-px(8), y=px(5), anchor="ne")
