@@ -212,6 +212,8 @@ def test_comfyui_is_asked_for_once_and_replaces_nothing_unasked(
     window.wait_until(lambda: asked.asked("ask_folder"), "the question")
     assert asked.asked("ask_folder")[0][1] == in_settings, "it is proposed, and not written to unasked"
     window.settle()
+    ((failure,),) = asked.asked("show_failure")
+    assert "is not the folder of ComfyUI: models/checkpoints and models/loras are not in it." in failure.message
     assert window.app.preferences.now.model_folders == ()
     asked.answers["ask_folder"] = comfyui(tmp_path / "elsewhere/ComfyUI")
     has_stopped = threading.Event()

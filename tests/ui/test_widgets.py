@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import tkinter as tk
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from PIL import Image, ImageTk
@@ -49,7 +52,7 @@ from ui.widgets.tabs import TabbedCard
 from ui.widgets.textarea import TextArea
 from ui.widgets.theme import Theme
 from ui.widgets.thumbnails import load_covering, load_fitted
-from ui.widgets.tk_interaction import TkInteraction
+from ui.widgets.tk_interaction import FileServices, TkInteraction
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.window import FRAME_PX, bind_clicks, bind_keypad, fitting_geometry, place
 
@@ -263,6 +266,25 @@ def test_a_path_is_shown_if_no_program_can_open_it(screen: tk.Tk, theme: Theme, 
     when_open(screen, answer)
     TkInteraction(screen, theme).open_path(Path("/runs/one"))
     assert seen == [str(Path("/runs/one"))]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the opener is xdg-open")
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_path_is_shown_if_the_opener_fails(
+    code: int, screen: tk.Tk, theme: Theme, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """xdg-open is there on many machines that have no file manager: nothing happened at all."""
+    opener = tmp_path / "xdg-open"
+    opener.write_text(f"#!/bin/sh\nexit {code}\n")
+    opener.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    lasting = SimpleNamespace(run=lambda work, done, _failed: done(work()))
+    ask = TkInteraction(screen, theme)
+    ask.serve_files(cast("FileServices", SimpleNamespace(pump=SimpleNamespace(lasting=lasting))))
+    shown: list[Path] = []
+    monkeypatch.setattr(ask, "_show_path", shown.append)
+    ask.open_path(Path("/runs/one"))
+    assert shown == ([Path("/runs/one")] if code else [])
 
 
 def test_a_tip_appears_after_a_while_and_leaves_with_the_pointer(screen: tk.Tk, theme: Theme) -> None:

@@ -8,6 +8,7 @@ import sys
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ui.widgets.files.browser import Purpose
 
 _MAX_WARNINGS = 8
+_OPENING_SECONDS = 10  # within which a program that cannot open a path ends
 _MAX_OFFERS = 3
 
 
@@ -169,15 +171,22 @@ class TkInteraction:
                     return answer == "offer"
 
     def open_path(self, path: Path) -> None:
-        """Open a file or folder in the system's program for it."""
+        """Open a file or folder in the system's program for it; show its path if the system has none."""
         try:
             if sys.platform == "win32":
                 os.startfile(path)
                 return
             opener = "open" if sys.platform == "darwin" else "xdg-open"
-            subprocess.Popen([opener, str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen([opener, str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         except OSError:
             self._show_path(path)
+            return
+        if self._files is not None:
+            self._files.pump.lasting.run(
+                partial(process.wait, timeout=_OPENING_SECONDS),
+                lambda code: self._show_path(path) if code else None,
+                lambda _error: None,  # it shows the path for as long as it runs
+            )
 
     def _show_path(self, path: Path) -> None:
         """Show a path to copy, if the system has no program to open it."""

@@ -15,7 +15,7 @@ from ui.features.run.model import Starter
 from ui.features.run.program_copy import ProgramCopy, copy_into
 from ui.forms.context import Context
 from ui.loop.background import Job
-from ui.loop.interaction import REPLACE_FILE, Answer
+from ui.loop.interaction import REPLACE_FILE, Answer, Failure
 from ui.loop.run_state import RunState
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
@@ -163,11 +163,12 @@ class EndCard(Card):
         program = program_at(folder) if folder is not None else None
         if folder is not None and (program is None or program.program is not COMFYUI):
             missing = " and ".join(COMFYUI.marks)
-            self._context.notify(f"{folder} is not the folder of ComfyUI: {missing} are not in it.")
-            return None
+            message = f"{folder} is not the folder of ComfyUI: {missing} are not in it."
+            again = "Choose the folder that contains them. It is usually named ComfyUI."
+            failure = Failure(_NOT_COPIED, message, again, offer="Choose again…")
+            return self._ask_for_comfyui(folder) if self._context.interaction.show_failure(failure) else None
         if folder is not None:
             self._context.preferences.note_model_folder(folder)
-            self._context.notify("")
         return program
 
     def _copy_unless_taken(self, planned: tuple[ProgramCopy, bool, tuple[Path, ...]]) -> None:
