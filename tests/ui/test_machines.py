@@ -29,6 +29,7 @@ from trainer.run_folder.fork import ForkSource
 from ui.features.remote.rent_window import RentWindow
 from ui.features.remote.renting import Renting, _rent, _Task
 from ui.features.remote.window import MachinesWindow
+from ui.features.tokens import SecretsDialog
 from ui.widgets.dialog import bring_to_front
 
 
@@ -128,8 +129,17 @@ def test_a_machine_is_rented_stopped_started_and_deleted(window: Window, runpod:
     rent = rent_window(window, machines)
     window.wait_until(lambda: "Store the API key" in rent.status.cget("text"), "the missing key")
     assert not runpod.asked, "nothing is asked of a provider before a key is stored"
-    store_key()
-    rent.look()
+    focused: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def note_focus(dialog: SecretsDialog) -> None:
+            focused.append(dialog.first_entry is dialog.entries["cloud.api_key"].tk_entry)
+            store_key()
+            dialog.close()
+
+        patch.setattr(SecretsDialog, "ask", note_focus)
+        rent.key_button.invoke()
+    assert focused == [True], "a key that is pasted does not replace the token of Hugging Face"
     window.wait_until(lambda: len(rent.offers) == 3, "the cards")
     assert [o.label for o in rent.offers] == ["L4odd", "RTX 4090", "H100 SXM"]
     assert rent.rent_button.cget("state") == "disabled", "no card is chosen"

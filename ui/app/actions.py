@@ -350,6 +350,7 @@ def make_feature_links(
         install_packages=lambda packages, done: load_factory("ui.features.packages:open_install")(
             context(), packages, done
         ),
+        enter_secret=lambda name: load_factory("ui.features.tokens:open_secrets")(context(), name),
         train_on=lambda family, settings: load_factory("ui.features.other_family:open_other_family")(
             context(), family, settings
         ),

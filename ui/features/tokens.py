@@ -31,9 +31,9 @@ _WRAP_PX = 460
 
 
 class SecretsDialog(Dialog):
-    """Edits the stored secrets; only Save writes them."""
+    """Edits the stored secrets, first the one of a name; only Save writes them."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, first: str = "huggingface_token") -> None:
         loaded = load_secrets()
         note = f"Stored in {secrets_file()}, readable only by you. Never written to configs, presets, models or logs."
         super().__init__(context.root, context.theme, "Tokens", note, _ANSWERS)
@@ -53,7 +53,7 @@ class SecretsDialog(Dialog):
         access = f"Hugging Face requests use {hub_access(loaded.secrets).description}."
         Text(self.content, context.theme, access, colour="muted", wrap_px=_WRAP_PX).pack(anchor="w", pady=(px(6), 0))
         self._show(loaded.secrets)
-        self.first_entry = self.entries["huggingface_token"].tk_entry
+        self.first_entry = self.entries[first].tk_entry
         self.first_entry.select_range(0, "end")  # a token that is pasted replaces the one there, which is masked
 
     def choose(self, name: str) -> None:
@@ -121,6 +121,6 @@ class SecretsDialog(Dialog):
         self.message.set_text(text)
 
 
-def open_secrets(context: Context) -> None:
-    """Open the dialog of tokens until the user saves or cancels."""
-    SecretsDialog(context).ask()
+def open_secrets(context: Context, first: str = "huggingface_token") -> None:
+    """Open the dialog of tokens, with the focus on one of them, until the user saves or cancels."""
+    SecretsDialog(context, first).ask()

@@ -80,6 +80,7 @@ class FeatureLinks:
     write_captions: Callable[[Concept | None], object]  # with a model; None: of the first concept
     choose_base_model: Callable[[Context], object]  # of the form of a context
     install_packages: Callable[[Sequence[str], Callable[[], object]], object]  # by pip name; then call a function
+    enter_secret: Callable[[str], object]  # in the dialog of tokens, by its name
     train_on: Callable[
         [str, Mapping[str, object]], object
     ]  # another family, with the settings that name its base model

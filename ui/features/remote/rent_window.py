@@ -159,7 +159,7 @@ class RentWindow(Window):
         self._follow_selection()
 
     def _store_key(self) -> None:
-        self._context.actions.run("tokens")
+        self._context.links.enter_secret("cloud.api_key")
         if self.winfo_exists():
             self.look()
 
