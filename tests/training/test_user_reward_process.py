@@ -143,7 +143,7 @@ def test_errors_are_one_sentence_with_the_line(reward: UserReward) -> None:
 
 def test_a_function_that_takes_too_long_is_ended(start: Callable[..., UserReward]) -> None:
     slow = start(timeout_seconds=0.5)
-    pid = pid_of(slow)
+    pid = slow.process._process.pid  # without a question, whose answer can take longer on a busy machine
     with pytest.raises(DarkroomError, match=r"The reward score of mine.py took longer than 0\.5 seconds"):
         slow(IMAGES, ["loop", ""])
     assert not is_alive(pid)

@@ -8,7 +8,7 @@ import json
 import math
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -170,9 +170,12 @@ def test_wrong_answers_are_errors_at_once(reply: Reply, words: str) -> None:
     assert KEY not in json.dumps([server.received, server.headers])
 
 
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port where nothing listens, kept so that no other program gets it meanwhile."""
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        yield int(kept.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -185,8 +188,9 @@ def closed_port() -> int:
     ],
 )
 def test_a_server_without_an_answer_is_named(reply: Reply, words: str) -> None:
+    limit = {"timeout_seconds": 0.2} if reply.hangs else {}
     with serving(reply) as server, pytest.raises(UnavailableError, match=words):
-        make_http(scorer_for(server, timeout_seconds=0.2), Patience(), "").scores(PNGS, PROMPTS)
+        make_http(scorer_for(server, **limit), Patience(), "").scores(PNGS, PROMPTS)
 
 
 def test_a_server_that_stalls_within_its_answer_is_left_alone() -> None:
@@ -198,11 +202,11 @@ def test_a_server_that_stalls_within_its_answer_is_left_alone() -> None:
             assert not thread.is_alive()
 
 
-def test_a_server_that_is_not_running_or_not_known_is_named() -> None:
+def test_a_server_that_is_not_running_or_not_known_is_named(closed_port: int) -> None:
     for address, words in (
-        (f"http://127.0.0.1:{closed_port()}/", "is not running"),
+        (f"http://127.0.0.1:{closed_port}/", "is not running"),
         ("http://[::1]:1/", "is not running|did not answer"),
-        (f"https://127.0.0.1:{closed_port()}/", "is not running"),
+        (f"https://127.0.0.1:{closed_port}/", "is not running"),
     ):
         with pytest.raises(UnavailableError, match=words):
             make_http(Scorer(kind="reward_server", address=address, retry_minutes=0.0), Patience(), "").scores(
