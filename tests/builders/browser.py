@@ -48,10 +48,10 @@ class Browser:
         return self._send("POST", "/execute/sync", {"script": script, "args": arguments})
 
     def wait_for(self, condition: str) -> None:
-        """Wait until an expression is true."""
+        """Wait until an expression is true; one about what a page that loads does not have yet is not."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not self.run(f"return Boolean({condition})"):
-            shown = self.run("return document.body.innerText")
+        while not self.run(f"try {{ return Boolean({condition}) }} catch {{ return false }}"):
+            shown = self.run("return document.body?.innerText")
             assert time.monotonic() < deadline, f"{condition}\n{shown}\n{self.complaints()}"
             time.sleep(_POLL_SECONDS)
 

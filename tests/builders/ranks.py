@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 from modules.config.codec import load_file, save_file
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
+from tests.builders.ports import kept_port
 from tests.builders.runs import Ran, run
 from trainer.commands import Command
 from trainer.events import Event
@@ -91,11 +91,8 @@ def run_on_two(
     folder.mkdir(parents=True, exist_ok=True)
     config_file = folder / "config of both.json"
     save_file(config, config_file)
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    other.join(config_file, resume_from, port, fault, kind)
-    with _environment(environment_of(0, port)):
+    with kept_port() as port, _environment(environment_of(0, port)):
+        other.join(config_file, resume_from, port, fault, kind)
         ran = run(config, resume_from=resume_from, on_event=on_event, kind=kind)
     return ran, other.ending()
 

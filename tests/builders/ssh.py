@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.builders.ports import kept_port
 from trainer.remote.host_keys import accept, offered_keys
 from trainer.remote.record import Remote
 
@@ -78,7 +79,6 @@ def ssh_server(folder: Path, machine: Path, environment: dict[str, str]) -> Iter
     (folder / "authorized").write_text((folder / "user.pub").read_text())
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
-    port = _free_port()
     variables = " ".join(f'"{name}={value}"' for name, value in environment.items())
     (folder / "config").write_text(
         f"ListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nAuthorizedKeysFile {folder / 'authorized'}\n"
@@ -86,12 +86,13 @@ def ssh_server(folder: Path, machine: Path, environment: dict[str, str]) -> Iter
         f"SetEnv {variables}\n"
     )
     key_file, python = str(folder / "user"), shlex.quote(sys.executable)  # a command, as in: conda run -n NAME python
-    remote = Remote("box", "127.0.0.1", port, key_file=key_file, folder=str(machine), python=python)
-    server = Server(folder, port, remote, _serve(folder, port))
-    try:
-        yield server
-    finally:
-        server.stop()
+    with kept_port() as port:
+        remote = Remote("box", "127.0.0.1", port, key_file=key_file, folder=str(machine), python=python)
+        server = Server(folder, port, remote, _serve(folder, port))
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 def machine_environment(home_dir: Path) -> dict[str, str]:
@@ -121,10 +122,3 @@ def _serve(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 def _make_key(file: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -6,9 +6,8 @@ import base64
 import io
 import json
 import math
-import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from modules.rewards.waiting import Patience
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
+from tests.builders.ports import kept_port
 from tests.builders.reward_servers import Reply, TestServer, serving
 
 KEY = "sk-0123456789abcdef"
@@ -170,14 +170,6 @@ def test_wrong_answers_are_errors_at_once(reply: Reply, words: str) -> None:
     assert KEY not in json.dumps([server.received, server.headers])
 
 
-@pytest.fixture
-def closed_port() -> Iterator[int]:
-    """A port where nothing listens, kept so that no other program gets it meanwhile."""
-    with socket.socket() as kept:
-        kept.bind(("127.0.0.1", 0))
-        yield int(kept.getsockname()[1])
-
-
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
@@ -202,16 +194,17 @@ def test_a_server_that_stalls_within_its_answer_is_left_alone() -> None:
             assert not thread.is_alive()
 
 
-def test_a_server_that_is_not_running_or_not_known_is_named(closed_port: int) -> None:
-    for address, words in (
-        (f"http://127.0.0.1:{closed_port}/", "is not running"),
-        ("http://[::1]:1/", "is not running|did not answer"),
-        (f"https://127.0.0.1:{closed_port}/", "is not running"),
-    ):
-        with pytest.raises(UnavailableError, match=words):
-            make_http(Scorer(kind="reward_server", address=address, retry_minutes=0.0), Patience(), "").scores(
-                PNGS, PROMPTS
-            )
+def test_a_server_that_is_not_running_or_not_known_is_named() -> None:
+    with kept_port() as port:
+        for address, words in (
+            (f"http://127.0.0.1:{port}/", "is not running"),
+            ("http://[::1]:1/", "is not running|did not answer"),
+            (f"https://127.0.0.1:{port}/", "is not running"),
+        ):
+            with pytest.raises(UnavailableError, match=words):
+                make_http(Scorer(kind="reward_server", address=address, retry_minutes=0.0), Patience(), "").scores(
+                    PNGS, PROMPTS
+                )
 
 
 def test_a_plain_server_behind_an_encrypted_address_is_an_error() -> None:
