@@ -81,7 +81,7 @@ def ssh_server(folder: Path, machine: Path, environment: dict[str, str]) -> Iter
         Path("/run/sshd").mkdir(exist_ok=True)
     variables = " ".join(f'"{name}={value}"' for name, value in environment.items())
     (folder / "config").write_text(
-        f"ListenAddress 127.0.0.1\nHostKey {folder / 'host'}\nAuthorizedKeysFile {folder / 'authorized'}\n"
+        f'ListenAddress 127.0.0.1\nHostKey "{folder / "host"}"\nAuthorizedKeysFile "{folder / "authorized"}"\n'
         f"StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\nMaxStartups 50\n"
         f"SetEnv {variables}\n"
     )
