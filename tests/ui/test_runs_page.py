@@ -31,6 +31,7 @@ from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.records import config_of
 from trainer.run_folder.run_dir import begun_at
 from trainer.run_queue.file import QueueFile
+from trainer.run_status import RunStatus
 from ui.app.message_bars import NoticeLine
 from ui.features.runs.comparison import RunComparison
 from ui.features.runs.fork_window import ForkWindow
@@ -276,6 +277,15 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     assert opened.app.form.config.training.epochs == 55
     opened.engine.run.end(FINISHED)
     opened.wait_until(lambda: opened.app.context.session.stage == "idle", "the end")
+
+    record = replace(page._single_run(), status=RunStatus.FINISHED, step=page._backup().step)
+    monkeypatch.setattr(page, "_single_run", lambda: record)
+    opened.asked.answers["ask_text"] = "3"
+    page.resume()
+    opened.wait_until(lambda: len(opened.engine.requests) == 3, "the finished run, which has nothing left to train")
+    assert opened.engine.requests[2].config.training.epochs == 58
+    opened.engine.run.end(FINISHED)
+    opened.wait_until(lambda: opened.app.context.session.stage == "idle", "its end")
 
 
 def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, workspace: Path) -> None:

@@ -57,6 +57,9 @@ class RunStarter(Protocol):
     def resume_run(self, backup: BackupInfo) -> None:
         """Resume a run from one of its backups."""
 
+    def ask_longer(self, backup: BackupInfo, epochs: int, result: str, notify: Callable[[str], object]) -> None:
+        """Ask for a number of epochs, and resume a finished run from its last backup for so many more."""
+
     def compare_images(self, backup: BackupInfo) -> None:
         """Report on the images of a run with the model of one of its backups."""
 

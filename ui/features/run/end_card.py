@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.model_finder.programs import COMFYUI, ProgramFolder, find_programs, program_at
-from modules.system.problem import count, format_size
+from modules.system.problem import format_size
 from ui.features.run.ending import MAX_PAIRS, EndFacts, Pair, RunEnd, end_of, look_at, pairs_of
 from ui.features.run.model import Starter
 from ui.features.run.program_copy import ProgramCopy, copy_into
@@ -19,7 +19,7 @@ from ui.loop.interaction import REPLACE_FILE, Answer, Failure
 from ui.loop.run_state import RunState
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
-from ui.widgets.fitted_text import FittedText, FittedTexts, shorten
+from ui.widgets.fitted_text import FittedText, FittedTexts
 from ui.widgets.panel import Panel, Text
 from ui.widgets.photos import Photos
 from ui.widgets.theme import GAP, PAD, is_low
@@ -118,17 +118,8 @@ class EndCard(Card):
         end, facts = self.end, self.facts
         if end is None or facts is None or facts.backup is None:
             return
-        question = (
-            f"How many more epochs? The run had {count(end.epochs, 'epoch')}. It continues from its backup of step "
-            f"{facts.backup.step:,}, and replaces {end.result.name} when it finishes again."
-        )
-        answer = self._context.interaction.ask_text("Train longer", question, str(max(1, end.epochs // 2)))
-        if answer is None:
-            return
-        if not answer.strip().isdecimal() or not int(answer):
-            self._context.notify(f"{shorten(answer, 20) or 'Nothing'} is not a number of epochs.")
-            return
-        self._context.models.of(Starter).train_longer(facts.backup, int(answer))
+        starter, context = self._context.models.of(Starter), self._context
+        starter.ask_longer(facts.backup, end.epochs, end.result.name, context.notify)
 
     def dismiss(self) -> None:
         """Hide the card for this run."""

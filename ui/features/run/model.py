@@ -15,10 +15,11 @@ from modules.config.schema import Config
 from modules.settings.edit import replace_value
 from modules.system.file_errors import plain_reason
 from modules.system.paths import from_root
-from modules.system.problem import Problem, errors_in
+from modules.system.problem import Problem, errors_in, shorten
 from ui.features.run.questions import (
     ask_for_addresses,
     ask_for_code,
+    ask_more_epochs,
     keep_or_replace,
     may_restore,
     may_start_from_weights,
@@ -136,6 +137,14 @@ class Starter:
         """Resume a run from one of its backups: its settings replace the form's, which can be undone."""
         if not self._is_refused():
             self._load_config_of(backup, partial(self._resume_as_it_was, backup))
+
+    def ask_longer(self, backup: BackupInfo, epochs: int, result: str, notify: Callable[[str], object]) -> None:
+        """Ask for a number of epochs, and resume a run that has finished from its last backup for so many more."""
+        more = ask_more_epochs(self._interaction, backup, epochs, result)
+        if more is not None and not (more.isdecimal() and int(more)):
+            notify(f"{shorten(more, max_chars=20) or 'Nothing'} is not a number of epochs.")
+        elif more is not None:
+            self.train_longer(backup, int(more))
 
     def train_longer(self, backup: BackupInfo, more_epochs: int) -> None:
         """Resume a run that has finished from its last backup, for more epochs than it had."""

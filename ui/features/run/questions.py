@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from modules.config.schema import Config
-from modules.system.problem import Problem
+from modules.system.problem import Problem, count
 from ui.forms.changes import value_text
 from ui.forms.findings import locate
 from ui.forms.records import value_at
@@ -46,6 +46,16 @@ def ask_for_addresses(interaction: Interaction, config: Config) -> None:
         answers = (Answer("no", "Do not send", is_default=True), Answer("approve", "Approve this address"))
         if interaction.choose("Send images there?", message, answers, "warning") == "approve":
             approve(address.digest, str(address))
+
+
+def ask_more_epochs(interaction: Interaction, backup: BackupInfo, epochs: int, result: str) -> str | None:
+    """Return the number of epochs that a finished run shall train longer, as it was entered; None if cancelled."""
+    question = (
+        f"How many more epochs? The run had {count(epochs, 'epoch')}. It continues from its backup of step "
+        f"{backup.step:,}, and replaces {result} when it finishes again."
+    )
+    answer = interaction.ask_text("Train longer", question, str(max(1, epochs // 2)))
+    return None if answer is None else answer.strip()
 
 
 def may_start_from_weights(

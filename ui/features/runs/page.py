@@ -130,10 +130,18 @@ class RunsPage:
         self._context.pump.background.run(lambda: (config_of(record.run_dir), read_past_state(record.run_dir)), show)
 
     def resume(self) -> None:
-        """Resume the selected run from the backup chosen in its details: the newest, unless another is selected."""
-        backup = self._backup()
-        if backup is not None:
-            self._context.starter.resume_run(backup)
+        """Resume the selected run from the backup chosen in its details: the newest, unless another is selected.
+
+        A finished run has nothing left to train after its last step, so it is trained longer.
+        """
+        record, backup, starter = self._single_run(), self._backup(), self._context.starter
+        if record is None or backup is None:
+            return
+        if record.status.is_complete and backup.step >= record.step:
+            result = Path(record.destination).name or "its result"
+            starter.ask_longer(backup, backup.epoch, result, self._context.notify)
+        else:
+            starter.resume_run(backup)
 
     def fork(self) -> ForkWindow | None:
         """Ask from which backup or saved model of the selected run a new run starts; its settings are loaded then."""
