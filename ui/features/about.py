@@ -98,7 +98,7 @@ _WRAP_PX = 430
 _COLUMNS = (
     Column("#0", "Where", 110),
     Column("key", "Key", 210),
-    Column("what", "What it does", 590, is_stretched=True),
+    Column("what", "What it does", 590, is_stretched=True, is_fitted=True),
 )
 
 

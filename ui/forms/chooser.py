@@ -37,7 +37,10 @@ class Chooser(SearchWindow):
             context.root,
             context.theme,
             f"Choose: {record.label}",
-            (Column("#0", *first[:2], is_stretched=first[2]), Column("second", *second[:2], is_stretched=second[2])),
+            tuple(
+                Column(name, heading, width, is_stretched=is_long, is_fitted=is_long)
+                for name, (heading, width, is_long) in (("#0", first), ("second", second))
+            ),
             hint="Search names and descriptions",
             search=self._find,
             take=lambda index: choose(self.names[index]),

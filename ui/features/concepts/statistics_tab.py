@@ -156,7 +156,7 @@ class StatisticsTab:
         self.figures = Table(
             self._card("Files and captions", 1, 0, rowspan=2),
             theme,
-            (Column("#0", "", 168), Column("value", "", 150, is_stretched=True)),
+            (Column("#0", "", 168), Column("value", "", 150, is_stretched=True, is_fitted=True)),
             num_rows=4,
         )
         self.figures.tree.configure(show="tree")
@@ -201,7 +201,7 @@ class StatisticsTab:
         self.search_entry.pack(fill="x", padx=(px(GAP), 0))
         self.tag_text = WrappedText(body, theme, role="small", colour="muted", on="card")
         self.tag_text.pack(side="bottom", fill="x", padx=(px(GAP), 0))
-        columns = (Column("#0", "Tag", 140, is_stretched=True), Column("images", "Images", 60, "e"))
+        columns = (Column("#0", "Tag", 140, is_stretched=True, is_fitted=True), Column("images", "Images", 60, "e"))
         self.tags = Table(body, theme, columns, num_rows=3)
         self.tags.pack(fill="both", expand=True, padx=(px(GAP), 0), pady=(px(4), 0))
         pump = self._editing.context.pump

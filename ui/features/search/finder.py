@@ -14,7 +14,7 @@ from ui.widgets.theme import PAD
 
 _SIZE = (760, 460)
 _COLUMNS = (
-    Column("#0", "Name", 230),
+    Column("#0", "Name", 230, is_fitted=True),
     Column("place", "Where", 290, is_fitted=True),
     Column("note", "Note", 190, is_stretched=True, is_fitted=True),
 )
