@@ -54,6 +54,9 @@ def test_images_that_do_not_fit_the_others_are_found_in_both_directions() -> Non
     assert report.images[0].times == pytest.approx(2.5, rel=0.3)
     assert report.summary.startswith("2 of 32 images stand out after step 30: blank.png (0.3")
     assert outliers(compared(*usual)) == {}
+    nearly = compared(*usual, image("dog", 1.3))
+    assert outliers(nearly) == {}
+    assert nearly.summary.endswith("Least like the others, but perhaps by chance: dog.png (high loss).")
     assert compared(*usual).summary == (
         "The losses of 30 images after step 30: none stands out. The hardest are cat 23.png, cat 13.png and cat 9.png, "
         "with 1.1 times the usual loss."
@@ -297,6 +300,9 @@ def test_a_report_is_written_and_read_again(tmp_path: Path) -> None:
     page = write_report(tmp_path, report, lambda path: b"jpeg")
     assert page == tmp_path / "report" / "step-00000030" / "images.html"
     assert newest_report(tmp_path) == report
+    nearly = compared(*(image(f"cat {n}") for n in range(30)), image("dog", 1.3))
+    write_report(tmp_path / "other", nearly, lambda path: b"jpeg")
+    assert newest_report(tmp_path / "other") == nearly
     text = page.read_text(encoding="utf-8")
     assert "&lt;b&gt;&amp;.png" in text
     assert "<b>&" not in text.replace("<b>&lt;", "")

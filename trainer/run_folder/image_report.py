@@ -37,6 +37,7 @@ _FEWEST = 12  # images of a kind: the deviation of fewer is often small by chanc
 _TIMES_FARTHER = 2.7
 """Than the farthest other image. If values have tails as heavy as Student's t with three degrees, the largest is that
 far beyond the next one in 2.7^-3 of all sets, 5 %, however many they are; with lighter tails, in fewer."""
+_TIMES_APART = 1.5  # where none stands out: worth a look, and by chance in at most 1.5^-3, 30 % of sets
 _MAX_SHARE = 1 / 6  # of the images that stand out: more are another kind of image, not bad ones
 _LIKE_NOISE = 0.25  # correlation of neighbouring latents: 0 to 0.2 for noise; photographs have 0.3 to 0.8
 _FAR_FROM_OTHERS = 4.0  # standard deviations: a correlation has no long tails, and there is a limit of its own
@@ -57,7 +58,8 @@ class ImageLoss:
     `uses` counts its uses in full epochs. `before` are its losses in the model without the trained adapter, and
     `without_caption` those in that model with the empty prompt; empty if they are not known. `correlation` is how much
     its latents are like their neighbours. `is_plain`: its pixels have one colour. `same_as` is the path of another
-    image that looks the same, empty if there is none. `verdict` states how it differs from the other images:
+    image that looks the same, empty if there is none. `tendency` is like the verdict, for an image that is farther from
+    the others than all of them, but not by enough to stand out. `verdict` states how it differs from the other images:
 
     - "high", "low": its loss is far above or far below theirs
     - "details", "composition": it is unusually high at little or at much noise for its mean
@@ -80,6 +82,7 @@ class ImageLoss:
     without_caption: tuple[float, ...] = ()
     is_plain: bool = False
     same_as: str = ""
+    tendency: Verdict = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,10 @@ class ImageReport:
         outliers, total = self.outliers, count(len(self.images), "image")
         if not outliers:
             found = "none stands out" if _are_compared(self.images) else f"with fewer than {_FEWEST} none can stand out"
-            return f"The losses of {total} after step {self.step:,}: {found}. {describe_hardest(self.images)}".strip()
+            words = f"The losses of {total} after step {self.step:,}: {found}. {describe_hardest(self.images)}"
+            odd = [f"{Path(i.path).name} ({VERDICTS[i.tendency]})" for i in self.images if i.tendency]
+            least = f" Least like the others, but perhaps by chance: {list_first(odd, _MAX_NAMED)}." if odd else ""
+            return f"{words}{least}".strip()
         named = list_first([f"{Path(i.path).name} ({_describe(i)})" for i in outliers], _MAX_NAMED)
         verb = agree(len(outliers), "stands")
         return f"{len(outliers):,} of {total} {verb} out after step {self.step:,}: {named}."
@@ -194,14 +200,16 @@ def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
     noisy = _find_noise(images)
     others = sorted(set(range(len(images))) - plain - noisy)  # plain and noisy ones would hide the rest
     outliers = {others[place] for place in _find_outliers(points_ND[others])}
+    apart = {others[place] for place in _find_farthest(points_ND[others])} - outliers
 
     def verdict_on(number: int) -> Verdict:
         if number in plain:
             return "plain"
         if number in noisy:
             return "noise"
-        if number not in outliers:
-            return ""
+        return worst_of(number) if number in outliers else ""
+
+    def worst_of(number: int) -> Verdict:
         worst = {
             (above if values_N[number] > 0 else below): abs(float(point))
             for point, ((above, below), values_N) in zip(points_ND[number], values.items(), strict=True)
@@ -210,7 +218,12 @@ def _rate(images: Sequence[ImageLoss]) -> list[ImageLoss]:
         return max(worst, key=lambda verdict: worst[verdict], default="")
 
     return [
-        replace(image, times=math.exp(mean), verdict=verdict_on(number))
+        replace(
+            image,
+            times=math.exp(mean),
+            verdict=verdict_on(number),
+            tendency=worst_of(number) if number in apart else "",
+        )
         for number, (image, mean) in enumerate(zip(images, values["high", "low"].tolist(), strict=True))
     ]
 
@@ -268,6 +281,16 @@ def _find_outliers(points_ND: NDArray[np.float64]) -> frozenset[int]:
     return frozenset(order_N[: next(gaps, 0)].tolist())
 
 
+def _find_farthest(points_ND: NDArray[np.float64]) -> frozenset[int]:
+    """Return which point is farther out than all others, by less than an outlier; none where the next one is near."""
+    if len(points_ND) < _FEWEST:
+        return frozenset()
+    distances_N = np.abs(points_ND).max(axis=1)
+    next_one, farthest = np.argsort(distances_N, kind="stable")[-2:].tolist()
+    is_apart = distances_N[farthest] > _TIMES_APART * distances_N[next_one]
+    return frozenset({farthest} if is_apart else ())
+
+
 def _find_noise(images: Sequence[ImageLoss]) -> frozenset[int]:
     """Return which images are like noise, among others that are not."""
     if len(images) < _FEWEST:
@@ -319,6 +342,7 @@ def newest_report(run_dir: Path) -> ImageReport | None:
 
 def _image(data: dict[str, Any]) -> ImageLoss:
     verdict: Verdict = data["verdict"] if data["verdict"] in VERDICTS else ""
+    tendency: Verdict = data["tendency"] if data.get("tendency") in VERDICTS else ""
     path, concept, kind, caption = (str(data[name]) for name in ("path", "concept", "kind", "caption"))
     losses = tuple(float(loss) for loss in data["losses"])
     # A report of an earlier version lacks some.
@@ -338,6 +362,7 @@ def _image(data: dict[str, Any]) -> ImageLoss:
         without,
         bool(data.get("is_plain", False)),
         str(data.get("same_as", "")),
+        tendency,
     )
 
 
