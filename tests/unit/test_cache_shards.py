@@ -14,6 +14,7 @@ import torch
 from safetensors.numpy import load_file
 
 from modules.data.cache import shards as module
+from modules.data.cache import store as entries
 from modules.data.cache.memory import MemoryStore
 from modules.data.cache.shards import Keys
 from modules.data.cache.store import BrokenEntryError, CacheStore, EntryStore, remove_entries
@@ -127,6 +128,28 @@ def test_a_damaged_entry_is_rebuilt_beside_its_shard(tmp_path: Path) -> None:
     store.write(key(broken), {"latents": value(broken), "half": value(broken).bfloat16()})
     for reader in (store, CacheStore(tmp_path)):
         assert_holds(reader, range(4))
+
+
+@pytest.mark.parametrize("entries_per_shard", [0, 2])
+def test_intact_entries_under_the_keys_of_each_other_are_damaged(tmp_path: Path, entries_per_shard: int) -> None:
+    """The latents of one image were trained with the caption of another, without a word."""
+    store = filled(tmp_path, range(2), entries_per_shard=0)
+    first, second = (store.path(key(number)) for number in range(2))
+    contents = {key(0): second.read_bytes(), key(1): first.read_bytes()}
+    if entries_per_shard:
+        module.write_shard(tmp_path / "shards", [key(0), key(1)], contents.get)
+    for path in (first, second):
+        path.write_bytes(contents[path.stem])
+    for number in range(2):
+        with pytest.raises(BrokenEntryError, match="checksum"):
+            CacheStore(tmp_path).read(key(number))
+
+
+def test_the_checksum_of_an_older_version_is_without_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(entries, "_checksum", lambda tensors, key="", of=entries._checksum: of(tensors))
+        filled(tmp_path, range(2), entries_per_shard=0)
+    assert_holds(CacheStore(tmp_path), range(2))
 
 
 @pytest.mark.parametrize("damage", ["header", "keys", "truncated", "empty", "another file"])

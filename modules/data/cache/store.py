@@ -36,7 +36,7 @@ _LEFTOVER_AFTER_SECONDS = 3600  # no entry takes that long to write
 
 
 class BrokenEntryError(Exception):
-    """A cache entry is not as it was written: truncated, altered, or of another format."""
+    """A cache entry is not as it was written: truncated, altered, of another format, or the entry of another key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class CacheStore:
         path = self.path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = convert_for_cache(tensors, self._dtype)
-        content = save(kept, metadata={"checksum": _checksum(kept)})
+        content = save(kept, metadata={"checksum": _checksum(kept, key)})
         temporary = path.with_name(f".{key}.{uuid4().hex[:8]}")
         try:
             temporary.write_bytes(content)
@@ -197,7 +197,7 @@ class CacheStore:
             try:
                 content = content_of(key)
                 if content is not None:
-                    return _tensors_of(content)
+                    return _tensors_of(content, key)
             except (OSError, SafetensorError, shards.BrokenShardError, BrokenEntryError) as error:
                 problems.append(error)
         raise BrokenEntryError(f"{self.path(key)}: {problems[0] if problems else 'there is no such entry'}")
@@ -271,17 +271,22 @@ def _smaller(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return converted if bool(converted.isfinite().all()) else tensor
 
 
-def _tensors_of(content: bytes) -> dict[str, torch.Tensor]:
+def _tensors_of(content: bytes, key: str) -> dict[str, torch.Tensor]:
     """Return the tensors of an entry from its bytes. Raises SafetensorError, BrokenEntryError for damaged ones."""
     tensors = load(content)
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    if header.get("__metadata__", {}).get("checksum") != _checksum(tensors):
+    stored = header.get("__metadata__", {}).get("checksum")
+    if stored != _checksum(tensors, key) and stored != _checksum(tensors):
         raise BrokenEntryError("its content does not match its checksum")
     return tensors
 
 
-def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _checksum(tensors: Mapping[str, torch.Tensor], key: str = "") -> str:
+    """Return the checksum of an entry: with its key, so that one under the key of another is damaged.
+
+    Entries of older versions have one without it.
+    """
+    digest = hashlib.blake2b(key.encode(), digest_size=16)
     for name in sorted(tensors):
         digest.update(f"{name}:{tensors[name].dtype}:{tuple(tensors[name].shape)}".encode())
         digest.update(_raw_bytes(tensors[name]))
