@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.data.cache.entry_files import entry_files
 from modules.families.kinds.identify import identify
 from modules.formats.repository import index_file
 from modules.settings.field import FieldRecord, Section, records_of
@@ -21,7 +22,8 @@ from trainer.run_folder.destination import TakenDestination, chosen_destination,
 _MAX_NAME_BYTES = 230  # most systems allow 255, and a file has a longer name while it is written
 _MIN_FREE_BYTES = 16 * 2**20  # less is not enough for a small LoRA and its log
 _FULL = "the disk is full"
-_FOLDERS = (("general.workspace_dir", "workspace"), ("general.cache_dir", "cache"))
+_CACHE = "general.cache_dir"
+_FOLDERS = (("general.workspace_dir", "workspace"), (_CACHE, "cache"))
 
 
 def problems_of_places(
@@ -50,8 +52,20 @@ def _folders(config: Config, *, tries_writing: bool) -> Iterator[Problem]:
         elif reason := reason_if_of_other_system(name) or _why_not_writable(
             from_root(name), tries_writing=tries_writing
         ):
+            if path == _CACHE and not reason.startswith(_FULL) and _has_entries(from_root(name)):
+                message = f"The folder {name} is not writable: {reason}. Its entries are used, and none can be added."
+                yield Problem(path, message, "warning", "Choose another folder if images or captions are new.")
+                continue
             message, advice = f"The folder {name} is not writable: {reason}.", "Choose another folder."
             yield Problem(path, message, advice=advice, remedy="space" if reason.startswith(_FULL) else "")
+
+
+def _has_entries(folder: Path) -> bool:
+    """Return whether a cache folder has entries, such as one that several machines read from a shared drive."""
+    try:
+        return any(True for kind in folder.iterdir() for _ in entry_files(kind))
+    except OSError:
+        return False
 
 
 def unusable_output(config: Config, *, tries_writing: bool) -> Problem | None:
@@ -163,7 +177,7 @@ def _one_in_the_other(config: Config) -> Iterator[Problem]:
         if is_in(workspace, cache) or is_in(cache, workspace):
             how = "are the same folder" if workspace == cache else "are nested"
             yield Problem(
-                "general.cache_dir",
+                _CACHE,
                 f"The cache and the workspace {how}: {cache}. Clearing the cache may delete runs.",
                 "warning",
                 "Choose separate folders.",

@@ -90,6 +90,16 @@ def test_folders_that_are_not_writable_or_not_readable(config: Config, monkeypat
     assert errors(report) == ["general.workspace_dir", "general.cache_dir", "output.destination"]
     assert all("Read-only file system" in p.message for p in report.errors)
 
+    entry = Path(config.general.cache_dir) / "latents" / "ab" / f"ab{'0' * 38}.safetensors"
+    entry.parent.mkdir(parents=True)
+    entry.write_bytes(b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", refuse)
+        report = check(config)
+    assert errors(report) == ["general.workspace_dir", "output.destination"], "a filled cache is read"
+    [warning] = [p for p in report.problems if p.path == "general.cache_dir"]
+    assert (warning.severity, "Read-only file system" in warning.message) == ("warning", True)
+
     real_stat = Path.stat
 
     def closed(self: Path, **kwargs: bool) -> os.stat_result:
