@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -126,8 +126,17 @@ def passes_digest(passes: str) -> str:
         if node is not None and node not in used:
             used.append(node)
             waiting += sorted({inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)})
-    texts = [ast.get_source_segment(source, node) for node in sorted(used, key=lambda node: node.lineno)]
+    texts = [
+        ast.get_source_segment(source, piece)
+        for node in sorted(used, key=lambda node: node.lineno)
+        for piece in (*_decorators(node, module), node)
+    ]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+
+
+def _decorators(node: ast.stmt, module: str) -> Sequence[ast.expr]:
+    """Return the decorators of a function or class, which are not in its source; none in modules that count anyway."""
+    return getattr(node, "decorator_list", ()) if module not in _TRACER else ()
 
 
 def _names_defined(node: ast.stmt) -> Iterator[str]:

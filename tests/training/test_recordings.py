@@ -56,17 +56,23 @@ def test_another_version_of_the_tracer_has_other_recordings(
 
 
 @pytest.mark.parametrize(
-    ("edited", "is_other"),
-    [("norm.weight.float() + 1.0", True), ("size.patches(config.in_channels)", True), ("DESCRIBE_IMAGE.before", False)],
+    ("edited", "becomes", "is_other"),
+    [
+        ("norm.weight.float() + 1.0", "({})", True),
+        ("size.patches(config.in_channels)", "({})", True),
+        ("def PASSES(", "@cache\n{}", True),
+        ("DESCRIBE_IMAGE.before", "({})", False),
+    ],
 )
 def test_only_what_a_pass_uses_of_its_module_makes_another_recording(
-    edited: str, is_other: bool, monkeypatch: pytest.MonkeyPatch
+    edited: str, becomes: str, is_other: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Krea 2's pass uses a function next to it, but not the one that reads prompts."""
     passes = FAMILIES["krea2"].denoiser.model.passes
     before, source = recordings.passes_digest(passes), recordings._source(passes.partition(":")[0])
+    edited = edited.replace("PASSES", passes.partition(":")[2])
     assert edited in source
-    monkeypatch.setattr(recordings, "_source", lambda module: source.replace(edited, f"({edited})"))
+    monkeypatch.setattr(recordings, "_source", lambda module: source.replace(edited, becomes.format(edited)))
     assert (recordings.passes_digest.__wrapped__(passes) != before) is is_other
 
 
