@@ -84,14 +84,30 @@ def free_memory() -> int:
     """Return the bytes of the computer's memory that programs can still use."""
     import psutil
 
-    return int(psutil.virtual_memory().available)
+    try:
+        return int(psutil.virtual_memory().available)
+    except OSError:  # Linux without /proc
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def total_memory() -> int:
     """Return the bytes of the computer's memory."""
     import psutil
 
-    return int(psutil.virtual_memory().total)
+    try:
+        return int(psutil.virtual_memory().total)
+    except OSError:  # Linux without /proc
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def process_memory() -> int:
+    """Return the bytes of the computer's memory that this process holds; 0 where the system does not report it."""
+    import psutil
+
+    try:
+        return int(psutil.Process().memory_info().rss)
+    except (OSError, psutil.Error):  # Linux without /proc
+        return 0
 
 
 def num_cores() -> int:

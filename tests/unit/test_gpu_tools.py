@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -18,11 +21,14 @@ from modules.system import gpu_tools, hardware
 from modules.system.devices import Device
 from modules.system.gpu_tools import Card, cards_of_torch, run_tool
 from modules.system.hardware import GpuMemory, Hardware, gpu_memory, here
+from trainer.events import Event, PhaseChanged
 from trainer.launch import num_processes
+from trainer.machine_events import MemoryMeasured
 from trainer.preflight.budget import memory_problems
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.ranks import problems_of_ranks
 from trainer.run import machine
+from trainer.run.meters import MemoryMeter
 
 EIGHT = "9.0\n" * 8
 _SECONDS = 0.2  # for a tool that never answers; one that does has the program's own limit, on a busy machine too
@@ -246,3 +252,24 @@ def test_on_windows_nothing_spills_into_the_computers_memory(
     with machine.no_spill(Device("cuda:1")):
         pass
     assert len(fractions) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="only Linux may lack /proc")
+def test_linux_without_proc_reports_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run ended with a traceback before its first event."""
+
+    def without_proc(*_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/proc/meminfo")
+
+    def without_process(*_: object) -> None:
+        raise psutil.NoSuchProcess(1)
+
+    total = hardware.total_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", without_proc)
+    monkeypatch.setattr(psutil, "Process", without_process)
+    assert hardware.total_memory() == pytest.approx(total, rel=0.1)
+    assert 0 < hardware.free_memory() < hardware.total_memory()
+    assert hardware.process_memory() == 0
+    events = list[Event]()
+    MemoryMeter(events.append, lambda: 0.0).emit(PhaseChanged("loading"))
+    assert [type(event) for event in events] == [PhaseChanged, MemoryMeasured]

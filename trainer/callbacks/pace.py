@@ -13,6 +13,7 @@ import psutil
 import torch
 
 from modules.system.devices import Device
+from modules.system.hardware import process_memory
 from trainer.events import Event, WarningRaised
 from trainer.machine_events import PaceMeasured
 from trainer.step.callback import StepView
@@ -214,7 +215,7 @@ def _swapped_bytes() -> int:
 
 def measure_peaks(device: Device) -> Peaks:
     """Return the memory that the process holds now, and the most that it has pinned and held on the card."""
-    process = int(psutil.Process().memory_info().rss)
+    process = process_memory()
     if device.type != "cuda":
         return Peaks(process)
     return Peaks(process, _pinned_peak(), torch.cuda.max_memory_reserved(device.torch))

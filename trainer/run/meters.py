@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import psutil
 import torch
 
 from modules.system.devices import Device
+from modules.system.hardware import free_memory, process_memory, total_memory
 from trainer.commands import CommandDesk
 from trainer.events import DownloadProgress, Event, PhaseChanged, RunFailed, RunFinished
 from trainer.machine_events import MemoryMeasured
@@ -56,7 +56,6 @@ class MemoryMeter:
     def __init__(self, listener: Callable[[Event], None], clock: Callable[[], float]) -> None:
         self._listener = listener
         self._clock = clock
-        self._process = psutil.Process()
         self._last: float | None = None
         self.card: torch.device | None = None
         """The card to measure, once it is known."""
@@ -73,13 +72,13 @@ class MemoryMeter:
         now = self._clock()
         if isinstance(event, PhaseChanged) or self._last is None or now - self._last >= _SECONDS_BETWEEN_MEASUREMENTS:
             self._last = now
-            self._listener(measure_memory(self._process, self.card))
+            self._listener(measure_memory(self.card))
 
 
-def measure_memory(process: psutil.Process, card: torch.device | None) -> MemoryMeasured:
+def measure_memory(card: torch.device | None) -> MemoryMeasured:
     """Return the memory in use now."""
-    machine = psutil.virtual_memory()
-    used = MemoryMeasured(process.memory_info().rss, machine.total - machine.available, machine.total)
+    total_bytes = total_memory()
+    used = MemoryMeasured(process_memory(), total_bytes - free_memory(), total_bytes)
     if card is None:
         return used
     return MemoryMeasured(

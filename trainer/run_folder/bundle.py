@@ -18,13 +18,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.system.atomic import atomic_file
 from modules.system.gpu_tools import run_tool, why_no_answer
-from modules.system.hardware import torch_build
+from modules.system.hardware import free_memory, torch_build, total_memory
 from modules.system.redaction import MASK, redact, without_tokens
 from modules.system.secret_keys import without_secrets
 from modules.system.secrets import stored_values
@@ -119,9 +117,8 @@ def _environment() -> Iterator[str]:
 
 
 def _hardware(run_dir: Path | None) -> Iterator[str]:
-    memory = psutil.virtual_memory()
     yield f"Processor: {platform.processor() or platform.machine()}, {os.cpu_count()} logical cores"
-    yield f"Memory: {memory.total / 1e9:.1f} GB, {memory.available / 1e9:.1f} GB free"
+    yield f"Memory: {total_memory() / 1e9:.1f} GB, {free_memory() / 1e9:.1f} GB free"
     place = run_dir if run_dir is not None and run_dir.exists() else Path.home()
     yield f"Disk of {place}: {shutil.disk_usage(place).free / 1e9:.1f} GB free"
     yield f"torch build: {torch_build() or 'default'}"
