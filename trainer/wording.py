@@ -86,14 +86,14 @@ def reward_label(name: str) -> str:
 
 
 def part_label(name: str, labels: Mapping[str, str]) -> str:
-    """Return the name of a training unit: the label of the family's part, or "embedding" and its placeholder.
-
-    The key of an embedding that another program made, a number, is left out.
-    """
+    """Return the name of a training unit: the label of the family's part, or of an embedding by its placeholder."""
     kind, _, key = name.partition(":")
-    if name in labels or kind != "embedding":
-        return labels.get(name, name)
-    return kind if _UUID.fullmatch(key) else f"{kind} {key}"
+    return embedding_label(key) if kind == "embedding" and name not in labels else labels.get(name, name)
+
+
+def embedding_label(key: str) -> str:
+    """Return the name of an embedding: "embedding" and its placeholder; a UUID of another program is left out."""
+    return "embedding" if _UUID.fullmatch(key) else f"embedding {key}"
 
 
 def format_loss(value: float | None) -> str:

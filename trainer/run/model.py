@@ -48,6 +48,7 @@ from trainer.run.trainables import (
     unit_of,
 )
 from trainer.step.precision import Precision
+from trainer.wording import embedding_label
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ class LoadedModel:
     @property
     def unit_names(self) -> dict[str, str]:
         """The names of embeddings for people, by their training units, which backups call by their UUIDs."""
-        return {w.unit: f"embedding {w.placeholder}" for w in self.embeddings}
+        return {w.unit: embedding_label(w.placeholder) for w in self.embeddings}
 
     @property
     def trained_modules(self) -> list[torch.nn.Module]:
