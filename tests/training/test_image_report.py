@@ -120,7 +120,7 @@ def test_a_report_measures_each_image_once_and_changes_nothing(tiny_sd: Path, im
 def test_the_report_on_a_backup_of_a_fine_tune_measures_its_start_too(tiny_sd: Path, tmp_path: Path) -> None:
     """By the loss alone far fewer bad images are found. A run that trains has no memory for its start.
 
-    The report needs no more memory than the run: one set of weights after the other is measured.
+    The report needs less memory than the run: one set of weights after the other is measured, without the optimizer.
     """
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2)
     config = laid_over(config_of(tmp_path, tiny_sd, images), {"training": {"trains": "full", "epochs": 1}})
@@ -149,7 +149,7 @@ def test_the_report_on_a_backup_of_a_fine_tune_measures_its_start_too(tiny_sd: P
     assert in_training.advice in page_of(in_training, lambda path: b"")
     of_run, *of_report = held
     assert len(of_report) == 2, "before training and after it"
-    assert max(of_report) < 1.02 * of_run
+    assert max(of_report) < 0.5 * of_run, "neither the optimizer's state nor EMA is read"
     assert all(len({i.losses, i.before, i.without_caption}) == 3 and i.before for i in of_backup.images)
     changes = {"training": {"learning_rate": 3e-5}, "general": {"workspace_dir": str(tmp_path / "other")}}
     _, of_other = reports_of(laid_over(config, changes))

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from modules.adapters.protocol import Adapter
 from modules.config.schema import Config
 from modules.config.usage import method_of, original_has_adapter, uses_prior
@@ -46,10 +48,7 @@ def take_start_weights(setup: RunSetup, model: LoadedModel, stepper: Stepper) ->
     """
     copy = weights_copy_in(setup.run_dir)
     if setup.start_weights is not None:
-        folder = setup.start_weights.path
-        weights = weights_to_use(folder, model.groups, model.sharded)
-        start_from_weights(weights, folder, groups=model.groups, stepper=stepper)
-        restore_fixed(folder, model.groups)
+        weights = take_weights(setup.start_weights, model, stepper)
         if uses_prior(setup.config) and setup.machine.ranks.rank.is_main:
             write_safetensors(copy, weights, {})
         return True
@@ -58,6 +57,17 @@ def take_start_weights(setup: RunSetup, model: LoadedModel, stepper: Stepper) ->
     start_from_weights(read_safetensors(copy)[0], copy, groups=model.groups, stepper=stepper)
     restore_fixed(setup.backup.path, model.groups)
     return True
+
+
+def take_weights(backup: BackupInfo, model: LoadedModel, stepper: Stepper) -> dict[str, torch.Tensor]:
+    """Copy the weights that the run of a backup validated, sampled and saved into a model; return them by full name.
+
+    Raises DarkroomError if they do not fit, and OSError.
+    """
+    weights = weights_to_use(backup.path, model.groups, model.sharded)
+    start_from_weights(weights, backup.path, groups=model.groups, stepper=stepper)
+    restore_fixed(backup.path, model.groups)
+    return weights
 
 
 @dataclass(frozen=True, eq=False)

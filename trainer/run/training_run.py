@@ -15,6 +15,7 @@ from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
 from modules.optim.param_groups import TrainGroup, exact_parameters, fixed_tensors
 from modules.optim.updates.weight_norms import RowNorms
+from modules.settings.edit import replace_value
 from modules.system.atomic import write_text
 from modules.system.paths import from_root
 from trainer.callbacks.saving import BackupCallback
@@ -40,7 +41,7 @@ from trainer.run.open_folder import remove_unfinished_files
 from trainer.run.placement import freed_memory, placed_copy
 from trainer.run.recipe import start_recipe
 from trainer.run.setup import RunSetup
-from trainer.run.start import announce, original_of, restore_best, take_start_weights
+from trainer.run.start import announce, original_of, restore_best, take_start_weights, take_weights
 from trainer.run.stepper import build_stepper, step_graphs
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
@@ -118,8 +119,13 @@ def _loop(run: PreparedRun) -> LoopOutcome:
 
 
 def report_images(setup: RunSetup) -> None:
-    """Restore a backup and report on the images of its run; nothing is trained. Raises DarkroomError, StopRequested."""
-    run = prepare(setup, for_report=True)
+    """Report on the images of a run with the weights of a backup; nothing is trained.
+
+    Neither the optimizer's state nor a second set of weights for EMA is in memory: the averages of the backup are its
+    weights. Raises DarkroomError, StopRequested.
+    """
+    config = replace_value(setup.config, "training.ema.mode", "off")
+    run = prepare(replace(setup, config=config), for_report=True)
     counters, message, path = run.training.counters, "The images were compared.", ""
     try:
         if setup.machine.ranks.rank.is_main:
@@ -165,7 +171,8 @@ def _at_start(run: PreparedRun) -> None:
 def prepare(setup: RunSetup, *, for_report: bool = False) -> PreparedRun:
     """Load the model, fill the caches, build the stepper and the callbacks, restore a backup, and announce the run.
 
-    `for_report`: the run is only prepared for a report on its images, which compares a fine-tune to its start, too.
+    `for_report`: the run is only prepared for a report on its images, which compares a fine-tune to its start, too, and
+    takes only the weights from the backup.
     """
     model, loaders = load_run(setup)
     reward_models = load_reward_models_of(setup)
@@ -297,7 +304,12 @@ def _training(
         saved = follow_moved_images(
             setup.backup, setup.saved, config, training=loaders.training.plans, validation=loaders.validation.plans
         )
-        restore(setup.backup.path, saved, groups=model.groups, stepper=stepper, method=method, sharded=model.sharded)
+        if for_report:
+            take_weights(setup.backup, model, stepper)
+        else:
+            restore(
+                setup.backup.path, saved, groups=model.groups, stepper=stepper, method=method, sharded=model.sharded
+            )
         callbacks.validation.search.load_state_dict(saved.validation)
         if callbacks.rewards is not None:
             of_search, of_guards = split_state_of_rewards(saved.rewards)
