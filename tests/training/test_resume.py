@@ -263,16 +263,23 @@ def test_a_run_may_not_be_resumed_with_another_optimizer(tiny_sd: Path, images: 
     assert "training.epochs" not in ending.message
 
 
-def test_a_run_whose_images_were_moved_resumes_bit_equal(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
-    """They counted as other images, so that the search for the best model began again; and other ones as the same."""
+def test_a_run_whose_images_and_model_were_moved_resumes_bit_equal(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    """They counted as other images, so that the search for the best model began again; and other ones as the same.
+
+    Another model at the new place was trained on without a word, and a fork from the weights was refused.
+    """
     config = small_config(tmp_path, model=tiny_sd, images=images)
     for folder in ("images", "validation"):
         shutil.copytree(images, tmp_path / "old" / folder)
+    shutil.copytree(tiny_sd, tmp_path / "old" / "model")
 
     def at(place: Path, *, epochs: int) -> Config:
         concepts = [{"path": str(place / "images")}, {"path": str(place / "validation"), "kind": "validation"}]
         validation = {"every": {"n": 1, "unit": "epoch"}}
-        return laid_over(config, {"concepts": concepts, "validation": validation, "training": {"epochs": epochs}})
+        model = {"base_model": str(place / "model")}
+        return laid_over(
+            config, {"model": model, "concepts": concepts, "validation": validation, "training": {"epochs": epochs}}
+        )
 
     backup = Path(run(at(tmp_path / "old", epochs=2)).finished.backup_path)
     straight = run(at(tmp_path / "old", epochs=3), resume_from=backup).weights
@@ -280,9 +287,28 @@ def test_a_run_whose_images_were_moved_resumes_bit_equal(tiny_sd: Path, images: 
     moved = at(tmp_path / "new", epochs=3)
     resumed = run(moved, resume_from=backup)
     assert_equal_tensors(resumed.weights, straight)
-    messages = [warning.message for warning in resumed.of(WarningRaised)]
-    assert [m for m in messages if "have changed" in m] == []
-    assert len([m for m in messages if "which is gone, and resumes with" in m]) == 2
+    warnings = resumed.of(WarningRaised)
+    assert [w.message for w in warnings if "have changed" in w.message or "has changed" in w.message] == []
+    gone = [w for w in warnings if "which is gone, and resumes with" in w.message]
+    assert [w.advice == "" for w in gone] == [True, False, False], "the model is compared with the recipe at once"
+
+    other_seed = laid_over(moved, {"general": {"seed": 7}, "training": {"epochs": 1}})
+    forked = run(other_seed, resume_from=backup, kind="fork_weights")
+    assert forked.finished.outcome == "finished"
+    assert [w.advice for w in forked.of(WarningRaised) if "which is gone" in w.message] == [""]
+
+    [weights] = (tmp_path / "new" / "model" / "unet").glob("*.safetensors")
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    message = (
+        f"{tmp_path / 'new' / 'model'} is not what the run was started with: unet/{weights.name} "
+        "(model.base_model) has another content."
+    )
+    for start, kind in ((moved, "resume"), (other_seed, "fork_weights")):
+        [failed] = run(start, resume_from=backup, kind=kind).of(RunFailed)
+        assert message in failed.message
+    weights.write_bytes(content)
+
     next((tmp_path / "new" / "images").glob("*.txt")).write_text("something else")
     refused = run(moved, resume_from=backup).of(RunFailed)
     assert [failed.message for failed in refused] == [

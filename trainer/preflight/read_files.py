@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ _NOT_IN_RESULT = ("general.", "concepts", "sampling.", "model.hub_cache_dir", "q
 _OF_REWARDS = "reward."
 _SUFFIXES = frozenset({".safetensors", ".gguf", ".ckpt", ".pt", ".bin", ".json", ".txt", ".model"})
 _MAX_FILES = 2000  # of a folder
+_NUM_BLOCKS, _BLOCK_BYTES = 256, 4096  # of a sample: of smaller files all is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +40,9 @@ class FoundFile:
         """The path as text."""
         return str(self.path)
 
-    def recipe_entry(self, digest: str) -> ReadFile:
-        """Return the entry of this file in a recipe, with its digest (empty if unknown)."""
-        return ReadFile(self.setting, self.name, self.size_bytes, digest)
+    def recipe_entry(self, digest: str, sample: str = "") -> ReadFile:
+        """Return the entry of this file in a recipe, with its digest and sample (empty if unknown)."""
+        return ReadFile(self.setting, self.name, self.size_bytes, digest, sample)
 
 
 def files_read_by(config: Config) -> list[FoundFile]:
@@ -71,25 +73,37 @@ def files_read_by(config: Config) -> list[FoundFile]:
 
 
 def digests_of_files(config: Config, files: list[FoundFile], *, reads: bool) -> tuple[ReadFile, ...]:
-    """Return the entries of files in a recipe; with `reads`, those whose digest is not known are read.
+    """Return the entries of files in a recipe; with `reads`, those whose digest is not known are read as a whole.
 
     Digests are kept by path, size and time next to the caches, so that a base model is read once. Files that cannot be
-    read have no digest.
+    read have neither digest nor sample.
     """
     index = DigestIndex(cache_folder(config))
-    known = index.known_digests(files)
-    if not reads:
-        return tuple(file.recipe_entry(digest or "") for file, digest in zip(files, known, strict=True))
     done = []
-    for file, digest in zip(files, known, strict=True):
+    for file, known in zip(files, index.known_digests(files), strict=True):
         try:
-            done.append(
-                file.recipe_entry(digest or index.digest(file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns))
-            )
+            digest = known or ""
+            if not known and reads:
+                digest = index.digest(file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns)
+            done.append(file.recipe_entry(digest, _sample_of(file)))
         except OSError:
             done.append(file.recipe_entry(""))
     index.save()
     return tuple(done)
+
+
+def _sample_of(file: FoundFile) -> str:
+    """Return the digest of a file's size and of blocks at equal distances, which differ in any other training.
+
+    Raises OSError.
+    """
+    digest = hashlib.blake2b(str(file.size_bytes).encode(), digest_size=20)
+    distance = max(_BLOCK_BYTES, file.size_bytes // _NUM_BLOCKS)
+    with file.path.open("rb", buffering=0) as content:
+        for start in range(0, file.size_bytes, distance):
+            content.seek(start)
+            digest.update(content.read(_BLOCK_BYTES))
+    return digest.hexdigest()
 
 
 def _found_file(setting: str, name: str, path: Path) -> Iterator[FoundFile]:

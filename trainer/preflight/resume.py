@@ -13,7 +13,7 @@ from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem, quote
-from trainer.preflight.moved_inputs import describe_move, moved_inputs
+from trainer.preflight.moved_inputs import moved_inputs, problems_of_inputs
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.records import running_in
 from trainer.run_folder.run_lock import in_use
@@ -25,7 +25,7 @@ def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
     """Yield the reasons against resuming from a backup, a run's folder or a workspace, each by its field.
 
     Learning rates, their schedule, the weight decay and the places of files that have been moved may change: a warning
-    names the old and the new value.
+    names the old and the new value. Models that have been moved must have the same content.
 
     File sizes and the config of the backup are checked; the run itself verifies the hashes.
     """
@@ -39,11 +39,8 @@ def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
     if any(p.severity == "error" and not p.path for p in loaded.problems):
         yield Problem("", f"The settings of the run in {file} cannot be read.", advice="Start a new run.")
         return
-    moved = moved_inputs(loaded.config, config)
-    for path, new_place in moved.items():
-        message, advice = describe_move(get_path(loaded.config, path), new_place)
-        yield Problem(path, message, "warning", advice)
-    for path in () if moved else fixed_on_resume(loaded.config, config):
+    yield from problems_of_inputs(backup, config)
+    for path in () if moved_inputs(loaded.config, config) else fixed_on_resume(loaded.config, config):
         before, now = (_value(c, path) for c in (loaded.config, config))
         yield Problem(
             path,

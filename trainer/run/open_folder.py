@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
-from modules.settings.edit import get_path
 from modules.system.errors import DarkroomError
 from modules.system.leftovers import sweep
 from modules.system.paths import from_root
-from modules.system.problem import agree, count
+from modules.system.problem import Problem, agree, count
 from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
-from trainer.preflight.moved_inputs import at_new_places, describe_move, moved_inputs
+from trainer.preflight.moved_inputs import at_new_places, problems_of_inputs, with_moved_base
 from trainer.preflight.resume import learning_changes
 from trainer.ranks import Ranks
 from trainer.run.checkpoint import SavedState, read_state
@@ -42,18 +41,28 @@ def check_resume(config: Config, backup: BackupInfo) -> SavedState:
             advice="Set them back, or start a new run. Only settings such as epochs, learning rates, samples, "
             "backups and the output destination may change.",
         )
+    _require_same_inputs(problems_of_inputs(backup, config))
     return read_state(backup.path)
 
 
 def check_weights(config: Config, backup: BackupInfo) -> None:
     """Raise DarkroomError if a new run of the config cannot start from the weights of a backup."""
     verify(backup)
-    changed = weights_do_not_fit(load_file(backup.path / "config.json").config, config)
+    of_run = load_file(backup.path / "config.json").config
+    changed = weights_do_not_fit(with_moved_base(of_run, config), config)
     if changed:
         raise DarkroomError(
             f"The weights of {backup.run_dir.name} were trained with other settings: {', '.join(changed)}.",
             advice="Set them back to start from these weights, or start a new run without them.",
         )
+    _require_same_inputs(problems_of_inputs(backup, config, only_weights=True))
+
+
+def _require_same_inputs(problems: Iterable[Problem]) -> None:
+    """Raise DarkroomError for the first error among problems."""
+    for problem in problems:
+        if problem.severity == "error":
+            raise DarkroomError(problem.message, advice=problem.advice)
 
 
 def known_ending(request: RunRequest, backup: BackupInfo, saved: SavedState, ranks: Ranks) -> RunFinished | None:
@@ -154,22 +163,26 @@ def _open_folder(
     mark_launch(run_dir)
     if start_weights is not None:
         fork_weights_into(run_dir, start_weights)
+        _report_inputs(start_weights, request.config, log, only_weights=True)
     if backup:
         if is_resumed:
             abandon_results(run_dir, after_step=backup.step)
         _report_abandoned(backup, request.config.backup.keep, log)
+        _report_inputs(backup, request.config, log)
         _report_changes(backup, request.config, log)
         backup = make_newest(backup, now=clocks.now())
     return run_dir, backup.path if backup else None
 
 
+def _report_inputs(backup: BackupInfo, config: Config, log: EventLog, *, only_weights: bool = False) -> None:
+    """Report what a run reads at another place than the run of the backup, and files that have changed since."""
+    for problem in problems_of_inputs(backup, config, only_weights=only_weights):
+        log.emit(WarningRaised(problem.message, problem.advice))
+
+
 def _report_changes(backup: BackupInfo, config: Config, log: EventLog) -> None:
-    """Report how the learning rates, their schedule and the weight decay differ from those at the start of the run, and
-    what it reads at another place.
-    """
+    """Report how the learning rates, their schedule and the weight decay differ from those at the start of the run."""
     of_run = load_file(backup.path / "config.json").config
-    for path, place in moved_inputs(of_run, config).items():
-        log.emit(WarningRaised(*describe_move(get_path(of_run, path), place)))
     changes = list(learning_changes(of_run, config))
     if changes:
         words = "; ".join(f"{path} is {now} (was {before})" for path, before, now in changes)

@@ -10,7 +10,7 @@ from modules.config.codec import decode, encode
 from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.system.problem import agree, count, list_first, quote, shorten
-from trainer.run_folder.recipe import ConceptImages, Recipe
+from trainer.run_folder.recipe import ConceptImages, ReadFile, Recipe
 
 Topic = Literal["version", "machine", "model", "images", "setting", "choice", "pace"]
 
@@ -93,7 +93,7 @@ def _machine_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
 
 
 def file_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
-    """Yield the files of models that are missing, new or changed; one without a digest counts by its size."""
+    """Yield the files of models that are missing, new or changed; one without a digest counts by its sample or size."""
     was, after = ({(f.setting, f.name): f for f in recipe.files} for recipe in (before, now))
     for setting in {s for s, _ in was}:
         names = [[key for key in files if key[0] == setting] for files in (was, after)]
@@ -106,10 +106,17 @@ def file_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
         elif key not in was:
             yield Difference("model", f"{name} is new", key[0])
         else:
-            one, other = was[key], after[key]
-            is_known = one.digest and other.digest
-            if (one.digest != other.digest) if is_known else (one.num_bytes != other.num_bytes):
+            if not _may_be_equal(was[key], after[key]):
                 yield Difference("model", f"{name} has another content", key[0])
+
+
+def _may_be_equal(one: ReadFile, other: ReadFile) -> bool:
+    """Return whether two files are equal as far as both recipes know them."""
+    if one.digest and other.digest:
+        return one.digest == other.digest
+    if one.sample and other.sample:
+        return one.sample == other.sample
+    return one.num_bytes == other.num_bytes
 
 
 def image_differences(before: Sequence[ConceptImages], now: Sequence[ConceptImages]) -> Iterator[Difference]:

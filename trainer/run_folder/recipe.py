@@ -32,7 +32,8 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 class ReadFile:
     """A file that the run read: the setting that names it, its name (in a folder with the path there), its digest.
 
-    The digest is BLAKE2b with 20 bytes, as in cache keys; empty if it is not known.
+    The digest is BLAKE2b with 20 bytes, as in cache keys; empty if it is not known. `sample` is one of the file's size
+    and of blocks all over it, which takes milliseconds, so it is known when a run starts; empty in older recipes.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -41,6 +42,7 @@ class ReadFile:
     name: str
     num_bytes: int
     digest: str = ""
+    sample: str = ""
 
 
 @dataclass(frozen=True, slots=True)

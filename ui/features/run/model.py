@@ -264,10 +264,11 @@ class Starter:
 
     def _fork_with(self, backup: BackupInfo, loaded: LoadedConfig | None) -> None:
         """Start a fork: with the state of the run, or, if settings changed that its state depends on, its weights."""
+        from trainer.preflight.moved_inputs import with_moved_base
         from trainer.run_folder.fork import weights_do_not_fit
 
         now = self._form.config
-        before = loaded.config if loaded else now
+        before = with_moved_base(loaded.config, now) if loaded else now
         if misfits := weights_do_not_fit(before, now):
             message = f"The weights of {backup.run_dir.name} were trained with another setting."
             advice = "Set it back to start from these weights, or cancel the fork to start without them."
