@@ -30,7 +30,7 @@ from modules.memory.placement import Placement
 from modules.settings.layer_filter import EVERYTHING
 from modules.system.devices import CPU, Device, move
 from tests.builders.editing_models import EDITING_MODELS, variant_of
-from tests.builders.flow_models import FLOW_MODELS, flow_model
+from tests.builders.flow_models import FLOW_MODELS, VARIANTS, flow_model
 from tests.builders.matrix import full_cover, matrix
 from tests.builders.pipelines import load_tiny
 
@@ -402,7 +402,9 @@ def preferred(family: ModelFamily) -> torch.Tensor:
 
 
 @pytest.mark.daily(7)
-@pytest.mark.parametrize(("model", "mode", "saves"), matrix(MODELS, MODES, SAVES))
+@pytest.mark.parametrize(
+    ("model", "mode", "saves"), [*matrix(MODELS, MODES, SAVES), *full_cover(list(VARIANTS), MODES, SAVES)]
+)
 def test_online_preference_training_gives_every_lora_parameter_its_gradient(
     request: pytest.FixtureRequest, model: str, mode: str, saves: str
 ) -> None:

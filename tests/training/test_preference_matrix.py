@@ -21,8 +21,8 @@ from modules.families.registry import FAMILIES
 from modules.optim.param_groups import named_parameters
 from modules.system.devices import CPU, Device
 from tests.builders.configs import family_of
-from tests.builders.flow_models import FLOW_MODELS
-from tests.builders.matrix import matrix
+from tests.builders.flow_models import FLOW_MODELS, VARIANTS
+from tests.builders.matrix import full_cover, matrix
 from tests.builders.preference import NAMES, NEEDED, SHORT, draw_both, preference_config, settings_of, spec_of
 from tests.builders.runs import run
 from trainer.events import Event, StepFinished
@@ -111,19 +111,21 @@ def gradients(prepared: PreparedRun, memory: PartMemory) -> Tensors:
 
 def has_form(model: str, method: str) -> bool:
     """Whether a method trains a model."""
-    return model not in FLOW_MODELS or not spec_of(method).refusal(settings_of(method), flow_matching())
+    return model in ("tiny_sd", "tiny_sdxl") or not spec_of(method).refusal(settings_of(method), flow_matching())
+
+
+AXES = (["adapter", "full"], NAMES, list(MEMORIES))
 
 
 @pytest.mark.daily(6)
 @pytest.mark.parametrize(
     ("model", "trains", "method", "memory"),
-    matrix(
-        ["tiny_sd", "tiny_sdxl", *FLOW_MODELS],
-        ["adapter", "full"],
-        NAMES,
-        list(MEMORIES),
-        possible=lambda model, _, method, __: has_form(model, method),
-    ),
+    [
+        *matrix(
+            ["tiny_sd", "tiny_sdxl", *FLOW_MODELS], *AXES, possible=lambda model, _, method, __: has_form(model, method)
+        ),
+        *full_cover(list(VARIANTS), *AXES, possible=lambda model, _, method, __: has_form(model, method)),
+    ],
 )
 def test_gradients_equal_the_plain_ones_bit_for_bit(
     request: pytest.FixtureRequest, prepared_runs: PreparedRuns, model: str, trains: str, method: str, memory: str
@@ -164,7 +166,7 @@ def bits(weight: torch.Tensor) -> torch.Tensor:
         for row in [
             (method, model, trains, memory)
             for method in NAMES
-            for model in ("tiny_sd", "tiny_sdxl", *FLOW_MODELS)
+            for model in ("tiny_sd", "tiny_sdxl", *FLOW_MODELS, *VARIANTS)
             for trains in ("adapter", "full")
             if has_form(model, method)
             for memory in ("block", "whole")

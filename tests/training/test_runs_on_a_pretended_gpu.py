@@ -24,7 +24,7 @@ from modules.optim.spec import OptimizerSettings
 from modules.settings.edit import replace_value
 from tests.builders.configs import laid_over, small_config
 from tests.builders.editing_models import EDITING_MODELS
-from tests.builders.flow_models import FLOW_MODELS
+from tests.builders.flow_models import FLOW_MODELS, VARIANTS
 from tests.builders.images import draw_folder, draw_mask
 from tests.builders.preference import NAMES, draw_both, preference_config, settings_of, spec_of
 from tests.builders.pretended_gpu import CAN_PRETEND, Counts, pretended_gpu
@@ -96,7 +96,7 @@ ALSO_WAITING = {
     "tiny_hunyuan_image": {"modules/families/parts/conditioning.py"},
 }
 
-MODELS = [*FLOW_MODELS, *EDITING_MODELS]
+MODELS = [*FLOW_MODELS, *EDITING_MODELS, *VARIANTS]
 
 
 def five_steps(config: Config) -> Config:

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from modules.config.codec import LoadedConfig, decode, encode, load_file, pack_lists, save_file
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES
 from modules.optim.optimizers.factored import Adafactor
 from modules.settings.every import Every
+from tests.builders.configs import laid_over
 from tests.builders.for_each import for_each
 from tests.unit.strategies import few, garbage, json_values, valid_configs
 
@@ -135,6 +137,16 @@ def test_any_missing_keys_are_ordinary(gone: set[tuple[Any, ...]]) -> None:
     loaded = decode(tree)
     assert_sound(loaded)
     assert loaded.problems == []
+
+
+@pytest.mark.full
+@for_each(FAMILIES)
+def test_a_config_of_each_family_loads_without_any_of_its_keys(family: str) -> None:
+    tree = encode(laid_over(Config(), {"model": {"family": family}}))
+    for section in ("model", "parts", "data", "training", "sampling", "validation", "output"):
+        for key in tree[section]:
+            lacking = {**tree, section: {k: v for k, v in tree[section].items() if k != key}}
+            assert not [p for p in decode(lacking).problems if p.severity == "error"], (section, key)
 
 
 def apart(places: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
