@@ -302,7 +302,7 @@ def test_a_run_whose_images_and_model_were_moved_resumes_bit_equal(tiny_sd: Path
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     message = (
         f"{tmp_path / 'new' / 'model'} is not what the run was started with: unet/{weights.name} "
-        "(model.base_model) has another content."
+        "(Base model) has another content."
     )
     for start, kind in ((moved, "resume"), (other_seed, "fork_weights")):
         [failed] = run(start, resume_from=backup, kind=kind).of(RunFailed)
