@@ -41,9 +41,12 @@ from ui.forms import items
 from ui.forms.chooser import Chooser
 from ui.forms.group_card import reset_menu
 from ui.forms.model import Source
+from ui.loop.background import Job
 from ui.loop.interaction import Answer, Failure
 from ui.loop.signal import Signal
 from ui.widgets import dialog as dialogs
+from ui.widgets.files.dialog import FileDialog
+from ui.widgets.files.listing import Entry
 from ui.widgets.image_grid import Tile
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.tk_interaction import FileServices, TkInteraction
@@ -239,6 +242,24 @@ def test_every_window_is_closed_without_a_trace(full_window: Window, tmp_path: P
 def num_growing(counts: list[int]) -> int:
     """Return how many more rounds left something than removed something: what comes once is no leak."""
     return sum((later > earlier) - (later < earlier) for earlier, later in pairwise(counts))
+
+
+def test_a_window_that_is_closed_while_it_reads_is_not_kept_by_that(
+    full_window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow disk, each window with its variables stayed until its folder was read."""
+    context, jobs = full_window.app.context, list[Job]()
+    services = FileServices(context.pump, context.preferences, tuple)
+    monkeypatch.setattr(context.pump.background, "_submit", lambda job: jobs.append(job) or job)
+    captions = open_automatic_captions(context)
+    assert captions is not None
+    captions.start()
+    dialog = FileDialog(context.root, context.theme, services, "folders", "Folders", tmp_path)
+    dialog._detail(Entry(str(tmp_path), "images", is_folder=True))
+    assert len(jobs) == 4, "drawn or not, the downloaded model, the folder, and the images in it"
+    for closed in (captions, dialog):
+        closed.close()
+    assert all(job.is_cancelled for job in jobs)
 
 
 def test_a_call_to_tk_from_another_thread_is_found(window: Window, logged_errors: list[str]) -> None:

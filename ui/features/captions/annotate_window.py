@@ -67,7 +67,8 @@ class AnnotateWindow(Window):
         self._build()
         self._show_model()
         if not is_for_masks and context.preferences.now.captioner not in CAPTIONERS:
-            context.pump.background.run(partial(_look_drawn, source), self._propose, lambda _error: None)
+            job = context.pump.background.run(partial(_look_drawn, source), self._propose, lambda _error: None)
+            self.at_close(job.cancel)
         self.appear(*_SIZE)
         self.drain(context.pump, self.runner.drain)
         self.at_close(partial(context.pump.forget, self), self.runner.close)
@@ -190,11 +191,12 @@ class AnnotateWindow(Window):
         if files is None:
             self._launch(settings, may_download=False)
         else:
-            self._context.pump.background.run(
+            job = self._context.pump.background.run(
                 lambda: find_place(files),
                 lambda place: self._choose_download(settings, place),
                 lambda _e: self._choose_download(settings, None),
             )
+            self.at_close(job.cancel)
 
     def stop(self) -> None:
         """Stop after the current image."""

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from modules.system.errors import DarkroomError
 from modules.system.problem import format_size
+from ui.loop.background import Job, cancel
 from ui.loop.interaction import REPLACE_FILE, Answer, FileKind
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
@@ -57,6 +59,7 @@ class FileDialog(Dialog):
         self._services = services
         self._counts: dict[Path, Counts | None] = {}
         self._leaving = threading.Event()
+        self._jobs: WeakSet[Job] = WeakSet()
         self._result: tuple[Path, ...] = ()
         self._found_text, self._find_job = "", ""
         self._path_before = ""  # when the folder that is listed was asked for
@@ -114,9 +117,10 @@ class FileDialog(Dialog):
         """List a folder in the background and show it."""
         self._leave()
         token, self._path_before = self._leaving, self.path.get()
-        self._services.pump.background.run(
+        job = self._services.pump.background.run(
             lambda: read_folder(folder, is_cancelled=token.is_set), partial(self._show, token, focus)
         )
+        self._jobs.add(job)
 
     def create_folder(self, name: str) -> str:
         """Create a folder in the open one and select it; a file is then saved in it. Return why that is impossible."""
@@ -135,6 +139,7 @@ class FileDialog(Dialog):
     def destroy(self) -> None:
         """Also cancel what runs in the background."""
         self._leaving.set()
+        cancel(*self._jobs)
         super().destroy()
 
     def _leave(self) -> None:
@@ -190,10 +195,11 @@ class FileDialog(Dialog):
         if entry.path not in self._counts:
             self._counts[entry.path] = None
             token = self._leaving
-            self._services.pump.background.run(
+            job = self._services.pump.background.run(
                 lambda: count_images(entry.path, is_cancelled=token.is_set),
                 partial(self._show_counts, token, entry.path),
             )
+            self._jobs.add(job)
         counts = self._counts[entry.path]
         return counts.words() if counts is not None else ""
 
