@@ -495,12 +495,13 @@ def test_a_list_outside_of_the_folder_is_written_only_after_a_question(
 
 
 def test_a_warning_of_a_loaded_file_goes_with_the_value_that_it_is_about() -> None:
-    """It stayed until it was dismissed."""
+    """It stayed until it was dismissed, and a note that advised the change until the next check."""
     findings, config = Findings(), FormModel().config
     problems = [Problem("data.resolution_px", "It stays 1024.", "warning"), Problem("training.epochs", "Odd.", "error")]
-    findings.show("Loaded", [*problems, Problem("training.epochs", "It was converted.", "info")], config)
+    problems += [Problem("training.epochs", "It was converted.", "info"), Problem("training.epochs", "A", "info", "B")]
+    findings.show("Loaded", problems, config)
     findings.drop_settled(config)
-    assert len(findings.visible) == 3
+    assert len(findings.visible) == 4
     findings.drop_settled(replace_value(config, "training.epochs", 7))
     assert [f.problem.message for f in findings.visible] == ["It stays 1024.", "It was converted."]
     findings.dismiss()

@@ -92,7 +92,7 @@ def _memory(config: Config) -> Iterator[Problem]:
                 f"A training step keeps the activations of {rollout.gradient_steps} passes through the {part.label} "
                 "until its backward pass.",
                 "info",
-                "Set gradient checkpointing to the whole part. Then more backprop steps need almost no more memory.",
+                "Set it to Whole part at once. Then more backprop steps need almost no more memory.",
             )
 
 

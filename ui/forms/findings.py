@@ -106,7 +106,7 @@ class Findings:
         self.changed()
 
     def drop_settled(self, config: Config) -> None:
-        """Drop the warnings and errors whose setting has been changed since, also those of a dismissed list."""
+        """Drop what was to be changed and has been since, also in a dismissed list."""
         title, dismissed = self._dismissed_report
         kept, kept_dismissed = self._unsettled(self._report, config), self._unsettled(dismissed, config)
         if (kept, kept_dismissed) != (self._report, dismissed):
@@ -114,12 +114,12 @@ class Findings:
             self.changed()
 
     def _unsettled(self, findings: Iterable[Finding], config: Config) -> tuple[Finding, ...]:
-        """Return the findings that are notes, or about a setting that is as it was when they were shown."""
+        """Return the findings that are about a setting that is as it was, and the notes that advise nothing."""
         before = self._config
         return tuple(
             f
             for f in findings
-            if f.problem.severity == "info"
+            if (f.problem.severity == "info" and not f.problem.advice)
             or not f.page
             or value_at(before, f.problem.path) == value_at(config, f.problem.path)
         )
