@@ -102,6 +102,18 @@ def test_reward_models_are_added_and_edited(window: Window) -> None:
     page.editor.close()
 
 
+def test_a_problem_of_the_reward_models_shows_their_list(window: Window) -> None:
+    """It was below the window: the page had scrolled to where the list was before the form above was built."""
+    window.app.form.choose_variant("training.method", "alignprop")
+    assert "rewards" not in window.app.shell.pages
+    assert window.app.context.navigation.go_to("reward.models")
+    window.settle()
+    page: Any = window.app.shell.pages["rewards"]
+    card, view = page.list.card, page.scroll.canvas
+    assert view.winfo_rooty() <= card.winfo_rooty()
+    assert card.winfo_rooty() + card.winfo_height() <= view.winfo_rooty() + view.winfo_height()
+
+
 def test_the_held_out_reward_model_is_marked(window: Window) -> None:
     form = window.app.form
     form.edit("reward.models", (Scorer(kind="brightness"), Scorer(kind="contrast")))

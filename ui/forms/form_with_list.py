@@ -93,7 +93,8 @@ class FormWithList(FormPage):
         if not path.startswith(self._entries.path):
             return super().show_field(path)
         self.list.card.grid()  # also where it does not apply
-        self.scroll.see(self.list.card)
+        self.form_view.finish()  # rows that are still to be built would move the list
+        self.form_view.once_placed(self._see_list)
         return self.list.show_field(path, lambda index: self.edit(index).show_field(path))
 
     def add(self) -> None:
@@ -106,6 +107,10 @@ class FormWithList(FormPage):
         entries = self._entries
         self.editor = ItemEditor(self._context, f"{entries.path}.{index}", entries.item_name, entries.item_type)
         return self.editor
+
+    def _see_list(self) -> None:
+        self._arrange()
+        self.scroll.see(self.list.card)
 
     def _form_room(self) -> int:
         return super()._form_room() - (0 if self._is_wide else self._context.theme.px(_LIST_HEIGHT))

@@ -55,6 +55,7 @@ class FormView(Panel):
         self._groups: tuple[Group, ...] = ()
         self._columns: list[Panel] = []
         self._shape: tuple[Any, ...] = ()
+        self._once_placed: list[Callable[[], object]] = []
         self._note = empty_note
         self.empty_note = Text(self, context.theme, "", colour="muted")
         self._unsubscribe = (
@@ -87,8 +88,17 @@ class FormView(Panel):
             self._arrange()
             row.flash()
             row.control.focus()
-            scroll_to(row.control.frame)  # the focus does not, if the field had it last
+            control = row.control.frame
+            # The focus does not, if the field had it last.
+            self.once_placed(lambda: scroll_to(control) if control.winfo_exists() else None)
         return row
+
+    def once_placed(self, call: Callable[[], object]) -> None:
+        """Call a function when the cards are in their columns; they wait for the width of a page that opens."""
+        if self._shape:
+            call()
+        else:
+            self._once_placed.append(call)
 
     def destroy(self) -> None:
         """Also unsubscribe from the models."""
@@ -172,6 +182,10 @@ class FormView(Panel):
         for panel in self._columns:
             if not panel.pack_slaves():
                 panel.configure(height=1)  # Tk would keep the height that the cards had
+        if self.is_complete:
+            waiting, self._once_placed = self._once_placed, []
+            for call in waiting:
+                call()
 
     def _places(self, num_columns: int, width: int, room: int) -> list[int]:
         """Return the column of each card; show the explanations if all of them fit."""
