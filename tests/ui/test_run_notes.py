@@ -158,6 +158,15 @@ def test_what_is_trained_is_named_without_ids(name: str, label: str) -> None:
     assert f"Training: {label}" in run_lines(state, is_active=True)
 
 
+def test_a_part_that_stopped_before_the_end_was_trained() -> None:
+    """A run whose UNet was frozen after four steps had trained the text encoder alone, it said."""
+    begun = folded(started(), step(3), step(5, training_parts=("text_encoder",)))
+    assert "Training: Text encoder" in run_lines(begun, is_active=True)
+    assert "Trained: UNet, Text encoder" in run_lines(begun, is_active=False)
+    resumed = prepend_history(begun, folded(started(), step(7, training_parts=("text_encoder",))))
+    assert "Trained: UNet, Text encoder" in run_lines(resumed, is_active=False)
+
+
 def test_the_plan_names_the_result_that_a_taken_destination_leads_to() -> None:
     config = Config()
     assert f"Result: {config.output.destination}" in plan_lines(config)

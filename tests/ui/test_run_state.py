@@ -116,7 +116,7 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     ImagesReported: (ImagesReported(5, 20, "None stands out.", "/report"), {"image_report", "log"}),
     PaceMeasured: (PaceMeasured(40, 0.5, 2_000_000_000), {"log"}),
     MemoryMeasured: (MemoryMeasured(1, 2, 3), {"memory"}),
-    StepFinished: (step(1), {"step", "series", "metrics", "timing"}),  # the gradient norm
+    StepFinished: (step(1), {"step", "trained_parts", "series", "metrics", "timing"}),  # the gradient norm
     ValidationFinished: (ValidationFinished(5, 0.5), {"validations", "log"}),
     RewardMeasured: (RewardMeasured(5, 8, 0.5), {"rewards", "log"}),
     RolloutSampled: (RolloutSampled(5, (SampledImage("/a.png", "a cat", 0.5),)), {"rollout"}),

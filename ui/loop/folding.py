@@ -73,7 +73,10 @@ def _fold_event(state: RunState, event: Event) -> RunState:  # noqa: C901 - one 
             series = with_values(state.series, event.step, values_of(event))
             reported = {**event.metrics, **gradient_norms(event), **rate_metrics(event.effective_rates)}
             metrics = with_metrics(state.metrics, event.step, reported)
-            return replace(state, step=event, series=series, metrics=metrics)
+            parts = state.trained_parts
+            if not set(event.training_parts) <= set(parts):
+                parts = tuple(dict.fromkeys((*parts, *event.training_parts)))
+            return replace(state, step=event, trained_parts=parts, series=series, metrics=metrics)
         case ValidationFinished():
             measured = {f"{name}/validation": value for name, value in event.metrics.items()}
             metrics = with_metrics(state.metrics, event.step, measured)
@@ -162,6 +165,7 @@ def prepend_history(before: RunState, now: RunState) -> RunState:
     """Return the state of a resumed run, preceded by its history."""
     return replace(
         now,
+        trained_parts=tuple(dict.fromkeys((*before.trained_parts, *now.trained_parts))),
         series=join_series(before.series, now.series),
         metrics=join_curves(before.metrics, now.metrics),
         rollout=now.rollout or before.rollout,

@@ -37,6 +37,8 @@ class RunState:
     detail: str = ""
     started: RunStarted | None = None
     step: StepFinished | None = None
+    trained_parts: tuple[str, ...] = ()
+    """The parts that some step has trained, also those that are frozen since."""
     series: SeriesByName = field(default_factory=dict)
     metrics: Curves = field(default_factory=dict)
     validations: tuple[ValidationFinished, ...] = ()

@@ -35,7 +35,8 @@ def run_lines(state: RunState, *, is_active: bool, remote: str = "") -> list[str
     assert started is not None
     family = FAMILIES.get(started.family)
     labels = family.part_labels if family else {}
-    parts = ", ".join(part_label(p, labels) for p in state.training_parts) or "nothing"
+    names = state.training_parts if is_active or not state.trained_parts else state.trained_parts
+    parts = ", ".join(part_label(name, labels) for name in names) or "nothing"
     failed = state.failed
     lines: list[str] = []
     if failed is not None:
