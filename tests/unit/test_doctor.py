@@ -127,6 +127,23 @@ def test_good_images_alone_have_no_finding(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_default_caption_was_not_copied_to_a_wrong_image(tmp_path: Path) -> None:
+    """Who had left the captions of a few images to the default was told to check whether one was copied to them."""
+    draw_good_images(tmp_path / "images", 12)
+    for number in (1, 2, 3):
+        (tmp_path / "images" / f"good-{number:02d}.txt").unlink()
+    default = "A  Zog on plain ground " + "which is described at some length " * 3
+    concept = {"path": str(tmp_path / "images"), "default_caption": default}
+    config = small_config(tmp_path, model=tmp_path, images=tmp_path / "images", data={"resolution_px": [256]})
+    findings = examine(laid_over(config, {"concepts": [concept]})).findings
+    (same,) = [f for f in findings if f.check == "duplicate_caption"]
+    assert len(same.files) == 3
+    assert same.severity == "info"
+    assert same.fix == (
+        "Nothing, if the default caption is meant for all of them; else write captions for these images."
+    )
+
+
 def test_prompts_have_no_image_checks(tmp_path: Path) -> None:
     """Equal prompts and long ones are found; nothing is said of sizes, pixels and tags."""
     file = tmp_path / "prompts.txt"

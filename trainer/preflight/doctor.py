@@ -193,6 +193,7 @@ def _concepts(
             from_root(concept.path),
             float(use.exact_repeats),
             has_own_captions=concept.caption_source not in _SHARED_CAPTIONS or not concept.has_images,
+            default_captions=concept.caption_origin.default_captions,
             rules=facts.captions,
             sets_samples=facts.samples_per_epoch is not None,
             fixed_sizes=rules.are_fixed(concept.image.resolution_px),

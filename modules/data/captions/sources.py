@@ -87,6 +87,11 @@ class CaptionOrigin:
     fixed_text: str = ""
     columns: tuple[str, ...] = ()
 
+    @property
+    def default_captions(self) -> tuple[str, ...]:
+        """The captions of an image without a text file, if any is expected."""
+        return _lines(self.fixed_text) if self.source == "text_file" else ()
+
 
 def read_captions(image: Path, origin: CaptionOrigin, *, within: Path | None = None) -> CaptionTexts:
     """Return the captions of an image; without any, no texts.
@@ -108,8 +113,7 @@ def read_captions(image: Path, origin: CaptionOrigin, *, within: Path | None = N
     try:
         text, fault = read_text(file)
     except (OSError, ValueError) as error:  # also a name that is not a valid file name
-        is_absent = shared is None and isinstance(error, FileNotFoundError)
-        if is_absent and (default := _lines(origin.fixed_text)):
+        if isinstance(error, FileNotFoundError) and (default := origin.default_captions):
             return CaptionTexts(default)
         return CaptionTexts((), "missing", file)
     return CaptionTexts(*captions_of_text(fault, text), file)

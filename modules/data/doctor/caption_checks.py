@@ -44,16 +44,19 @@ def _find_duplicates(examined: Examination) -> Iterator[Finding]:
         same: dict[tuple[str, ...], list[Path]] = defaultdict(list)
         for image in images:
             if image.example.image.captions:
-                same[tuple(" ".join(c.lower().split()) for c in image.example.image.captions)].append(image.path)
+                same[_without_case(image.example.image.captions)].append(image.path)
         for captions, files in same.items():
             if len(files) < 2:
                 continue
             if not concept.has_images:
                 yield _describe_duplicate_prompt(captions, files)
                 continue
-            is_meant = len(files) > MOST * len(images)
+            is_default = captions == _without_case(concept.default_captions)
+            is_meant = is_default or len(files) > MOST * len(images)
             fix = "Nothing, if it is meant for all of them; else describe what differs between the images."
-            if not is_meant:
+            if is_default:
+                fix = "Nothing, if the default caption is meant for all of them; else write captions for these images."
+            elif not is_meant:
                 fix = "Check that no caption was copied to a wrong image; describe what differs between the images."
             yield Finding(
                 tuple(files),
@@ -63,6 +66,10 @@ def _find_duplicates(examined: Examination) -> Iterator[Finding]:
                 fix,
                 "info" if is_meant or len(" ".join(captions).split()) < MIN_WORDS else "warning",
             )
+
+
+def _without_case(captions: Sequence[str]) -> tuple[str, ...]:
+    return tuple(" ".join(caption.lower().split()) for caption in captions)
 
 
 def _describe_duplicate_prompt(captions: tuple[str, ...], files: Sequence[Path]) -> Finding:

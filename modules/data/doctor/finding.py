@@ -26,7 +26,8 @@ class ExaminedConcept:
     """A concept. `samples_per_image` is how often an epoch uses each of its images, on average.
 
     `fixed_sizes`: for each of its resolutions, whether it is one size for all images, without buckets.
-    `has_own_captions`: each image has its own captions, not the whole concept's.
+    `has_own_captions`: each image has its own captions, not the whole concept's; `default_captions` are those of the
+    images without a text file.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ExaminedConcept:
     folder: Path
     samples_per_image: float = 1.0
     has_own_captions: bool = True
+    default_captions: tuple[str, ...] = ()
     rules: CaptionRules = NO_CHANGES
     sets_samples: bool = False
     fixed_sizes: tuple[bool, ...] = ()
