@@ -52,6 +52,19 @@ def test_an_action_that_is_not_possible_does_nothing() -> None:
     assert done == []
 
 
+def test_the_tip_of_a_disabled_action_states_what_it_needs(window: Window) -> None:
+    """A gray "Compare images" said what it would do, and not why it could not."""
+    is_on = False
+    action = Action("now", "Now", print, is_enabled=lambda: is_on, help="Do it now", needs="Only while a run trains.")
+    assert action.tip == "Do it now.\nOnly while a run trains."
+    is_on = True
+    assert action.tip == "Do it now"
+    for name in ("report_images", "sample_now", "validate_now", "backup_now", "save_now", "open_run_folder", "profile"):
+        action = window.app.context.actions[name]
+        assert not action.is_enabled()
+        assert action.tip.endswith(f"\n{action.needs}")
+
+
 def test_no_shortcut_of_the_window_clashes_and_all_are_bound(window: Window) -> None:
     actions = window.app.context.actions
     assert actions.clashes() == []

@@ -78,6 +78,7 @@ def add_actions(
             "F6",
             lambda: starter.can_resume,
             "Resume the last run from its newest backup",
+            "No run of this workspace was stopped, or another one is active.",
         ),
         Action(
             "pause",
@@ -161,6 +162,7 @@ def add_actions(
             lambda: _open_run_folder(context),
             is_enabled=lambda: session.started is not None,
             help="Open this run's folder",
+            needs=_NEEDS_A_RUN,
         ),
         Action("simple_view", "Simple view", lambda: _change_view(context), "Ctrl+B", help=_VIEW_HELP),
         *(_command_action(context, *row) for row in _RUN_COMMANDS),
@@ -189,6 +191,8 @@ _MACHINES_HELP = "Train on another computer or a rented one over SSH: add it, re
 _WEB_HELP = "Show the runs in a browser, also on a phone: progress, samples, Stop, the queue, choices"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
 _STOP_HELP = "Stop the run; its backup can be resumed"
+_NEEDS_A_RUN = "No run has started here yet. Earlier ones are on the page Runs & queue."
+_NEEDS_TRAINING = "Only while a run trains."
 _RUN_COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("sample_now", "Sample now", "SampleNow", "Generate samples after the current step"),
     ("validate_now", "Validate now", "ValidateNow", "Validate after the current step, with the validation images"),
@@ -211,6 +215,7 @@ def _command_action(context: Context, name: str, label: str, command: str, help_
         send,
         is_enabled=lambda: session.stage in ("running", "paused") and (name != "validate_now" or _validates(session)),
         help=help_text,
+        needs="Only while a run trains, and has validation images." if name == "validate_now" else _NEEDS_TRAINING,
     )
 
 
@@ -267,6 +272,7 @@ def add_tool_actions(
             lambda: _profile(context),
             is_enabled=lambda: session.stage == "running",
             help=_PROFILE_HELP,
+            needs=_NEEDS_TRAINING,
         ),
         Action(
             "report_images",
@@ -276,6 +282,7 @@ def add_tool_actions(
                 session.stage == "running" or (context.starter.can_start and session.started is not None)
             ),
             help=_REPORT_HELP,
+            needs=_NEEDS_IMAGES,
         ),
         Action("bundle", "Debug bundle…", lambda: opener_of("about:BundleWindow", log_file())(), help=_BUNDLE_HELP),
         Action("manage_presets", "Manage presets…", opener_of("presets.window:Presets"), help=_PRESETS_HELP),
@@ -316,6 +323,9 @@ def _compare_with_last(context: Context, backups: Sequence[BackupInfo]) -> None:
 
 
 _REPORT_HELP = "Measure the loss of every image with the model of this run, and show which do not fit the others"
+_NEEDS_IMAGES = (
+    "Only while a run trains, or after it. For an earlier one: More › Compare its images, on the page Runs & queue."
+)
 _PRESETS_HELP = "List, describe, rename, duplicate, compare and delete presets"
 _BUNDLE_HELP = "Collect settings, versions and logs for a bug report, without secrets"
 

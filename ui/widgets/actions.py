@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Action:
-    """A user action: its name in code, label, shortcut, condition and function."""
+    """A user action: its name in code, label, shortcut, condition and function.
+
+    `needs` states the condition, where it is not evident.
+    """
 
     name: str
     label: str
@@ -18,12 +21,16 @@ class Action:
     shortcut: str = ""
     is_enabled: Callable[[], bool] = lambda: True
     help: str = ""
+    needs: str = ""
 
     @property
     def tip(self) -> str:
-        """The tooltip text."""
+        """The tooltip text, with what the action needs while it is disabled."""
         words = self.help or self.label.rstrip("…")
-        return f"{words} ({self.shortcut})" if self.shortcut else words
+        text = f"{words} ({self.shortcut})" if self.shortcut else words
+        if not self.needs or self.is_enabled():
+            return text
+        return f"{text if text.endswith('.') else f'{text}.'}\n{self.needs}"
 
 
 class ActionTable:
