@@ -132,8 +132,15 @@ def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path,
     page.session.form.edit("sampling.model", "")
     spawn = Spawner()
     page.session._spawn = spawn
+    results = tmp_path / "results"
+    results.mkdir()
+    window.app.form.edit("output.destination", str(results / "cat.safetensors"))
+    page.model_card.loras.add_button.invoke()
     page.sources.drop([lora])
     window.wait_until(lambda: page.model_card.loras.rows, "the LoRA")
+    page.model_card.loras.add_button.invoke()
+    starts = [arguments[1] for arguments in window.asked.asked("ask_file")]
+    assert starts == [results, lora.parent], "it began in the home folder"
     page.model_card.loras.rows[0][1].set("0.5")
     page.session.form.edit("sampling.prompts.0.prompt", "a {red|blue} house")
     kind, values = page.grid_card.axes["x"]

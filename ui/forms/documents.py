@@ -15,7 +15,7 @@ from modules.config.presets import BUILT_IN_DIR, DEMO, Preset, list_presets, sav
 from modules.config.schema import Config
 from modules.settings.edit import get_path, replace_value
 from modules.system.errors import DarkroomError
-from modules.system.paths import safe_name, user_presets_dir
+from modules.system.paths import from_root, safe_name, user_presets_dir
 from modules.system.problem import Problem, count
 from ui.forms.card_fit import CardFit
 from ui.forms.changes import describe_unsaved
@@ -212,6 +212,12 @@ class Documents:
         elif source.path and source.kind != "none":
             return source.path.parent
         return self._preferences.last_folder
+
+    @property
+    def results_folder(self) -> Path:
+        """The folder of the config's result, if it exists; else that of the last dialog."""
+        folder = from_root(self._form.config.output.destination or ".").parent
+        return folder if folder.is_dir() else self._preferences.last_folder
 
     def export(self) -> None:
         """Write a copy as one file that includes concepts and sample prompts; the edited document stays the same."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from modules.system.paths import from_root
 from ui.forms.context import Context
 from ui.widgets.controls import Button
 from ui.widgets.entry import Entry
@@ -71,9 +72,15 @@ class WeightedFiles(Panel):
         variable.trace_add("write", lambda *_names: self._changed())
         return variable
 
+    @property
+    def _start_folder(self) -> Path:
+        """The folder of the file that was added last; without one, that of the results."""
+        added = from_root(str(self.rows[-1][0])).parent if self.rows else None
+        return added if added is not None and added.is_dir() else self._context.documents.results_folder
+
     def _browse(self) -> None:
-        start = self._context.preferences.last_folder
-        path = self._context.interaction.ask_file(f"Add {_article(self._title)} {self._title}", start, _KINDS)
+        title = f"Add {_article(self._title)} {self._title}"
+        path = self._context.interaction.ask_file(title, self._start_folder, _KINDS)
         if path is not None:
             self._context.preferences.change(last_folder=str(path.parent))
             self.add([path])
