@@ -333,14 +333,20 @@ def test_a_run_is_paused_while_it_waits(config: Config, monkeypatch: pytest.Monk
     assert phases[at - 1 : at + 3] == ["choosing", "paused", "choosing", "training"]
 
 
-def test_a_stop_before_the_first_choice_leaves_no_model(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_before_the_first_step_leaves_the_choices_as_pairs(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no backup to resume from, and they were lost."""
+
     def stop(event: Event, send: Any) -> None:
-        if isinstance(event, ChoicesWanted):
+        if isinstance(event, ChoicesWanted) and event.num_open == 1:
             send(Stop())
 
-    person = Chooser(brighter, lambda num_answered: False)
+    person = Chooser(brighter, lambda num_answered: num_answered < 1)
     ran = person.run(config, monkeypatch, on_event=stop)
     assert (ran.finished.outcome, ran.finished.step) == ("stopped", 0)
+    [request] = person.asked
+    assert [path.stem for path in (pairs_dir(person.run_dir) / "chosen").glob("*.png")] == [request.name]
 
 
 @pytest.mark.full

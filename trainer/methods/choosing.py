@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from modules.system.problem import count
+from trainer.commands import StopRequested
 from trainer.events import PhaseChanged, WarningRaised
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollout_images import Extremes, as_images
@@ -92,10 +93,11 @@ def wait_for_choices(
 ) -> list[Extremes | None]:
     """Wait until all requests are answered, and return the best and the worst image of each; None without one.
 
-    An answer may be changed or taken back until the last one is there; then every choice is kept as a pair. The run can
-    be paused or stopped while it waits: then the requests and their answers stay. A request whose folder was removed
-    counts as skipped. Requests of another rollout are withdrawn: a run that was resumed from an older backup, or with
-    other images, does not wait for their answers.
+    An answer may be changed or taken back until the last one is there; then every choice is kept as a pair. The run
+    can be paused or stopped while it waits: then the requests and their answers stay, and a stop keeps the choices
+    that were made as pairs, in case that the run is not resumed. A request whose folder was removed counts as
+    skipped. Requests of another rollout are withdrawn: a run that was resumed from an older backup, or with other
+    images, does not wait for their answers.
     """
     _withdraw_others(requests, context.run_dir)
     context.emit(PhaseChanged("choosing", f"{count(len(requests), 'choice')} to make"))
@@ -108,14 +110,23 @@ def wait_for_choices(
             context.emit(ChoicesWanted(step, str(choices_dir(context.run_dir)), num_open))
         if num_open:
             _warn_of_wrong(requests, wrong, context)
-            context.check()
+            try:
+                context.check()
+            except StopRequested:
+                _keep_pairs(requests, answers, context.run_dir)
+                raise
             wait()
     given = [SKIP if one is None else one for one in answers]
-    for request, one in zip(requests, given, strict=True):
-        keep_pair(context.run_dir, request, one)
+    _keep_pairs(requests, given, context.run_dir)
     for request in requests:
         withdraw(request)
     return [_extremes(one) for one in given]
+
+
+def _keep_pairs(requests: Sequence[Request], answers: Sequence[Answer | None], run_dir: Path) -> None:
+    for request, given in zip(requests, answers, strict=True):
+        if given is not None:
+            keep_pair(run_dir, request, given)
 
 
 def _withdraw_others(requests: Sequence[Request], run_dir: Path) -> None:
