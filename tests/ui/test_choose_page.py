@@ -13,12 +13,12 @@ from tests.ui.conftest import Window
 from tests.ui.driving import texts_in
 from tests.ui.fake_engine import FakeRun, started, step
 from tests.ui.real_input import keys, xdotool
-from trainer.events import PhaseChanged, RunFinished
+from trainer.events import BackupSaved, PhaseChanged, RunFinished
 from trainer.launch import RunRequest
 from trainer.rollout_events import ChoicesWanted
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, answer_of, ask, withdraw
 from trainer.wording import PHASE_LABELS
-from ui.features.choose.page import BEST, BETTER_OF_TWO, WORST
+from ui.features.choose.page import BEST, BETTER_OF_TWO, DONE_STOPPED, STOPPED, WORST
 from ui.widgets.grid_layout import largest_squares
 
 
@@ -187,6 +187,27 @@ def test_the_next_round_of_a_run_is_shown_at_once(window: Window, run: FakeRun, 
     asked(tmp_path, 3, at=1)
     want(window, run, tmp_path, 3)
     seen(window, page, "1 of 3")
+
+
+@pytest.mark.parametrize("has_backup", [True, False])
+def test_the_choices_of_a_stopped_run_are_for_its_resumption(
+    window: Window, run: FakeRun, tmp_path: Path, has_backup: bool
+) -> None:
+    """They were shown as before, and after the last one the page said that the run continues."""
+    asked(tmp_path, 1)
+    want(window, run, tmp_path, 1)
+    page = press_choose(window)
+    if has_backup:
+        run.emit(BackupSaved(1, str(tmp_path / "backup")))
+    run.end(RunFinished("stopped", 1, "Stopped."))
+    window.wait_until(lambda: window.app.context.session.stage == "idle", "the end")
+    window.settle()
+    if not has_backup:
+        assert page.nothing.winfo_ismapped(), "no run will use them"
+        return
+    assert page.question.cget("text") == f"{BETTER_OF_TWO} {STOPPED}"
+    page.choosing.pick(0)
+    window.wait_until(lambda: page.nothing_title.cget("text") == DONE_STOPPED, "the thanks")
 
 
 def test_a_run_of_another_process_is_opened_as_a_folder(window: Window, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ _NOTHING_HELP = (
     "Images of a run that waits for your choice appear here.\nFor a run of another process, open its folder."
 )
 _DONE = "Thank you. The run continues, and its next images appear here."
+DONE_STOPPED = "Thank you. The run has stopped. Resume it to use your choices."
+STOPPED = "The run has stopped. It uses your choice once it is resumed."
 
 
 class ChoosePage:
@@ -172,8 +174,17 @@ class ChoosePage:
         self._choices = choices
         if choices is not None and state.started is not None:
             self.choosing.open(Path(state.started.run_dir))
+        elif self._has_stopped and state.backup is None:
+            self.choosing.open(None)  # nothing will ever use these choices
         else:
             self.choosing.refresh()
+        self._draw_soon()
+
+    @property
+    def _has_stopped(self) -> bool:
+        """Whether the choices are those of the window's run, and it has stopped."""
+        state = self._context.session.state
+        return state.is_over and state.started is not None and Path(state.started.run_dir) == self.choosing.run_dir
 
     def _look(self, _deadline: float) -> bool:
         """Read the folder every second while the page is shown: other programs may also ask or answer."""
@@ -199,7 +210,8 @@ class ChoosePage:
         position, total = choosing.position
         self.progress.set_text(f"{position:,} of {total:,}")
         self.prompt.set_text(" ".join(request.prompt.split()) or "(no prompt)")
-        self.question.set_text(_question(len(request.images), needs_worst=choosing.needs_worst))
+        question = _question(len(request.images), needs_worst=choosing.needs_worst)
+        self.question.set_text(f"{question} {STOPPED}" if self._has_stopped else question)
         self.keys_text.set_text(_describe_keys(len(request.images)))
         ahead = choosing.following.images if choosing.following else ()
         self.board.show(request.images, _labels(request, choosing.best), marked=choosing.best, ahead=ahead)
@@ -211,7 +223,8 @@ class ChoosePage:
         is_done = self.choosing.can_undo
         for text in (self.progress, self.prompt, self.question, self.keys_text):
             text.set_text("")
-        self.nothing_title.set_text(_DONE if is_done else _NOTHING)
+        done = DONE_STOPPED if self._has_stopped else _DONE
+        self.nothing_title.set_text(done if is_done else _NOTHING)
         self.board.show((), ())
         self.board.grid_remove()
         self.nothing.grid()
