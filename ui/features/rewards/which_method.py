@@ -35,7 +35,7 @@ _SOURCES_WIDTH = 250
 _METHOD = "training.method"
 _PAGES = {"rewards": "rewards"}  # where the first thing to do is; otherwise the concepts
 _QUESTION = "What do you have for the model to learn from?"
-_ANSWERS = "A method keeps your other settings. A preset replaces all of them."
+_ANSWERS = "A method keeps your other settings. A preset replaces them, but not your concepts and sample prompts."
 
 
 @dataclass(frozen=True, slots=True)
