@@ -207,7 +207,20 @@ def test_the_choices_of_a_stopped_run_are_for_its_resumption(
         return
     assert page.question.cget("text") == f"{BETTER_OF_TWO} {STOPPED}"
     page.choosing.pick(0)
-    window.wait_until(lambda: page.nothing_title.cget("text") == DONE_STOPPED, "the thanks")
+    window.wait_until(lambda: page.nothing_title.cget("text") == DONE_STOPPED, "the end of the questions")
+
+
+def test_a_stop_after_the_last_choice_is_said(window: Window, run: FakeRun, tmp_path: Path) -> None:
+    """The page went on saying that the run continues."""
+    asked(tmp_path, 1)
+    want(window, run, tmp_path, 1)
+    page = press_choose(window)
+    page.choosing.pick(0)
+    run.emit(ChoicesWanted(1, str(tmp_path / "choices"), 0), BackupSaved(1, str(tmp_path / "backup")))
+    window.wait_until(lambda: page.nothing.winfo_ismapped(), "the thanks")
+    assert "The run continues" in page.nothing_title.cget("text")
+    run.end(RunFinished("stopped", 1, "Stopped."))
+    window.wait_until(lambda: page.nothing_title.cget("text") == DONE_STOPPED, "the end")
 
 
 def test_a_run_of_another_process_is_opened_as_a_folder(window: Window, tmp_path: Path) -> None:

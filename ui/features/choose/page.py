@@ -30,7 +30,7 @@ _NOTHING_HELP = (
     "Images of a run that waits for your choice appear here.\nFor a run of another process, open its folder."
 )
 _DONE = "Thank you. The run continues, and its next images appear here."
-DONE_STOPPED = "Thank you. The run has stopped. Resume it to use your choices."
+DONE_STOPPED = "The run has stopped. Resumed, it uses your choices and continues."
 STOPPED = "The run has stopped. It uses your choice once it is resumed."
 
 
@@ -43,6 +43,7 @@ class ChoosePage:
         self._context = context
         self._next_look = 0.0
         self._choices: ChoicesWanted | None = None  # by this window's run
+        self._is_over = False
         px = context.theme.px
         self.progress = Text(self.frame.buttons, context.theme, role="heading", colour="accent")
         self.progress.pack(side="left", padx=(0, px(GAP)))
@@ -169,9 +170,9 @@ class ChoosePage:
         """Show the window's own run when it waits for a choice, and read again when it continues."""
         state = self._context.session.state
         choices = None if state.is_over else state.choices
-        if choices is self._choices:
+        if choices is self._choices and state.is_over == self._is_over:
             return
-        self._choices = choices
+        self._choices, self._is_over = choices, state.is_over
         if choices is not None and state.started is not None:
             self.choosing.open(Path(state.started.run_dir))
         elif self._has_stopped and state.backup is None:
