@@ -246,6 +246,10 @@ class Concept(Section):
         """Its name in lists: the one that it was given, or else the name of its folder."""
         return self.name or Path(self.path).name or "no folder"
 
+    def label_at(self, index: int) -> str:
+        """Return its name in messages: that in lists, or its number while it has neither a name nor a folder."""
+        return self.label if self.name or Path(self.path).name else f"number {index + 1}"
+
     @property
     def dataset_kind(self) -> DatasetKind:
         """The dataset that its images belong to: the training or the validation dataset."""

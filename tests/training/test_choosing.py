@@ -339,7 +339,7 @@ def test_a_stop_before_the_first_step_leaves_the_choices_as_pairs(
     """There is no backup to resume from, and they were lost."""
 
     def stop(event: Event, send: Any) -> None:
-        if isinstance(event, ChoicesWanted) and event.num_open == 1:
+        if isinstance(event, ChoicesWanted) and person.asked:
             send(Stop())
 
     person = Chooser(brighter, lambda num_answered: num_answered < 1)

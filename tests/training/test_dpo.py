@@ -456,7 +456,7 @@ def test_the_method_and_the_concepts_must_fit(tiny_sd: Path, tmp_path: Path, pai
     needed, _ = messages(laid_over(config, {"concepts": [{"path": str(images)}]}))
     assert needed == "Diffusion-DPO needs pairs of images, but no concept holds any."
     denoising = set_path(config, "training.method", "denoise")[0]
-    assert "The concept number 1 holds preference pairs, which Denoising does not train on." in messages(denoising)
+    assert f"The concept {pairs.name} holds preference pairs, which Denoising does not train on." in messages(denoising)
 
 
 def test_settings_without_effect_are_said(tiny_sd: Path, tmp_path: Path, pairs: Path) -> None:

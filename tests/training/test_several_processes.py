@@ -589,7 +589,7 @@ def test_torchrun_names_the_code_of_a_refused_config(config: Config, tmp_path: P
     assert "2" in re.findall(r"exitcode *: (\d+)", errors)
     last = json.loads(out.splitlines()[-1])
     assert last["event"] == "RunFailed"
-    assert "nowhere of the concept number 1 does not exist" in last["message"]
+    assert "nowhere of the concept nowhere does not exist" in last["message"]
 
 
 @pytest.mark.full

@@ -289,9 +289,10 @@ def test_paths_inside_the_program_folder_are_stored_relative() -> None:
 
 def test_list_entries_are_named() -> None:
     form = FormModel()
-    items.add(form, "concepts", [Concept(name="cats"), Concept()])
+    items.add(form, "concepts", [Concept(name="cats"), Concept(), Concept(path="photos/dogs")])
     assert entry_name("concepts.0.path", form.config) == "cats"
     assert entry_name("concepts.1.path", form.config) == "entry 2"
+    assert entry_name("concepts.2.path", form.config) == "dogs", "as on its card"
     assert entry_name("training.epochs", form.config) == ""
 
 

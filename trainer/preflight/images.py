@@ -274,7 +274,7 @@ def _digest(path: Path, digests: dict[Path, bytes]) -> bytes:
 
 def label_of(config: Config, index: int) -> str:
     """Return the name of a concept in messages."""
-    return config.concepts[index].name or f"number {index + 1}"
+    return config.concepts[index].label_at(index)
 
 
 # The files of samples of model variants: that they are images, of the sample's aspect ratio.

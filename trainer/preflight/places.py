@@ -192,7 +192,7 @@ def _one_in_the_other(config: Config) -> Iterator[Problem]:
             if is_in(place, folder):
                 yield Problem(
                     path,
-                    f"The {label} {place} is in the folder of the concept {concept.name or f'number {index + 1}'}. "
+                    f"The {label} {place} is in the folder of the concept {concept.label_at(index)}. "
                     "Files written there may be used as training images.",
                     "warning",
                     "Choose a folder outside the image folders.",

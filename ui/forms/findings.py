@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from modules.config.records import record_at
 from modules.config.schema import Config
+from modules.data.concept import Concept
 from modules.system.problem import Problem, Severity
 from ui.forms.records import value_at
 from ui.forms.setting_pages import SETTING_PAGES, TOP_BAR, TOP_BAR_TITLE, page_of
@@ -180,6 +181,8 @@ def entry_name(path: str, config: Config) -> str:
     for index, name in enumerate(names):
         if name.isdigit():
             item = value_at(config, ".".join(names[: index + 1]))
+            if isinstance(item, Concept) and item.path:
+                return item.label
             return str(getattr(item, "name", "")) or f"entry {int(name) + 1}"
     return ""
 

@@ -20,7 +20,7 @@ def prompts_for_images(config: Config) -> Iterator[Problem]:
         if concept.enabled and not concept.has_images:
             yield Problem(
                 f"concepts.{index}.kind",
-                f"The concept {concept.name or f'number {index + 1}'} has prompts without images, but "
+                f"The concept {concept.label_at(index)} has prompts without images, but "
                 f"{method_of(config).label} needs images with its current settings.",
                 advice="Disable the concept, or choose a method that only trains on images it samples itself.",
             )
@@ -36,7 +36,7 @@ def roles_of_images(config: Config) -> Iterator[Problem]:
         if concept.enabled and (role := roles.get(concept.kind)):
             yield Problem(
                 f"concepts.{index}.kind",
-                f"The concept {concept.name or f'number {index + 1}'} is for {role}, but {label} trains on images that "
+                f"The concept {concept.label_at(index)} is for {role}, but {label} trains on images that "
                 "it samples itself: it uses the captions of the concept like the captions of any other.",
                 "warning",
                 "Disable the concept, or set its concept type to Training.",
@@ -66,7 +66,7 @@ def caption_changes(config: Config) -> Iterator[Problem]:
     for index, concept in enumerate(config.concepts):
         if not concept.enabled or concept.dataset_kind != "training":
             continue
-        label = concept.name or f"number {index + 1}"
+        label = concept.label_at(index)
         for field, message, advice in _without_effect(concept.text, label, family):
             yield Problem(f"concepts.{index}.text.{field}", message, "warning", advice)
         if is_repeated and concept.text_variations == 1 and _is_random(concept.text):
@@ -153,4 +153,4 @@ def _for_a_method_of_pairs(config: Config) -> Iterator[Problem]:
 
 
 def _label(config: Config, index: int) -> str:
-    return config.concepts[index].name or f"number {index + 1}"
+    return config.concepts[index].label_at(index)

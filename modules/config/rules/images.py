@@ -82,7 +82,7 @@ def concepts(config: Config) -> Iterator[Problem]:
             what, used = NAMES_OF_ZERO[concept.zero_field], "images" if concept.has_images else "prompts"
             yield Problem(
                 f"concepts.{index}.{concept.zero_field}",
-                f"The concept {concept.name or f'number {index + 1}'} has 0 {what}: its {used} are never used.",
+                f"The concept {concept.label_at(index)} has 0 {what}: its {used} are never used.",
                 "warning",
                 f"Raise the {what} or disable the concept.",
             )
@@ -101,7 +101,7 @@ def augmentations(config: Config) -> Iterator[Problem]:
     for index, concept in enumerate(config.concepts):
         if not concept.has_images or (concept.dataset_kind == "training" and not reads_images):
             continue
-        label = concept.name or f"number {index + 1}"
+        label = concept.label_at(index)
         for name, strength in STRENGTH_OF.items():
             is_on = concept.enabled and getattr(concept.image, name) != "off"
             if is_on and getattr(concept.image, strength) == 0:
@@ -192,7 +192,7 @@ def _concepts_without_repeats(config: Config) -> Iterator[Problem]:
             what = NAMES_OF_ZERO[concept.zero_field]
             yield Problem(
                 f"concepts.{index}.{concept.zero_field}",
-                f"The validation concept {concept.name or f'number {index + 1}'} has 0 {what}: its images are never "
+                f"The validation concept {concept.label_at(index)} has 0 {what}: its images are never "
                 f"measured{', and there is no other' if is_all else ''}.",
                 "error" if is_all else "warning",
                 f"Raise its {what}, or disable the concept.",
