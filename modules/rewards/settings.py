@@ -43,7 +43,7 @@ class Scorer(Section):
             "Its weights: a file, a folder or a Hugging Face repository. For a custom function: the Python file and "
             "the function's name, for example rewards/mine.py:score; the file runs as a program.",
             path_kind="file",
-            empty_means="the published weights",
+            empty_means="the published weights, if any",
             applies_when=_used("file"),
         ),
     ] = ""

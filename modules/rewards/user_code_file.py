@@ -27,7 +27,9 @@ def split_reference(reference: str) -> tuple[Path, str]:
     file, _, function = reference.strip().rpartition(":")
     if not file.endswith(".py") or not function.isidentifier():
         raise DarkroomError(
-            f"{quote(reference)} is not a function in a Python file.",
+            f"{quote(reference)} is not a function in a Python file."
+            if reference.strip()
+            else "No Python file with a reward function is chosen.",
             advice="Enter the file and the function's name, for example rewards/mine.py:score.",
         )
     return from_root(file), function
