@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from modules.config.codec import encode
+from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.settings.field import Section, records_of
 from modules.system.errors import DarkroomError
@@ -216,3 +216,24 @@ def test_the_commit_is_read_from_a_repository_and_from_its_worktrees(tmp_path: P
     assert commit_of(tmp_path / "tree") == commit
     (of_tree / "HEAD").write_text("not a commit")
     assert commit_of(tmp_path / "tree") == ""
+
+
+def test_another_method_is_one_difference_and_so_is_a_new_entry() -> None:
+    """Each setting of both methods was listed, those of the former one by their paths, and one was the likely cause."""
+
+    def recipe(**changes: Any) -> Recipe:
+        return replace(RECIPE, config=encode(laid_over(decode(dict(RECIPE.config)).config, changes)))
+
+    before = recipe(training={"method": {"name": "dpo"}})
+    now = recipe(
+        training={"method": {"name": "grpo"}},
+        reward={"models": [{"kind": "brightness"}], "measure_every": {"n": 2, "unit": "step"}},
+        parts={"unet": {"train": False}},
+    )
+    assert [d.text for d in differences(before, now)] == [
+        "unet: Train is false (was true)",
+        "Measure the reward is 2 steps (was 20 steps)",
+        "Reward models: number 1 is new",
+        "Method is GRPO (was Diffusion-DPO)",
+    ]
+    assert "Reward models: number 1 is missing" in [d.text for d in differences(now, before)]

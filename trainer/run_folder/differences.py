@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Literal
 
 from modules.config.codec import decode, encode
 from modules.config.records import record_at
 from modules.config.schema import Config
+from modules.settings.every import Every
 from modules.system.problem import agree, count, list_first, quote, shorten
 from trainer.run_folder.recipe import ConceptImages, ReadFile, Recipe
 
@@ -39,6 +41,7 @@ _WITHOUT_EFFECT = (
     "unknown",
 )
 _MAX_NAMED = 4
+_VARIANT = "name"  # the key of the name of a variant, which decides what its other settings are
 MACHINE_LABELS = {
     "device": "device",
     "processor": "processor",
@@ -147,13 +150,23 @@ def missing_images(before: Sequence[ConceptImages], now: Sequence[ConceptImages]
 
 def setting_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
     """Yield the settings that differ and that have an effect on the result or on the time of a step."""
-    configs = [decode(dict(recipe.config)).config for recipe in (before, now)]
-    was, after = (dict(_leaves(_comparable(config), "")) for config in configs)
+    config, former = (decode(dict(recipe.config)).config for recipe in (now, before))
     by_content = {f.setting for f in before.files} & {f.setting for f in now.files}
-    for path in sorted((was.keys() | after.keys()) - by_content):
-        if was.get(path) != after.get(path) and not path.startswith(_WITHOUT_EFFECT):
-            values = (_text(after.get(path)), _text(was.get(path)))
-            yield Difference("setting", f"{_label(configs[1], path)} is {values[0]} (was {values[1]})", path)
+    for path, was, after in sorted(_setting_changes(_comparable(former), _comparable(config)), key=lambda c: c[0]):
+        if path in by_content or path.startswith(_WITHOUT_EFFECT):
+            continue
+        if isinstance(was, Mapping) or isinstance(after, Mapping):  # an entry of a list
+            owner = config if after is not None else former
+            text = f"{_label(owner, path)} is {'missing' if after is None else 'new'}"
+        else:
+            record = record_at(config, path)
+            if record is not None and not record.optional:  # those of a part that was not in a file
+                was, after = (_flat(record.default) if value is None else value for value in (was, after))
+            if was == after:
+                continue
+            choices = record.choices if record is not None else {}
+            text = f"{_label(config, path)} is {_text(after, choices)} (was {_text(was, choices)})"
+        yield Difference("setting", text, path)
 
 
 def list_differences(differences: Iterable[Difference]) -> str:
@@ -213,35 +226,62 @@ def _comparable(config: Config) -> dict[str, Any]:
     for concept in encoded["concepts"]:
         for name in ("name", "path", "captions_file", "metadata_file"):  # their content counts
             concept.pop(name, None)
-    return encoded
+    return {key: _flat(value) for key, value in encoded.items()}
 
 
-def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, Mapping) and tree:
-        for key, value in tree.items():
-            yield from _leaves(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(tree, list) and tree and all(isinstance(item, Mapping) for item in tree):
-        for number, item in enumerate(tree):
-            yield from _leaves(item, f"{path}.{number}")
-    else:
-        yield path, tree
+def _flat(value: Any) -> Any:
+    """Return a value of the settings in which each duration is a text, such as 3 epochs."""
+    if isinstance(value, Every):
+        return _flat(value.model_dump())
+    if isinstance(value, Mapping):
+        if value.keys() == {"n", "unit"}:
+            plural = "" if value["n"] == 1 else "s"
+            return "never" if value["unit"] == "never" else f"{value['n']:g} {value['unit']}{plural}"
+        return {key: _flat(entry) for key, entry in value.items()}
+    return [_flat(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _setting_changes(was: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield the paths where two trees of settings differ, with both values.
+
+    Of a variant that was replaced by another one only the names: their settings have nothing in common.
+    """
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        if was.get(_VARIANT) != now.get(_VARIANT):
+            yield path, was.get(_VARIANT), now.get(_VARIANT)
+            return
+        for key in dict.fromkeys([*was, *now]):
+            one, other = was.get(key), now.get(key)
+            if key in was and key not in now:
+                other = {} if isinstance(one, Mapping) else None
+            elif key not in was:
+                one = {} if isinstance(other, Mapping) else None
+            yield from _setting_changes(one, other, f"{path}.{key}" if path else str(key))
+    elif _is_list_of_entries(was) and _is_list_of_entries(now):
+        for number, (one, other) in enumerate(zip_longest(was, now)):
+            yield from _setting_changes(one, other, f"{path}.{number}")
+    elif was != now:
+        yield path, was, now
+
+
+def _is_list_of_entries(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value)
 
 
 def _label(config: Config, path: str) -> str:
     """Return the label of a setting, behind the name of its part or concept, if it belongs to one."""
     record = record_at(config, path)
+    owner, _, last = path.rpartition(".")
+    if record is None and last.isdecimal() and (entries := record_at(config, owner)) is not None:
+        return f"{entries.label}: number {int(last) + 1}"
     label = record.label if record is not None else path
     owner, number, *_ = [*path.split("."), ""]
     if owner == "concepts" and number.isdecimal() and int(number) < len(config.concepts):
-        return f"{config.concepts[int(number)].name or f'concept {int(number) + 1}'}: {label}"
+        return f"{config.concepts[int(number)].label_at(int(number))}: {label}"
     return f"{number}: {label}" if owner == "parts" else label
 
 
-def _text(value: Any) -> str:
-    return (
-        "not set"
-        if value is None
-        else quote(value)
-        if not isinstance(value, str)
-        else shorten(value or "empty", max_chars=60)
-    )
+def _text(value: Any, choices: Mapping[str, str]) -> str:
+    if isinstance(value, str):
+        return shorten(choices.get(value, value) or "empty", max_chars=60)
+    return "not set" if value is None else quote(value)
