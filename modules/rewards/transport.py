@@ -70,7 +70,10 @@ class RewardServer:
                     raise
                 if not is_late:
                     limit = about(self.retry_seconds)
-                    self.patience.warn(error.message, f"The run waits up to {limit} for it and then continues.")
+                    self.patience.warn(
+                        error.message,
+                        f"The run continues once it answers, or ends with a backup after {limit}.",
+                    )
                 is_late = True
                 self.patience.rest(delay)
                 waited += delay + error.seconds
