@@ -59,6 +59,11 @@ REMEDIES: Mapping[str, Remedy] = {
         ),
         Remedy("length", "How long to train…", "--set training.epochs=NUMBER sets how long to train."),
         Remedy(
+            "method",
+            "Which method?",
+            "--set training.method=NAME trains by another method; docs/preferences.md compares them.",
+        ),
+        Remedy(
             "preset",
             "Choose a preset…",
             "python -m trainer train CONFIG --family FAMILY trains its images with a preset of another family.",

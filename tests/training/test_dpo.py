@@ -455,6 +455,7 @@ def test_the_method_and_the_concepts_must_fit(tiny_sd: Path, tmp_path: Path, pai
     ]
     needed, _ = messages(laid_over(config, {"concepts": [{"path": str(images)}]}))
     assert needed == "Diffusion-DPO needs pairs of images, but no concept holds any."
+    assert "method" in {p.remedy for p in check(laid_over(config, {"concepts": [{"path": str(images)}]})).problems}
     denoising = set_path(config, "training.method", "denoise")[0]
     assert f"The concept {pairs.name} holds preference pairs, which Denoising does not train on." in messages(denoising)
 

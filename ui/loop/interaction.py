@@ -25,6 +25,7 @@ ACTIONS_OF_REMEDIES: Mapping[str, str] = {
     "attention": "use_attention",
     "device": "use_auto_device",
     "length": "length",
+    "method": "which_method",
     "preset": "find_preset",
     "captions": "auto_captions",
     "queue": "add_to_queue",

@@ -130,7 +130,8 @@ def _for_a_method_of_pairs(config: Config) -> Iterator[Problem]:
             "concepts",
             f"{label} needs pairs of images, but no concept holds any.",
             advice="Add a folder with the subfolders chosen and rejected, or a table of pairs, as a concept. Without "
-            "any, train by Online DPO on your own choices: its run keeps them as such a folder, choices/pairs.",
+            "any, choose the method that learns from your own eye: its run keeps your choices as such a folder.",
+            remedy="method",
         )
     for index, concept in active:
         if concept.dataset_kind == "training" and concept.has_images and not concept.holds_pairs:
