@@ -13,7 +13,7 @@ from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
-from modules.settings.edit import get_path, replace_value
+from modules.settings.edit import choose_variant, get_path, replace_value
 from modules.system.paths import PROGRAM_ROOT, as_config_path
 from modules.system.problem import Problem
 from tests.ui.recorder import Recorder
@@ -496,19 +496,30 @@ def test_a_list_outside_of_the_folder_is_written_only_after_a_question(
 
 
 def test_a_warning_of_a_loaded_file_goes_with_the_value_that_it_is_about() -> None:
-    """It stayed until it was dismissed, and a note that advised the change until the next check."""
+    """It stayed until it was dismissed."""
     findings, config = Findings(), FormModel().config
     problems = [Problem("data.resolution_px", "It stays 1024.", "warning"), Problem("training.epochs", "Odd.", "error")]
-    problems += [Problem("training.epochs", "It was converted.", "info"), Problem("training.epochs", "A", "info", "B")]
-    findings.show("Loaded", problems, config)
+    note = Problem("training.epochs", "It was converted.", "info")
+    findings.show("Loaded", [*problems, note], config, keeps_notes=True)
     findings.drop_settled(config)
-    assert len(findings.visible) == 4
+    assert len(findings.visible) == 3
     findings.drop_settled(replace_value(config, "training.epochs", 7))
     assert [f.problem.message for f in findings.visible] == ["It stays 1024.", "It was converted."]
     findings.dismiss()
     findings.drop_settled(replace_value(config, "data.resolution_px", (768,)))
     findings.bring_back()
     assert [f.problem.message for f in findings.visible] == ["It was converted."], "it was dismissed meanwhile"
+
+
+def test_a_note_of_a_check_goes_with_the_value_or_the_method_that_it_is_about() -> None:
+    """It stayed until the next check: of a variant that was changed, and of a method that was not chosen any more."""
+    findings, config = Findings(), FormModel().config
+    notes = [Problem("model.variant", "No masks.", "info"), Problem("reward.num_images", "It has no effect.", "info")]
+    findings.show("Cannot start yet", notes, config)
+    findings.drop_settled(replace_value(config, "model.variant", "inpainting"))
+    assert [f.problem.message for f in findings.visible] == ["It has no effect."]
+    findings.drop_settled(choose_variant(config, "training.method", "grpo")[0])
+    assert not findings.visible
 
 
 def test_an_error_of_the_settings_is_listed_above_the_notes_about_the_file() -> None:

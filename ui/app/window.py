@@ -412,7 +412,7 @@ class App:
 
     def _first_page(self, config_path: Path | None) -> None:
         if self._last.problems:
-            self.context.findings.show("The last session", self._last.problems, self.form.config)
+            self.context.findings.show("The last session", self._last.problems, self.form.config, keeps_notes=True)
         if config_path is not None:
             self.context.documents.open_file(config_path)
         self.context.navigation.open(self.context.navigation.page)

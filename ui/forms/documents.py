@@ -330,7 +330,7 @@ class Documents:
         """
         before, replaced = self._form.config, self._unsaved_words(kept)
         self._form.load(_with_values_of(before, loaded.config, kept), source, baseline=loaded.config)
-        self._findings.show(f"Loaded {source.name}", loaded.problems, self._form.config)
+        self._findings.show(f"Loaded {source.name}", loaded.problems, self._form.config, keeps_notes=True)
         self._offer_undo(f"Loaded {source.name}.", replaced)
 
     def open_session(self, document: Document, drafts: Mapping[str, Draft]) -> None:

@@ -10,7 +10,7 @@ from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.system.problem import Problem, Severity
-from ui.forms.records import value_at
+from ui.forms.records import name_of, value_at
 from ui.forms.setting_pages import SETTING_PAGES, TOP_BAR, TOP_BAR_TITLE, page_of
 from ui.loop.signal import Signal
 
@@ -44,6 +44,7 @@ class Findings:
         self.hidden: frozenset[Severity] = frozenset()
         self.changed: Signal[[]] = Signal()
         self._title = ""
+        self._keeps_notes = False
         self._config = Config()  # with which the report was shown
         self._report: tuple[Finding, ...] = ()
         self._current_findings: tuple[Finding, ...] = ()
@@ -87,9 +88,13 @@ class Findings:
         """Title and all entries, for the clipboard."""
         return "\n".join([self.title, *map(str, self.items)])
 
-    def show(self, title: str, problems: Iterable[Problem], config: Config) -> None:
-        """Show problems, most severe first, then in page order; an empty list clears the findings."""
+    def show(self, title: str, problems: Iterable[Problem], config: Config, *, keeps_notes: bool = False) -> None:
+        """Show problems, most severe first, then in page order; an empty list clears the findings.
+
+        With `keeps_notes` the notes are about a file that was loaded, and stay true while the settings are edited.
+        """
         self._report, self._config = _sort_findings(problems, config), config
+        self._keeps_notes = keeps_notes
         self._title = title if self._report else ""
         self.hidden = frozenset()
         self._dismissed_report = ("", ())
@@ -115,15 +120,16 @@ class Findings:
             self.changed()
 
     def _unsettled(self, findings: Iterable[Finding], config: Config) -> tuple[Finding, ...]:
-        """Return the findings that are about a setting that is as it was, and the notes that advise nothing."""
+        """Return the findings about a setting that is as it was; other notes hold for one method and family."""
         before = self._config
-        return tuple(
-            f
-            for f in findings
-            if (f.problem.severity == "info" and not f.problem.advice)
-            or not f.page
-            or value_at(before, f.problem.path) == value_at(config, f.problem.path)
-        )
+        is_other_run = any(name_of(value_at(before, path)) != name_of(value_at(config, path)) for path in TOP_BAR)
+
+        def holds(problem: Problem) -> bool:
+            if problem.severity == "info" and (self._keeps_notes or is_other_run):
+                return self._keeps_notes
+            return bool(value_at(before, problem.path) == value_at(config, problem.path))
+
+        return tuple(f for f in findings if not f.page or holds(f.problem))
 
     def toggle(self, severity: Severity) -> None:
         """Hide or show the entries of a kind."""
