@@ -87,6 +87,7 @@ def test_the_main_setting_comes_before_those_of_the_parts() -> None:
         ("xformers", "training.attention"),
         ("repeats", "concepts.0.repeats"),
         ("sampler", "sampling.prompts.0.sampler"),
+        ("blind vote", "training.method.chosen_by"),
         ("num repeats", "concepts.0.repeats"),
         ("flux", "model.family"),
         ("fp8", "parts.unet.dtype"),
