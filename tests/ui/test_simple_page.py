@@ -143,6 +143,13 @@ def test_length_and_memory_are_stated_with_their_reasons() -> None:
     assert without_gpu == "These settings are sized for a GPU: without one, about 33 hours for 20 images."
 
 
+def test_samples_at_the_end_alone_are_not_called_off() -> None:
+    config = replace_value(WITH_PROMPT, "sampling.every", Every(unit="never"))
+    for at_end, when in ((True, "Samples: at the end."), (False, "Samples: never.")):
+        other = replace_value(replace_value(config, "sampling.at_start", False), "sampling.at_end", at_end)
+        assert BY_TITLE["Samples"].describe(Progress(other, OTHER)) == f"a cat. {when}"
+
+
 def smaller_batch(config: Config) -> Fit:
     values = (("training.batch_size", 1),)
     change = Worth(Move("training.batch_size", "a smaller batch", values), GB, 1.0)

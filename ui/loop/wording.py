@@ -159,17 +159,20 @@ def plan_lines(config: Config, on_destination: str = "") -> list[str]:
     if not sampling.prompts and not sampling.prompts_file:
         lines = ["No samples: there are no prompts."]
     else:
-        lines = [_line(f"Samples of {prompts}", sampling.every, at_start=sampling.at_start, at_end=sampling.at_end)]
-    lines.append(_line("Validation", config.validation.every))
-    lines.append(_line("Backups", backup.every, at_end=backup.at_end))
+        lines = [
+            schedule_line(f"Samples of {prompts}", sampling.every, at_start=sampling.at_start, at_end=sampling.at_end)
+        ]
+    lines.append(schedule_line("Validation", config.validation.every))
+    lines.append(schedule_line("Backups", backup.every, at_end=backup.at_end))
     if not backup.save_every.is_never:
-        lines.append(_line("Models in addition to the result", backup.save_every))
+        lines.append(schedule_line("Models in addition to the result", backup.save_every))
     lines.append(f"Result: {on_destination or config.output.destination}")
     lines.append(f"All else: a new folder in {as_config_path(from_root(config.general.workspace_dir) / 'runs')}")
     return lines
 
 
-def _line(what: str, every: Every, *, at_start: bool = False, at_end: bool = False) -> str:
+def schedule_line(what: str, every: Every, *, at_start: bool = False, at_end: bool = False) -> str:
+    """Return when a run does something: Samples: every 2 epochs, at the start and at the end."""
     when = [str(every)] if not every.is_never else []
     when += ["at the start"] * at_start + ["at the end"] * at_end
     if not when:

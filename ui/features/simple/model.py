@@ -26,6 +26,7 @@ from ui.features.simple.here import (
 from ui.features.simple.images import CountedImages
 from ui.forms.model import Source
 from ui.forms.records import inline_records
+from ui.loop.wording import schedule_line
 
 _MAX_CAPTION_CHARS = 90
 _MAX_PROMPTS = 3  # that are named
@@ -309,8 +310,9 @@ def _describe_samples(progress: Progress) -> str:
         shorten(" ".join(p.split()), max_chars=_MAX_CAPTION_CHARS) or "(no prompt)" for p in prompts[:_MAX_PROMPTS]
     ]
     more = f", and {len(prompts) - len(named):,} more" if len(prompts) > len(named) else ""
-    off = " Samples are off." if progress.config.sampling.every.is_never else ""
-    return f"{'; '.join(named)}{more}.{off}"
+    settings = progress.config.sampling
+    when = schedule_line("Samples", settings.every, at_start=settings.at_start, at_end=settings.at_end)
+    return f"{'; '.join(named)}{more}.{f' {when}.' if settings.every.is_never else ''}"
 
 
 def _prompt_choices(progress: Progress) -> tuple[Choice, ...]:
