@@ -109,9 +109,10 @@ def test_a_problem_of_the_reward_models_shows_their_list(window: Window) -> None
     assert window.app.context.navigation.go_to("reward.models")
     window.settle()
     page: Any = window.app.shell.pages["rewards"]
-    card, view = page.list.card, page.scroll.canvas
+    card, view, add = page.list.card, page.scroll.canvas, page.list.buttons["add"]
     assert view.winfo_rooty() <= card.winfo_rooty()
     assert card.winfo_rooty() + card.winfo_height() <= view.winfo_rooty() + view.winfo_height()
+    assert str(window.app.root.focus_lastfor()) == str(add._canvas), "what is to be pressed"
 
 
 def test_the_held_out_reward_model_is_marked(window: Window) -> None:

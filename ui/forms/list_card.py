@@ -106,7 +106,10 @@ class ListCard:
             return False
         if index.isdigit():
             self.table.select([int(index)])
-        self.table.tree.focus_set()
+        if self.items or "add" not in self.buttons:
+            self.table.tree.focus_set()
+        else:
+            self.buttons["add"].focus_set()  # which comes into view, also where the list is higher than it
         return open_at(int(index)) if index.isdigit() and inner else path.startswith(self.path)
 
     def add(self, new: Sequence[BaseModel]) -> list[int]:

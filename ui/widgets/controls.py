@@ -85,6 +85,10 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         if style == "primary":
             theme.main_buttons.add(self)
 
+    def focus_set(self) -> None:
+        """Focus the part that shows the ring and that Space and Return press; customtkinter would focus the label."""
+        self._canvas.focus_set()
+
     def _draw(self, no_color_updates: bool = False) -> None:
         """Also note presses of a label that customtkinter has created: a click begins and ends here."""
         super()._draw(no_color_updates)
