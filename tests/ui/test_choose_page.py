@@ -211,7 +211,7 @@ def test_the_choices_of_a_stopped_run_are_for_its_resumption(
 
 
 def test_a_stop_after_the_last_choice_is_said(window: Window, run: FakeRun, tmp_path: Path) -> None:
-    """The page went on saying that the run continues."""
+    """The page still said that the run continues."""
     asked(tmp_path, 1)
     want(window, run, tmp_path, 1)
     page = press_choose(window)
