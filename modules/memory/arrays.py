@@ -20,9 +20,9 @@ class Meter:
 
     __slots__ = ("live", "peak")
 
-    def __init__(self) -> None:
+    def __init__(self, peak: int = 0) -> None:
         self.live = 0
-        self.peak = 0
+        self.peak = peak
 
     def take(self, num_bytes: int) -> None:
         """Count bytes as in use."""
@@ -97,7 +97,7 @@ class Tape:
         """Record a moment of the backward pass, with everything kept so far and `more_bytes` in use."""
         self.moments.append(Moment(self.kept_bytes + more_bytes, self.trained_bytes))
 
-    def take_over(self, inner: Tape, *, gradient_bytes: int) -> None:
+    def take_over(self, inner: Tape, gradient_bytes: int) -> None:
         """Record that a checkpointed block, whose tape is `inner`, is recomputed in the backward pass.
 
         `gradient_bytes` is the size of its output's gradient, which is held meanwhile.

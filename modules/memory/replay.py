@@ -14,9 +14,10 @@ my card" and the form try would need another trace of seconds; a rule takes no t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
 
-from modules.memory.arrays import Array, Storage, Tape
+from modules.memory.arrays import Array, Meter, Storage, Tape
 from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Shape
 from modules.memory.recording import Call, Operation, PassSize, Program, Recording, Result
 from modules.quantization.registry import QuantizedFormat
@@ -26,8 +27,25 @@ _WITH_WEIGHT = frozenset({"linear", "conv"})
 _HALF = _WITH_WEIGHT | {"attention", "half"}
 
 
+class _Run(NamedTuple):
+    """What a block without blocks inside does in a pass without gradients, the same for all that are equal to it.
+
+    `peak` are the bytes that it has in use at its peak, besides those of before. `results` are its results without
+    their storages, each with the number of its storage: those of the inputs come first, then the new `storages`, by
+    their bytes. `casts` are the elements of the weights' casts that stay, by the names below the block's.
+    """
+
+    peak: int
+    results: tuple[tuple[int, tuple[int, int, bool, bool, int]], ...]
+    storages: tuple[int, ...]
+    casts: tuple[tuple[str, int], ...]
+
+
 class Replay:
-    """Runs a recorded pass on a tape."""
+    """Runs a recorded pass on a tape.
+
+    A model has dozens of equal blocks, so what a checkpointed block does is computed once for all of them.
+    """
 
     def __init__(self, tape: Tape, plan: PartPlan, recording: Recording, size: PassSize, *, records: bool) -> None:
         """`records`: gradients are needed, as in training; otherwise it is a pass under no_grad."""
@@ -43,6 +61,9 @@ class Replay:
         self._is_inside = False
         self._selected: list[Array] | None = None  # the results of the current block that selective checkpointing keeps
         self._is_again = False  # whether that block is being computed again, with the kept results
+        self._layers: dict[int, Sequence[str] | None] = {}
+        self._runs: dict[Hashable, _Run] = {}  # of blocks without gradients
+        self._recomputations: dict[Hashable, tuple[Tape, int]] = {}
 
     def inputs(self, *, need_grad: Sequence[int] = ()) -> list[Array]:
         """Return new inputs of the pass, of which those with an index in `need_grad` need a gradient."""
@@ -83,6 +104,8 @@ class Replay:
         modes = ("block", "selective", "transformer") if program.is_transformer else ("block", "selective")
         if self.plan.checkpointing in modes or path in self.plan.checkpointed_blocks:
             return self._replay_checkpointed(program, f"{path}.", inputs)
+        if not self._records:
+            return self._run_without_gradient(program, f"{path}.", inputs)
         before = self.tape.kept_bytes
         results = self._run(program, f"{path}.", inputs)
         self.kept_of_blocks[path] = self.tape.kept_bytes - before
@@ -91,19 +114,82 @@ class Replay:
     def _replay_checkpointed(self, program: Program, prefix: str, inputs: Sequence[Array]) -> list[Array]:
         """Save only the inputs, and record the memory for recomputing the block in the backward pass."""
         if not self._records:
-            return self._run(program, prefix, inputs)
+            return self._run_without_gradient(program, prefix, inputs)
         self._keep(*inputs)
         self._records = False
         self._selected = [] if self.plan.checkpointing == "selective" else None
-        results = self._run(program, prefix, inputs)
+        results = self._run_without_gradient(program, prefix, inputs)
         self._records = True
-        # The recomputation in the backward pass: on a tape of its own, besides everything saved so far.
+        self.tape.take_over(*self._recompute(program, prefix, inputs))
+        self._selected = None
+        return [result._replace(needs_grad=result.is_float) for result in results]
+
+    def _recompute(self, program: Program, prefix: str, inputs: Sequence[Array]) -> tuple[Tape, int]:
+        """Return the tape of a block that the backward pass computes again, and the bytes of its results' gradients.
+
+        It is a tape of its own, besides everything saved so far.
+        """
+        key = self._likeness(program, prefix, inputs)
+        if key is not None and key in self._recomputations:
+            return self._recomputations[key]
         outer, was_inside = self.tape, self._is_inside
         self.tape, self._is_inside, self._is_again = Tape(), True, True
         again = self._run(program, prefix, inputs)
-        outer.take_over(self.tape, gradient_bytes=sum(a.num_bytes for a in again if a.is_float))
-        self.tape, self._is_inside, self._is_again, self._selected = outer, was_inside, False, None
-        return [result._replace(needs_grad=result.is_float) for result in results]
+        gradient_bytes = sum(a.num_bytes for a in again if a.is_float)
+        inner = Tape(Meter(peak=self.tape.meter.peak), moments=self.tape.moments, trained_bytes=self.tape.trained_bytes)
+        self.tape, self._is_inside, self._is_again = outer, was_inside, False
+        if key is not None:
+            self._recomputations[key] = inner, gradient_bytes
+        return inner, gradient_bytes
+
+    def _run_without_gradient(self, program: Program, prefix: str, inputs: Sequence[Array]) -> list[Array]:
+        """Run a block under no_grad, or do what an equal block has done."""
+        tape, meter = self.tape, self.tape.meter
+        key = self._likeness(program, prefix, inputs)
+        if key is None:
+            return self._run(program, prefix, inputs)
+        known = self._runs.get(key)
+        if known is None and not any(name.startswith(prefix) for name in tape.casts):
+            before, former_peak, former_casts = meter.live, meter.peak, len(tape.casts)
+            meter.peak = before
+            results = self._run(program, prefix, inputs)
+            casts = list(tape.casts.items())[former_casts:]
+            self._runs[key] = _ran(meter.peak - before, prefix, inputs, results, casts)
+            meter.peak = max(meter.peak, former_peak)
+            return results
+        if known is None or any(f"{prefix}{name}" in tape.casts for name, _ in known.casts):
+            return self._run(program, prefix, inputs)
+        meter.peak = max(meter.peak, meter.live + known.peak)
+        for name, numel in known.casts:
+            tape.casts[f"{prefix}{name}"] = self.new(numel, self.plan.compute_bytes)
+        storages = [x.storage for x in inputs] + [Storage(meter, num_bytes) for num_bytes in known.storages]
+        return [
+            Array(numel, item_bytes, needs_grad, storages[place], is_float, channels)
+            for place, (numel, item_bytes, needs_grad, is_float, channels) in known.results
+        ]
+
+    def _likeness(self, program: Program, prefix: str, inputs: Sequence[Array]) -> Hashable:
+        """Return what is equal for blocks that do the same; None for those that are run each time.
+
+        Those are the ones with blocks inside, with results that selective checkpointing keeps, and with an adapter
+        whose settings differ by layer.
+        """
+        plan = self.plan
+        if self._selected is not None or (plan.adapter is not None and plan.adapter.settings_at is not None):
+            return None
+        if id(program) not in self._layers:
+            self._layers[id(program)] = _layers_of(program)
+        layers = self._layers[id(program)]
+        if layers is None:
+            return None
+        storages = [x.storage for x in inputs]
+        taken = tuple((storages.index(x.storage), *_without_storage(x)) for x in inputs)
+        paths = [f"{prefix}{name}" for name in layers]
+        treated = tuple(
+            (plan.format_of(p) is None, plan.adapter_on(p) is None, plan.is_trained(p), plan.is_trained_here(p))
+            for p in paths
+        )
+        return id(program), taken, treated
 
     # -- operations
 
@@ -412,6 +498,35 @@ class Replay:
             self._keep(x, y)
             self.tape.mark(2 * out.num_bytes)
         return out
+
+
+def _layers_of(program: Program) -> Sequence[str] | None:
+    """Return the names of the layers with weights of a block; None if it has blocks inside."""
+    if any(isinstance(step, Call) for step in program.steps):
+        return None
+    operations = [step for step in program.steps if isinstance(step, Operation)]
+    products = {o.weights[0].removesuffix(".weight") for o in operations if o.kind in ("linear", "conv")}
+    return sorted(products | {name.rpartition(".")[0] for o in operations for name in o.weights})
+
+
+def _without_storage(x: Array) -> tuple[int, int, bool, bool, int]:
+    return x.numel, x.item_bytes, x.needs_grad, x.is_float, x.channels
+
+
+def _ran(
+    peak: int, prefix: str, inputs: Sequence[Array], results: Sequence[Array], casts: Sequence[tuple[str, Array]]
+) -> _Run:
+    """Return what a block did that had these inputs and results."""
+    storages = [x.storage for x in inputs]
+    for result in results:
+        if result.storage not in storages:
+            storages.append(result.storage)
+    return _Run(
+        peak,
+        tuple((storages.index(result.storage), _without_storage(result)) for result in results),
+        tuple(storage.num_bytes for storage in storages[len(inputs) :]),
+        tuple((name.removeprefix(prefix), cast.numel) for name, cast in casts),
+    )
 
 
 def _rounding_bytes(num_inputs: int, num_outputs: int) -> list[int]:
