@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -76,7 +77,8 @@ def plain_bytes(passes: Passes, part: str, plans: Plans) -> int:
 def optimizer_bytes(settings: OptimizerSettings, shapes: Sequence[Shape]) -> int:
     """Return the bytes of an optimizer's state for trained weights of these shapes."""
     spec = optimizer_spec(settings)
-    return round(sum(spec.state_bytes(settings, shape) for shape in shapes))
+    numbers = Counter(shapes)  # a model has thousands of weights of a dozen shapes
+    return round(sum(number * spec.state_bytes(settings, shape) for shape, number in numbers.items()))
 
 
 class _Run:
