@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -93,8 +93,18 @@ def stale_bytecode(folder: Path) -> Iterator[Path]:
             yield file
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Collect the tests without garbage collections: nearly all that is made stays, and each would visit it again."""
+    gc.disable()
+    try:
+        import_share(session)
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def import_share(session: pytest.Session) -> None:
     """Let each process of xdist begin with another share of the modules, which then finds the others' compiled.
 
     Their asserts take twice as long to rewrite as the modules to import, and all processes collect at the same time.
