@@ -783,7 +783,8 @@ def test_a_z_image_preset_of_onetrainer() -> None:
     assert (transformer.dtype, transformer.checkpointing) == ("int8_w8a8", "block")
     assert (transformer.offload_fraction, transformer.offload_activations) == (0.6, True)
     assert config.part("text_encoder").dtype == "float8"
-    assert config.adapter.layers == "attention_mlp"
+    assert (config.adapter.layers, config.adapter.layers_regex) == ("custom", True)
+    assert config.adapter.custom_layers == layers["layer_filter"], "what OneTrainer trains, whatever the preset's name"
 
 
 def flux_tree(**keys: Any) -> dict[str, Any]:
@@ -820,7 +821,8 @@ def test_a_flux_preset_of_onetrainer(model_type: str, variant: str) -> None:
     assert config.masks.unmasked_probability == (0.3 if variant == "inpainting" else 0.0)
     assert [config.part(name).dtype for name in ("transformer", "text_encoder_2")] == ["nfloat4", "nfloat4"]
     assert not config.part("text_encoder_2").train
-    assert (config.adapter.layers, config.output.format) == ("attention_mlp", "kohya")
+    assert (config.adapter.layers, config.adapter.custom_layers) == ("custom", "attn,ff.net"), "less than ours has"
+    assert config.output.format == "kohya"
     assert not config.unknown
     assert decode(encode(config)).config == config
 
@@ -832,3 +834,53 @@ def test_a_flux_file_without_the_keys_of_today_has_onetrainers_defaults() -> Non
     assert loaded.config.model.family.model_dump() == {"name": "flux", "guidance": 1.0, "text_tokens": 77}
     assert not loaded.config.training.noise.dynamic_shift
     assert ["attention_mask" in p.message for p in loaded.problems if p.severity == "warning"] == [True]
+
+
+@pytest.mark.parametrize("model_type", ["FLUX_DEV_1", "QWEN", "KREA_2"])
+def test_the_dynamic_shift_replaces_the_constant_one(model_type: str) -> None:
+    """As in OneTrainer; here the two multiply."""
+    result = loaded(model_type=model_type, dynamic_timestep_shifting=True, timestep_shift=3.0)
+    noise = result.config.training.noise
+    assert (noise.dynamic_shift, noise.shift) == (True, 1.0)
+    assert [(p.path, p.severity) for p in result.problems if "timestep_shift" in p.message] == [
+        ("training.noise.shift", "info")
+    ]
+    constant = loaded(model_type=model_type, dynamic_timestep_shifting=False, timestep_shift=3.0).config.training.noise
+    assert (constant.dynamic_shift, constant.shift) == (False, 3.0)
+
+
+def test_a_dynamic_shift_without_a_counterpart_is_named() -> None:
+    result = loaded(model_type="Z_IMAGE", dynamic_timestep_shifting=True, timestep_shift=3.0)
+    assert result.config.training.noise.shift == 3.0
+    assert any("dynamic_timestep_shifting" in text and "Z-Image" in text for text in warnings_of(result))
+    assert not warnings_of(loaded(model_type="CHROMA_1", dynamic_timestep_shifting=True))  # nor is it used there
+
+
+@pytest.mark.parametrize(
+    ("keys", "preset"),
+    [
+        ({"layer_filter_preset": "attn-mlp", "layer_filter": "attentions"}, "attention_mlp"),
+        ({"layer_filter_preset": "attn-only", "layer_filter": "attn"}, "attention"),
+        ({"layer_filter_preset": "attn-mlp", "layer_filter": "attn,ff.net"}, "custom"),
+        ({"layer_filter": "attn2"}, "custom"),
+        ({"layer_filter_preset": "attn-mlp"}, "attention_mlp"),
+        ({"layer_filter_preset": "full", "layer_filter": ""}, "all"),
+    ],
+)
+def test_the_layers_are_those_that_the_filter_names(keys: dict[str, str], preset: str) -> None:
+    """A preset's name stands for a different filter in each model of OneTrainer."""
+    result = loaded(__version=11, **keys)
+    assert (result.config.adapter.layers, warnings_of(result)) == (preset, [])
+    assert result.config.adapter.custom_layers == keys.get("layer_filter", "")
+
+
+def test_the_usual_device_is_the_one_that_is_found() -> None:
+    """OneTrainer writes it into each file; a machine without such a GPU needs no question."""
+    devices = [loaded(train_device=name).config.general.train_device for name in ("cuda", "cuda:1", "cpu")]
+    assert devices == ["auto", "cuda:1", "cpu"]
+
+
+def test_a_part_that_stops_after_any_number_of_epochs_never_stops() -> None:
+    """Ten thousand epochs and more were the first way to train a part to the end."""
+    stops = [loaded(train_unet_epochs=epochs).config.part("unet").stop_after for epochs in (10_000, 100_000, 50)]
+    assert [stop.is_never for stop in stops] == [True, True, False]

@@ -19,7 +19,6 @@ THEIR_DEFAULTS: Mapping[str, Any] = {
     "fallback_train_dtype": "BFLOAT_16",
     "ema_update_step_interval": 5,
     "lora_alpha": 1.0,
-    "layer_filter_preset": "full",
     "cache_dir": "workspace-cache/run",
     "sample_image_format": "JPG",
     "non_ema_sampling": True,

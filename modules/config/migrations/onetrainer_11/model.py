@@ -12,9 +12,11 @@ from modules.config.migrations.tree_moves import (
     choose,
     move,
     move_or,
+    number,
     pop_switch,
     put,
 )
+from modules.diffusion.flow_convention import TokenShift
 from modules.families.registry import FAMILIES
 from modules.system.problem import Problem, quote
 
@@ -53,6 +55,7 @@ MODEL_TYPES: Mapping[str, tuple[str, str]] = {
 }
 """Our family and model variant for each model type. SD 2's prediction type is read from the model, as in OneTrainer."""
 _KLEIN = "klein"
+_USUAL_DEVICE = "cuda"  # which OneTrainer writes for any NVIDIA GPU; ours is "auto"
 _T5_TOKENS = 77  # OneTrainer's default
 _LORA_FORMATS = {
     "KOHYA_LORA": "kohya",
@@ -108,10 +111,8 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
     _prediction_and_clip_skip(rest, result, notes)
     if tables.family_of(result) == "flux":
         move_or(rest, result, "text_encoder_2_sequence_length", "model.text_tokens", _T5_TOKENS)
-        move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
     elif tables.family_of(result) in tables.FLUX2:
         _text_tokens(rest, result, notes)
-        move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
     elif tables.family_of(result) == "sd3":
         put(result, "model.text_tokens", _T5_TOKENS)
     elif tables.family_of(result) == tables.VIDEO and str(rest.get("frames", 1)) != "1":  # it is kept under unknown
@@ -121,6 +122,9 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
         for key in ("text_encoder_3_layer_skip", "text_encoder_4_layer_skip"):
             if rest.get(key, 0) == 0:  # T5 and Llama have no clip skip here
                 rest.pop(key, None)
+    _dynamic_shift(rest, result, notes)
+    if rest.get("train_device") == _USUAL_DEVICE:
+        del rest["train_device"]
     tables.move_all(rest, result, _PLAIN)
     choose(rest, result, "output_dtype", "output.dtype", tables.OUTPUT_DTYPES, notes)
     _format(rest, result, notes)
@@ -159,6 +163,30 @@ def _text_tokens(rest: Tree, result: Tree, notes: Notes) -> None:
     elif tokens not in (None, 512):
         message = f"text_encoder_sequence_length {quote(tokens)} is not supported, but 64 to 512; 512 tokens are read."
         notes.append(Problem("model.family", message, "warning"))
+
+
+def _dynamic_shift(rest: Tree, result: Tree, notes: Notes) -> None:
+    """Convert the shift by the size of an image, which replaces the constant one in OneTrainer; here they multiply.
+
+    It is computed from the model's scheduler config. For models whose config has no such numbers OneTrainer computes it
+    from FLUX.1's; these have no counterpart here.
+    """
+    family = FAMILIES[tables.family_of(result)]
+    flow = family.process.flow
+    if flow is None or not isinstance(flow.shift, TokenShift):
+        if rest.get("dynamic_timestep_shifting") is True and family.name in tables.WITH_SHIFT_OF_FLUX:
+            message = (
+                f"dynamic_timestep_shifting is not supported for {family.label}, whose scheduler config does not "
+                f"contain it: the shift is {quote(rest.get('timestep_shift', 1.0))} for images of all sizes."
+            )
+            notes.append(Problem("training.noise.shift", message, "warning", "Set the shift that you want."))
+        return
+    constant = number(rest.get("timestep_shift", 1.0))
+    if rest.get("dynamic_timestep_shifting") is True and constant != 1:
+        rest["timestep_shift"] = 1.0
+        message = f"timestep_shift = {constant} had no effect with dynamic_timestep_shifting; it is 1 here."
+        notes.append(Problem("training.noise.shift", message, "info"))
+    move(rest, result, "dynamic_timestep_shifting", "training.noise.dynamic_shift")
 
 
 def _prediction_and_clip_skip(rest: Tree, result: Tree, notes: Notes) -> None:

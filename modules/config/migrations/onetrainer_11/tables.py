@@ -37,12 +37,16 @@ LAYERS: Mapping[str, str] = {
     "full": "all",
     "custom": "custom",
 }
+# Presets with their filters that are ours in all models that have them. FLUX.1's "attn,ff.net" is less than ours.
+_SAME_LAYERS = {("attn-mlp", "attentions"), ("attn-only", "attn")}
 # Our families, by what is special about them in OneTrainer.
 FLUX2 = ("flux2", "flux2_klein")
 VIDEO = "hunyuan_video"
+WITH_SHIFT_OF_FLUX = ("z_image", "ernie_image")  # with a dynamic shift in OneTrainer alone
 WITH_TWO_CLIPS = ("sdxl", "sd3")
 WITH_T5_LAST = ("sd3", "hidream")  # T5 is their third text encoder
 
+_NEVER_EPOCHS = 10_000  # OneTrainer's first way to say that a part is trained to the end
 _UNITS = {"EPOCH": "epoch", "STEP": "step", "SECOND": "second", "MINUTE": "minute", "HOUR": "hour"}
 
 
@@ -56,11 +60,11 @@ def choose_layers(rest: Tree, result: Tree, paths: tuple[str, str, str], notes: 
     """Move a layer filter to three paths of the result: the preset, the layer names, and the regex switch.
 
     Notes point to `where`, or to the first of the paths. OneTrainer's preset is a name for a filter that the file
-    contains, too; an unknown preset belongs to a single family, and its filter is used as a custom one.
+    contains, too, and it trains what the filter names: that is used as a custom one, unless our preset is the same.
     """
-    preset = rest.get("layer_filter_preset")
-    names = rest.get("layer_filter")
-    if isinstance(preset, str) and preset not in LAYERS and isinstance(names, str) and names.strip(" ,"):
+    preset, names = rest.get("layer_filter_preset"), rest.get("layer_filter")
+    has_names = isinstance(names, str) and bool(names.strip(" ,"))
+    if has_names and isinstance(preset, str | None) and preset != "full" and (preset, names) not in _SAME_LAYERS:
         rest["layer_filter_preset"] = "custom"
     choose(rest, result, "layer_filter_preset", paths[0], LAYERS, notes, where=where)
     move_all(rest, result, {"layer_filter": paths[1], "layer_filter_regex": paths[2]})
@@ -81,7 +85,7 @@ def every(rest: Tree, key: str, steps_per_update: int, default: tuple[float, str
         message = f"{wrong} is not a valid period; {default[0]} {default[1]} is used instead."
         notes.append(Problem(where, message, "warning"))
         n, unit = default
-    if n <= 0 or unit == "NEVER":
+    if n <= 0 or unit == "NEVER" or (unit == "EPOCH" and n >= _NEVER_EPOCHS and key == "stop_training_after"):
         return {"unit": "never"}
     result = period(n, unit, steps_per_update)
     if unit == "STEP" and steps_per_update > 1:
