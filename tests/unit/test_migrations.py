@@ -884,3 +884,11 @@ def test_a_part_that_stops_after_any_number_of_epochs_never_stops() -> None:
     """Ten thousand epochs and more were the first way to train a part to the end."""
     stops = [loaded(train_unet_epochs=epochs).config.part("unet").stop_after for epochs in (10_000, 100_000, 50)]
     assert [stop.is_never for stop in stops] == [True, True, False]
+
+
+@pytest.mark.parametrize("model_type", ["FLUX_DEV_1", "QWEN", "HI_DREAM_FULL", "STABLE_CASCADE_1", "PIXART_ALPHA"])
+def test_settings_of_the_whole_model_are_those_of_its_own_parts(model_type: str) -> None:
+    whole = {"weight_dtype": "BFLOAT_16", "gradient_checkpointing": "CPU_OFFLOADED", "layer_offload_fraction": 0.4}
+    parts = loaded(model_type=model_type, **whole).config.unknown.get("onetrainer", {})
+    assert not {"decoder_text_encoder", "decoder_vqgan", "text_encoder_4", "transformer"} & parts.keys()
+    assert model_type == "STABLE_CASCADE_1" or not parts

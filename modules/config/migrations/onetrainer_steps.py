@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 
+from modules.config.migrations.onetrainer_11.model import MODEL_TYPES
 from modules.config.migrations.onetrainer_keys import FLAT_EMBEDDING_KEYS, FLAT_PART_KEYS, PARTS
 from modules.config.migrations.tree_moves import (
     MovedKey,
@@ -18,6 +19,7 @@ from modules.config.migrations.tree_moves import (
     rename,
     with_defaults,
 )
+from modules.families.registry import FAMILIES
 from modules.system.problem import Problem, quote
 
 # OneTrainer's config version 0 to 1: the optimizer becomes an object, and the keys of 2023 get their later names.
@@ -299,13 +301,17 @@ def to_10(tree: Tree, notes: Notes) -> Tree:
 
 
 def parts_of(tree: Tree) -> tuple[str, ...]:
-    """Return the parts of a tree's model; for other families, all parts of any model."""
+    """Return the parts of a tree's model; for a model that does not exist here, all parts of any model."""
     model_type = tree.get("model_type", "STABLE_DIFFUSION_15")
     if not isinstance(model_type, str) or model_type.startswith("STABLE_DIFFUSION_XL"):
         return ("unet", "text_encoder", "text_encoder_2", "vae")
     if model_type.startswith(("STABLE_DIFFUSION_1", "STABLE_DIFFUSION_2")):
         return ("unet", "text_encoder", "vae")
-    return tuple(name for name in PARTS if name not in ("unet", "unconditional_transformer"))
+    if has_prior(tree):
+        return ("prior", "text_encoder", "effnet_encoder", "decoder")
+    family = FAMILIES[MODEL_TYPES[model_type][0]] if model_type in MODEL_TYPES else None
+    named = {part.name for part in family.parts} if family is not None else set(PARTS) - {"unet"}
+    return tuple(name for name in PARTS if name in named and name != "unconditional_transformer")
 
 
 def has_prior(tree: Tree) -> bool:
