@@ -892,3 +892,14 @@ def test_settings_of_the_whole_model_are_those_of_its_own_parts(model_type: str)
     parts = loaded(model_type=model_type, **whole).config.unknown.get("onetrainer", {})
     assert not {"decoder_text_encoder", "decoder_vqgan", "text_encoder_4", "transformer"} & parts.keys()
     assert model_type == "STABLE_CASCADE_1" or not parts
+
+
+def test_the_report_counts_what_only_other_models_have() -> None:
+    """A complete file has some thirty such settings, and a user has to read none of them."""
+    other = {name: {"train": True, "weight_dtype": "FLOAT_32"} for name in ("prior", "decoder", "effnet_encoder")}
+    defaults = {"frames": "25", "vb_loss_strength": 1.0, "async_offloading": True, "sample_video_format": "MP4"}
+    more = {"sample_audio_format": "MP3", "text_encoder_3_layer_skip": 0}
+    kept = [p.message for p in loaded(**other, **defaults, **more).problems if "kept" in p.message]
+    assert kept == ["9 settings of other types of models, or with OneTrainer's defaults, are kept unchanged."]
+    (named,) = [p.message for p in loaded(**other, **defaults, **more, telepathy=1).problems if "kept" in p.message]
+    assert named.endswith("kept unchanged: telepathy and 9 more.")

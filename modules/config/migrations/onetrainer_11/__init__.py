@@ -19,7 +19,7 @@ from modules.config.migrations.onetrainer_11.training import PLAIN, training_of
 from modules.config.migrations.onetrainer_keys import PARTS
 from modules.config.migrations.tree_moves import THEIR_DEFAULTS, Notes, Tree, number, source_of, with_defaults
 from modules.families.registry import FAMILIES
-from modules.system.problem import Problem, list_first, quote, shorten
+from modules.system.problem import Problem, quote, shorten
 
 __all__ = ["to_darkroom_1"]
 
@@ -67,8 +67,7 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     samples_of(rest, result, notes)
     if rest:
         result["unknown"] = {"onetrainer": rest}
-        message = f"These settings have no effect here and are kept unchanged: {_list_names(rest, family_of(result))}."
-        notes.append(Problem("", message, "info"))
+        notes.append(Problem("", _describe_kept(rest, family_of(result)), "info"))
     return result
 
 
@@ -91,12 +90,20 @@ def _replace_invalid(rest: Tree, notes: Notes) -> None:
             notes.append(Problem(PLAIN.get(key, ""), message, "warning"))
 
 
-def _list_names(rest: Tree, family: str) -> str:
-    """Return the first few names, and how many more there are: those with a meaning for this type of model first."""
+def _describe_kept(rest: Tree, family: str) -> str:
+    """Return the sentence on the kept settings, which names those that the file sets for this type of model.
+
+    The others, of other types of models or with the values that every complete file has, are counted if they are many.
+    """
     foreign = {*PARTS, "embedding"} - {part.name for part in FAMILIES[family].parts}
     keys = sorted(rest, key=lambda key: (key in foreign or not _is_set(key, rest[key]), key))
-    names = (key if key in foreign else _name(key, rest[key]) for key in keys)
-    return list_first([shorten(name, max_chars=60) for name in names], _MAX_NAMED)
+    num_set = sum(key not in foreign and _is_set(key, rest[key]) for key in keys)
+    num_named = len(keys) if len(keys) <= _MAX_NAMED else min(num_set, _MAX_NAMED)
+    names = [shorten(key if key in foreign else _name(key, rest[key]), max_chars=60) for key in keys[:num_named]]
+    if not names:
+        return f"{len(keys)} settings of other types of models, or with OneTrainer's defaults, are kept unchanged."
+    more = f" and {len(keys) - num_named} more" if num_named < len(keys) else ""
+    return f"These settings have no effect here and are kept unchanged: {', '.join(names)}{more}."
 
 
 def _is_set(key: str, value: object) -> bool:
@@ -111,9 +118,10 @@ def _is_set(key: str, value: object) -> bool:
 
 
 def _name(key: str, value: object) -> str:
-    """Return a name, with the names inside if the rest of the object is used."""
+    """Return a name, with the names inside if the rest of the object is used; those that are set, if there are any."""
     if key not in _PARTLY_USED:
         return shorten(key, max_chars=60)
     items = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict)]
-    inside = [name for item in items for name in sorted(item, key=lambda name: not _is_set(name, item[name]))]
+    named = [(name, _is_set(name, item[name])) for item in items for name in item if not name.startswith("__")]
+    inside = [name for name, is_set in named if is_set] or [name for name, _ in named]
     return f"{key} ({', '.join(dict.fromkeys(inside))})" if inside else key
