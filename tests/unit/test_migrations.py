@@ -903,3 +903,13 @@ def test_the_report_counts_what_only_other_models_have() -> None:
     assert kept == ["9 settings of other types of models, or with OneTrainer's defaults, are kept unchanged."]
     (named,) = [p.message for p in loaded(**other, **defaults, **more, telepathy=1).problems if "kept" in p.message]
     assert named.endswith("kept unchanged: telepathy and 9 more.")
+
+
+@pytest.mark.parametrize("method", ["FINE_TUNE", "LORA", "EMBEDDING"])
+@pytest.mark.parametrize("model_type", ["STABLE_DIFFUSION_XL_10_BASE", "FLUX_DEV_1"])
+def test_defaults_of_onetrainer_are_not_reported_as_settings_without_effect(model_type: str, method: str) -> None:
+    idle = {"text_encoder": {"train": False, "stop_training_after": 30, "stop_training_after_unit": "EPOCH"}}
+    file = {"__version": 11, "model_type": model_type, "training_method": method, "train_dtype": "BFLOAT_16", **idle}
+    assert not [p for p in problems_of(decode(file).config) if "no effect" in p.message]
+    changed = decode({**file, "ema_update_step_interval": 7}).config
+    assert [p.path for p in problems_of(changed) if "no effect" in p.message] == ["training.ema.update_every_steps"]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from modules.config.records import describe_needs, is_reachable, why_unused
 from modules.config.schema import Config
 from modules.families.registry import family_labels
-from modules.settings.edit import get_path, live_records, present_records
+from modules.settings.edit import get_path, has_path, live_records, present_records
 from modules.settings.field import FieldRecord
 from modules.system.paths import reason_if_no_name
 from modules.system.problem import Problem, agree, list_first, quote
@@ -43,11 +44,15 @@ _MAX_NAMED = 6
 def settings_without_effect(config: Config) -> Iterator[Problem]:
     """Yield one problem for each reason why changed settings have no effect: what they need, or what ignores them.
 
-    A warning if the training target or method ignores them; a note if another setting would switch them on.
+    A warning if the training target or method ignores them; a note if another setting would switch them on. Settings
+    with the default of OneTrainer are left out: nobody changed them, and a config of OneTrainer has all of them.
     """
     idle: dict[str, list[FieldRecord]] = defaultdict(list)
     for record in present_records(config):
-        if get_path(config, record.path) != record.default and not is_reachable(config, record):
+        value = get_path(config, record.path)
+        if value == record.default or is_reachable(config, record) or (record.name == "train" and value is False):
+            continue  # a part that is not to be trained is not
+        if not _is_onetrainers(config, record, value):
             idle[describe_needs(config, record)].append(record)
     for needs, records in idle.items():
         labels = list(dict.fromkeys(r.label for r in records))
@@ -58,6 +63,26 @@ def settings_without_effect(config: Config) -> Iterator[Problem]:
             "warning" if is_ignored else "info",
             "Reset what has no effect, or choose another training method." if is_ignored else "",
         )
+
+
+def _is_onetrainers(config: Config, record: FieldRecord, value: object) -> bool:
+    """Return whether a value is the default of OneTrainer; of variants, the settings inside are compared."""
+    theirs = _defaults_of_onetrainer(config.model.family.name)
+    if theirs is None or not has_path(theirs, record.path):
+        return False
+    default = get_path(theirs, record.path)
+    return value == default or (record.kind == "section" and value.__class__ is default.__class__)
+
+
+@cache
+def _defaults_of_onetrainer(family: str) -> Config | None:
+    """Return the config that OneTrainer's defaults are for a family; None for a family that it does not train."""
+    from modules.config.codec import decode
+    from modules.config.migrations.onetrainer_11.model import MODEL_TYPES
+    from modules.config.migrations.onetrainer_keys import NEWEST
+
+    model_type = next((theirs for theirs, (ours, _) in MODEL_TYPES.items() if ours == family), None)
+    return None if model_type is None else decode({"__version": NEWEST, "model_type": model_type}).config
 
 
 def file_names(config: Config) -> Iterator[Problem]:
