@@ -263,7 +263,6 @@ def test_an_unknown_timestep_type_is_named_and_kept() -> None:
         ({"type": "lora", "linear": 8, "linear_alpha": 4, "dropout": 0.1}, {"rank": 8, "alpha": 4.0, "dropout": 0.1}),
         ({"type": "lokr", "linear": 8, "linear_alpha": 8, "lokr_factor": 4}, {"name": "lokr", "rank": 8, "factor": 4}),
         ({"type": "lokr", "lokr_full_rank": True, "lokr_factor": 8}, {"full_matrix": True, "factor": 8}),
-        ({"type": "locon", "linear": 8, "conv": 4}, {"layers": "all", "conv_rank": 4, "conv_alpha": 4.0}),
         ({"type": "dora", "linear": 8}, {"name": "lora", "decompose": True}),
     ],
 )
@@ -271,6 +270,16 @@ def test_networks(network: dict[str, Any], wanted: dict[str, Any]) -> None:
     loaded = imported(process(network=network))
     assert {key: getattr(loaded.config.adapter, key) for key in wanted} == wanted
     assert "ai_toolkit" not in loaded.config.unknown
+
+
+def test_convolutions_have_a_rank_only_in_models_that_have_them() -> None:
+    """The interface of ai-toolkit writes it into the config of any model."""
+    network = {"type": "lora", "linear": 8, "conv": 4}
+    flow, unet = (
+        imported(process(network=network, model={"arch": arch})).config.adapter for arch in ("zimage", "sdxl")
+    )
+    assert (flow.layers, flow.conv_rank) == (FAMILIES["z_image"].denoiser.model.layers_elsewhere, None)
+    assert (unet.layers, unet.conv_rank, unet.conv_alpha) == ("all", 4, 4.0)
 
 
 def test_layers_by_parts_of_their_names() -> None:

@@ -230,6 +230,8 @@ def _network(network: Args, family: FamilySpec, result: Tree, notes: Notes) -> N
     if dropout := number_of(network.pop("dropout", None)):
         put(result, "adapter.dropout", dropout)
     conv = number_of(network.pop("conv", None))
+    if family.process.flow is not None:  # its interface writes a rank for convolutions, which these models do not have
+        conv = None
     conv_alpha = number_of(network.pop("conv_alpha", None))
     if conv:
         put(result, "adapter.conv_rank", int(conv))
