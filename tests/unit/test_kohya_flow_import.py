@@ -313,6 +313,13 @@ def test_what_only_models_with_three_text_encoders_have() -> None:
     assert (config.part("text_encoder_3").train, config.part("text_encoder_3").learning_rate) == (True, 1e-5)
 
 
+@pytest.mark.parametrize("key", ["fp8_t5", "fp8_llm", "fp8_vl", "fp8_text_encoder"])
+def test_float8_of_the_text_encoder_has_a_name_for_each_model(key: str) -> None:
+    loaded = imported({"network_module": "networks.lora_qwen_image", "dit": "qwen.safetensors", key: True})
+    assert loaded.config.part("text_encoder").dtype == "float8"
+    assert "kohya" not in loaded.config.unknown
+
+
 def test_a_dataset_config_of_musubi_tuner(tmp_path: Path) -> None:
     text = '[general]\ncaption_extension = ".txt"\nresolution = [960, 544]\n[[datasets]]\n'
     (tmp_path / "data.toml").write_text(text + 'image_directory = "a/cats"\nnum_repeats = 3\n')

@@ -259,7 +259,7 @@ def _memory(given: Args, family: FamilySpec, result: Tree) -> None:
     is_all, is_scaled = flag_of(given.pop("fp8_base", False)), flag_of(given.pop("fp8_scaled", False))
     if is_all or is_scaled or flag_of(given.pop("fp8_base_unet", False)):
         put(result, f"parts.{denoiser}.dtype", "float8")
-    is_text = flag_of(given.pop("fp8_t5", False)) or flag_of(given.pop("fp8_llm", False))
+    is_text = any([flag_of(given.pop(key, False)) for key in ("fp8_t5", "fp8_llm", "fp8_vl", "fp8_text_encoder")])
     for encoder in encoders if is_all or is_text else ():
         if not result.get("parts", {}).get(encoder, {}).get("train", False):
             put(result, f"parts.{encoder}.dtype", "float8")
