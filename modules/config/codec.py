@@ -327,8 +327,10 @@ def _storable(value: Any) -> Any:
             return [_storable(v) for v in value]
         case float() if not math.isfinite(value):
             return str(value)
-        case _:
+        case None | str() | int() | float():
             return value
+        case _:  # the dates of TOML
+            return str(value)
 
 
 def _whole_number(digits: str) -> int | float:

@@ -223,6 +223,38 @@ def test_a_subset_has_its_own_caption_settings() -> None:
     assert {first.text.choice, second.text.choice} == {"first"}  # kohya reads one line
 
 
+def test_what_a_dataset_config_sets_for_all_images_is_converted_or_named() -> None:
+    """Wherever it is: in general, in a dataset or in a subset."""
+    subsets = [{"image_dir": "/a", "caption_dropout_rate": 0.2, "color_aug": True}, {"image_dir": "/b"}]
+    sets = [{"bucket_no_upscale": True, "bucket_reso_steps": 32, "subsets": subsets}]
+    notes: list[Problem] = []
+    tree = tree_of_kohya({"general": {"caption_dropout_rate": 0.1, "flip_aug": True}, "datasets": sets}, notes)
+    data = decode(tree).config.data
+    assert (data.never_upscale, data.bucket_step_px, data.caption_dropout) == (True, 32, 0.2)
+    assert [p.severity for p in notes if "caption dropout rates" in p.message] == ["warning"]
+    assert tree["unknown"] == {"kohya": {"datasets.color_aug": True}}
+    assert any("datasets.color_aug" in p.message for p in notes)
+    run = {"caption_dropout_rate": 0.3, "bucket_no_upscale": True, "datasets": sets}
+    assert decode(tree_of_kohya(run, [])).config.data.caption_dropout == 0.3, "the run's own has precedence"
+
+
+def test_dates_of_toml_are_kept_as_texts(tmp_path: Path) -> None:
+    """JSON has no dates: a config that kept one as it was could not be saved."""
+    times = "seed = 2026-01-01T10:00:00\nwandb_date = 1979-05-27\nsome_time = 07:30:00\n"
+    (tmp_path / "run.toml").write_text(f'network_module = "networks.lora"\nnetwork_dim = 4\n{times}')
+    config = load_any(tmp_path / "run.toml").config
+    assert config.unknown["kohya"] == {"wandb_date": "1979-05-27", "some_time": "07:30:00"}
+    save_file(config, tmp_path / "ours.json")
+    assert load_file(tmp_path / "ours.json").config == config
+
+
+def test_defaults_that_every_complete_file_has_are_not_reported() -> None:
+    defaults = {"unit": 1, "train_on_input": True, "token_warmup_min": 1, "initial_epoch": 1, "sdxl_no_half_vae": True}
+    assert "unknown" not in tree_of_kohya(dict(defaults), [])
+    changed = tree_of_kohya({**defaults, "initial_epoch": 5}, [])
+    assert changed["unknown"] == {"kohya": {"initial_epoch": 5}}
+
+
 def test_masks_are_converted() -> None:
     """Of sd-scripts' two kinds, alpha_mask works on its own, and mask images need masked_loss."""
     subsets = [{"image_dir": "/a", "conditioning_data_dir": "/m", "alpha_mask": True}, {"image_dir": "/b"}]

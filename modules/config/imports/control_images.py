@@ -24,6 +24,8 @@ _MAX_ROWS = 200_000
 # musubi-tuner's keys for the size of control images, first the present name of each.
 _SIZES = ("control_resolution", "qwen_image_edit_control_resolution")
 _KEPT_SIZES = ("no_resize_control", "qwen_image_edit_no_resize_control", "flux_kontext_no_resize_control")
+CONTROL_KEYS = ("control_directory", *_SIZES, *_KEPT_SIZES)
+"""The keys of musubi-tuner's datasets that are read here."""
 _SIZE_OF_PIPELINES = (1024, 1024)
 
 

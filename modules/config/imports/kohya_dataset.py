@@ -9,13 +9,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from modules.config.imports.control_images import concept_of_rows, musubi_folders, musubi_sizes
+from modules.config.imports.control_images import CONTROL_KEYS, concept_of_rows, musubi_folders, musubi_sizes
 from modules.config.imports.kohya_values import Args, flag_of, is_set, number_of, pop_first, sides_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.data.listing import SUFFIXES
 from modules.system.problem import Problem, quote
 
-_OF_DATASETS = {"resolution": "resolution", "batch_size": "train_batch_size", "enable_bucket": "enable_bucket"}
+_OF_DATASETS = {
+    "resolution": "resolution",
+    "batch_size": "train_batch_size",
+    **{key: key for key in ("enable_bucket", "bucket_no_upscale", "bucket_reso_steps")},
+}
+_DROPOUT = "caption_dropout_rate"
 _MAX_FILES = 200_000
 _REPEATED = re.compile(r"(\d+)_(.*)")  # 10_sks dog
 
@@ -84,16 +89,40 @@ def _sizes(given: Args, result: Tree, notes: Notes) -> None:
     pop_first(given, "min_bucket_reso", "max_bucket_reso", "bucket_info")
 
 
-def lift_dataset_settings(given: Args) -> None:
-    """Move size, batch size and buckets from the datasets of a dataset config to the run, unless the run has them.
+def lift_dataset_settings(given: Args, notes: Notes) -> None:
+    """Move what is a setting of a run here from the datasets of a dataset config to the run, unless the run has it.
 
-    The first dataset that has a setting decides.
+    These are size, batch size and buckets, of which the first dataset that has them decides, and the caption dropout.
+    What is not read is moved, too, so that it is reported with the other settings that are left.
     """
     datasets = given.get("datasets")
+    _lift_caption_dropout(given, notes)
+    for source in _sources(given):
+        given.update({f"datasets.{key}": value for key, value in source.items() if key not in _READ and is_set(value)})
     for source in (given.get("general"), *(datasets if isinstance(datasets, list) else [])):
         for theirs, ours in _OF_DATASETS.items():
             if isinstance(source, dict) and is_set(source.get(theirs)) and not is_set(given.get(ours)):
                 given[ours] = source[theirs]
+
+
+def _sources(given: Args) -> list[Args]:
+    """Return the general settings of a dataset config, its datasets and their subsets."""
+    datasets = given.get("datasets")
+    sources = [given.get("general"), *(datasets if isinstance(datasets, list) else [])]
+    found = [source for source in sources if isinstance(source, dict)]
+    inner = (source.get("subsets") for source in found)
+    return found + [one for subsets in inner if isinstance(subsets, list) for one in subsets if isinstance(one, dict)]
+
+
+def _lift_caption_dropout(given: Args, notes: Notes) -> None:
+    """Move the caption dropout to the run, which has one for all images here."""
+    rates = [rate for source in _sources(given) if (rate := number_of(source.get(_DROPOUT))) is not None]
+    if not rates or is_set(given.get(_DROPOUT)):
+        return
+    given[_DROPOUT] = max(rates)
+    if len(set(rates)) > 1:
+        message = f"The datasets have several caption dropout rates; {max(rates):g} is used for all."
+        notes.append(Problem("data.caption_dropout", message, "warning"))
 
 
 def _from_folders(given: Args, notes: Notes) -> list[dict[str, Any]]:
@@ -255,6 +284,13 @@ CAPTION_KEYS = (
     "caption_extention",
     *_TEXTS,
 )
+# The keys of a dataset config that are read, or that have no effect here, such as the place of its cache.
+_READ = frozenset((
+    *("subsets", _DROPOUT, *CAPTION_KEYS, *_OF_DATASETS, "min_bucket_reso", "max_bucket_reso"),
+    *("image_dir", "image_directory", "image_jsonl_file", "metadata_file", "num_repeats", "class_tokens", "is_reg"),
+    *("flip_aug", "random_crop", "alpha_mask", "conditioning_data_dir", *CONTROL_KEYS),
+    *("cache_directory", "cache_info", "skip_cache_check"),
+))  # fmt: skip
 
 
 def caption_settings(given: Args, notes: Notes) -> dict[str, Any]:

@@ -39,8 +39,11 @@ _NOT_SETTINGS_NAMES = """
     config_file huggingface_token huggingface_repo_id huggingface_repo_type huggingface_repo_visibility
     huggingface_path_in_repo no_metadata metadata_author metadata_description metadata_license metadata_tags
     metadata_title additional_parameters console_log_level console_log_file output_config
-    prior_loss_weight skip_cache_check max_token_length vae_batch_size no_half_vae use_safetensors
+    prior_loss_weight skip_cache_check max_token_length vae_batch_size no_half_vae sdxl_no_half_vae
+    use_safetensors
 """
+# Values that every complete file has and that change nothing.
+_WITHOUT_EFFECT = {"unit": 1, "train_on_input": True, "token_warmup_min": 1, "initial_epoch": 1}
 _NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
 
 
@@ -49,6 +52,9 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
     given = {key: value for key, value in args.items() if isinstance(key, str)}
     result = convert_arguments(given, notes)
     given.pop("save_model_as", None)
+    for key, value in _WITHOUT_EFFECT.items():
+        if given.get(key) == value:
+            del given[key]
     rest = {key: v for key, v in given.items() if key not in _NOT_SETTINGS and is_set(v) and v not in (False, 0)}
     if rest:
         result["unknown"] = {"kohya": rest}
@@ -59,7 +65,7 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
 
 def convert_arguments(given: Args, notes: Notes) -> Tree:
     """Return our tree; every setting that has a counterpart here is popped from `given`."""
-    lift_dataset_settings(given)
+    lift_dataset_settings(given, notes)
     result: Tree = {"darkroom_version": NEWEST_DARKROOM}
     network = arguments_of(given.pop("network_args", None))
     _model(given, result, notes)
