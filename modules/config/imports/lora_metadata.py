@@ -43,6 +43,10 @@ def config_of_lora(path: Path) -> LoadedConfig:
             note = Problem("", f"These settings were read from the metadata of {path.name}, written by {name}.", "info")
             return LoadedConfig(loaded.config, [note, *loaded.problems], loaded.was_migrated)
     args = kohya_args(metadata)
+    if "ai-toolkit" in metadata.get("software", ""):  # its only `ss_` keys are the names of the model and the file
+        message = f"{path.name} was written by ai-toolkit, whose files contain no training settings."
+        advice = "Load the config.yaml of its run, which ai-toolkit writes into the same folder."
+        return LoadedConfig(Config(), [Problem("", message, advice=advice)])
     if not args:
         message = f"{path.name} contains no training settings in its metadata."
         return LoadedConfig(Config(), [Problem("", message, advice="Load a config, or choose a preset.")])
