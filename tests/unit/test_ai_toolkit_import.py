@@ -272,6 +272,13 @@ def test_networks(network: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert "ai_toolkit" not in loaded.config.unknown
 
 
+def test_what_should_be_a_number_is_named() -> None:
+    loaded = imported(process(train={"steps": "many", "lr": [1], "batch_size": "4"}, network={"linear": {"a": 1}}))
+    warnings = [p.message for p in loaded.problems if p.severity == "warning" and "is not a number" in p.message]
+    assert [text.partition(" ")[0] for text in warnings] == ["steps", "lr", "linear"]
+    assert loaded.config.training.batch_size == 4
+
+
 def test_convolutions_have_a_rank_only_in_models_that_have_them() -> None:
     """The interface of ai-toolkit writes it into the config of any model."""
     network = {"type": "lora", "linear": 8, "conv": 4}

@@ -240,7 +240,7 @@ def test_what_a_dataset_config_sets_for_all_images_is_converted_or_named() -> No
 
 def test_dates_of_toml_are_kept_as_texts(tmp_path: Path) -> None:
     """JSON has no dates: a config that kept one as it was could not be saved."""
-    times = "seed = 2026-01-01T10:00:00\nwandb_date = 1979-05-27\nsome_time = 07:30:00\n"
+    times = "wandb_date = 1979-05-27\nsome_time = 07:30:00\n"
     (tmp_path / "run.toml").write_text(f'network_module = "networks.lora"\nnetwork_dim = 4\n{times}')
     config = load_any(tmp_path / "run.toml").config
     assert config.unknown["kohya"] == {"wandb_date": "1979-05-27", "some_time": "07:30:00"}
@@ -441,6 +441,22 @@ def test_our_own_and_onetrainers_lora_contain_a_whole_config(tmp_path: Path) -> 
     assert loaded.config == ours
     theirs = {"__version": 11, "epochs": 55, "training_method": "LORA"}
     assert load_any(lora_file(tmp_path, {"ot_config": json.dumps(theirs)})).config.training.epochs == 55
+
+
+def test_a_lora_of_ai_toolkit_names_the_file_with_its_settings(tmp_path: Path) -> None:
+    """Its metadata name the model as kohya's do, whose defaults it was not trained with."""
+    metadata = {"software": '{"name": "ai-toolkit"}', "ss_base_model_version": "flux1", "ss_output_name": "cat"}
+    (error,) = load_any(lora_file(tmp_path, metadata)).problems
+    assert (error.severity, "config.yaml" in error.advice) == ("error", True)
+
+
+def test_what_should_be_a_number_is_named() -> None:
+    notes: list[Problem] = []
+    tree_of_kohya(
+        {"network_module": "networks.lora", "network_dim": "big", "seed": [1], "learning_rate": "1e-4"}, notes
+    )
+    named = [note.message.partition(" ")[0] for note in notes if "is not a number" in note.message]
+    assert sorted(named) == ["network_dim", "seed"]
 
 
 def test_a_file_without_settings_is_an_error(tmp_path: Path) -> None:

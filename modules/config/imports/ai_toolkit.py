@@ -14,7 +14,15 @@ from typing import Any
 
 from modules.config.imports.ai_toolkit_data import datasets, samples
 from modules.config.imports.ai_toolkit_training import training
-from modules.config.imports.kohya_values import Args, flag_of, is_set, last_part, number_of, pop_first
+from modules.config.imports.kohya_values import (
+    Args,
+    drop_wrong_numbers,
+    flag_of,
+    is_set,
+    last_part,
+    number_of,
+    pop_first,
+)
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.families.registry import FAMILIES, files_of
@@ -40,6 +48,12 @@ _LABELS = {
 }
 _FORMATS = {"qfloat8": "float8", "float8": "float8", "qint8": "int8", "int8": "int8"}
 _FOUR_BITS = ("qint4", "uint4", "int4", "nf4")
+_NUMBERS = {
+    "train": ("steps", "batch_size", "lr", "gradient_accumulation", "gradient_accumulation_steps", "max_grad_norm"),
+    "network": ("linear", "linear_alpha", "rank", "alpha", "dropout"),
+    "save": ("save_every",),
+    "sample": ("sample_every", "width", "height", "seed", "guidance_scale", "sample_steps"),
+}
 _DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16", "float16": "float16", "fp32": "float32",
            "float32": "float32", "float": "float32"}  # fmt: skip
 # Places, logs, uploads and loading: settings that do not change a run here.
@@ -86,6 +100,8 @@ def tree_of_ai_toolkit(raw: Args, notes: Notes) -> Tree:
 def convert(given: Args, name: str, notes: Notes) -> Tree:
     """Return our tree; every setting of a process that has a counterpart here is popped from `given`."""
     result: Tree = {"darkroom_version": NEWEST_DARKROOM}
+    for place, names in _NUMBERS.items():
+        drop_wrong_numbers(section(given, place), names, notes)
     model, train = section(given, "model"), section(given, "train")
     family = _model(model, result, notes)
     path = f"{given.get('training_folder') or 'models'}/{last_part(name) or 'last'}"

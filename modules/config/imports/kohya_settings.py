@@ -17,7 +17,16 @@ from modules.config.imports.kohya_flow import family_of_type, flow, model_type_o
 from modules.config.imports.kohya_ranks import adapter_options
 from modules.config.imports.kohya_samples import sample_prompts
 from modules.config.imports.kohya_training import learning
-from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, last_part, number_of, pop_first
+from modules.config.imports.kohya_values import (
+    Args,
+    arguments_of,
+    drop_wrong_numbers,
+    flag_of,
+    is_set,
+    last_part,
+    number_of,
+    pop_first,
+)
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.families.kinds.identify import identify
@@ -26,6 +35,13 @@ from modules.families.spec import FamilySpec
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 
+# The numbers that a file most likely sets. Rates of text encoders may be lists, warm-ups may be fractions.
+_NUMBERS_NAMES = """
+    network_dim network_alpha learning_rate unet_lr max_train_epochs max_train_steps epoch train_batch_size
+    gradient_accumulation_steps seed clip_skip min_snr_gamma noise_offset discrete_flow_shift guidance_scale
+    save_every_n_epochs save_every_n_steps sample_every_n_epochs sample_every_n_steps blocks_to_swap
+"""
+_NAMES_OF_NUMBERS = tuple(_NUMBERS_NAMES.split())
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
 _UNSUPPORTED = ("full", "native", "ia3", "dylora", "glora", "lora_fa")
 # LyCORIS' presets of layers.
@@ -65,6 +81,7 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
 
 def convert_arguments(given: Args, notes: Notes) -> Tree:
     """Return our tree; every setting that has a counterpart here is popped from `given`."""
+    drop_wrong_numbers(given, _NAMES_OF_NUMBERS, notes)
     lift_dataset_settings(given, notes)
     result: Tree = {"darkroom_version": NEWEST_DARKROOM}
     network = arguments_of(given.pop("network_args", None))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import Any
 
-from modules.config.migrations.tree_moves import number
+from modules.config.migrations.tree_moves import Notes, number
+from modules.system.problem import Problem, quote
 
 Args = dict[str, Any]
 
@@ -27,6 +29,15 @@ def pop_first(given: Args, *names: str) -> Any:
 def number_of(value: object) -> float | None:
     """Return a number, also from text; None for anything else."""
     return number(value.strip() if isinstance(value, str) else value)
+
+
+def drop_wrong_numbers(given: Args, names: Iterable[str], notes: Notes) -> None:
+    """Remove and report what is set to something else than a number, which the trainer of the file would refuse."""
+    for name in names:
+        value = given.get(name)
+        if is_set(value) and not isinstance(value, bool) and number_of(value) is None:
+            del given[name]
+            notes.append(Problem("", f"{name} = {quote(value)} is not a number; it is left out.", "warning"))
 
 
 def last_part(name: object) -> str:
