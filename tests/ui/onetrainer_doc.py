@@ -79,7 +79,8 @@ ELSEWHERE = {
     "token_count": "Embeddings: the list",
     "train_text_encoder_2": "Model › the second text encoder (Stable Diffusion XL and 3, FLUX.1)",
     "train_text_encoder_2_epochs": "Model › the second text encoder (Stable Diffusion XL and 3, FLUX.1)",
-    "dynamic_timestep_shifting": "Training › Timesteps › Dynamic shift (FLUX.1, FLUX.2); kept in the file for others",
+    **dict.fromkeys(("layer_filter", "lora_layers"), "Training › Training target › Layer names"),  # and Layer filter
+    "dynamic_timestep_shifting": "Training › Timesteps › Dynamic shift (FLUX, Qwen-Image, Krea 2); kept for others",
     "text_encoder_sequence_length": "Model › Base model › Text tokens (FLUX.2); kept in the file for others",
     "text_encoder_2_sequence_length": "Model › Base model › T5 tokens (FLUX.1); kept in the file for others",
     "transformer": "Model › the transformer (flow models)",

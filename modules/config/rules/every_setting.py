@@ -71,7 +71,7 @@ def _is_onetrainers(config: Config, record: FieldRecord, value: object) -> bool:
     if theirs is None or not has_path(theirs, record.path):
         return False
     default = get_path(theirs, record.path)
-    return value == default or (record.kind == "section" and value.__class__ is default.__class__)
+    return value == default or (record.kind == "section" and isinstance(default, type(value)))
 
 
 @cache
