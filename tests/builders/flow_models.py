@@ -81,8 +81,8 @@ class OneTrainerConfig:
     """A config of OneTrainer for a flow family, which `tests/training/flow/test_onetrainer.py` loads and runs.
 
     - `keys` are those that differ from `PRESET_OF_ONETRAINER`.
-    - `values` are what the loaded config has, by path; its timesteps are logit-normal and its layers `attention_mlp`
-      unless stated here.
+    - `values` are what the loaded config has, by path; its timesteps are logit-normal and its layers `attention_mlp`,
+      or `custom` with a filter, unless stated here.
     - `closest` are the settings that get the closest value that there is, with a note.
     """
 
