@@ -25,7 +25,7 @@ from unittest import mock
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.host_waits import READS, place_of_wait
 from benchmarks.kernels.pretended_accelerator import pretended_accelerator
@@ -66,6 +66,7 @@ _CHANGES_VIEW = frozenset(
     {_ATEN.unsqueeze_.default, _ATEN.squeeze_.dim, _ATEN.squeeze_.default, _ATEN.transpose_.default, _ATEN.t_.default}
 )
 _CHANGES_SHAPE = frozenset({_ATEN.resize_.default, _ATEN.set_.source_Storage_storage_offset})
+_MADE_HERE = frozenset({_ATEN._pin_memory.default, _ATEN.mm.dtype})  # which the CPU alone does not do
 _NORMS = {  # the places of their input and their weight
     _ATEN.native_layer_norm.default: (0, 2),
     _ATEN.native_group_norm.default: (0, 1),
@@ -175,9 +176,13 @@ def _is_cuda(tensor: torch.Tensor) -> bool:
     return bool(_C._dispatch_keys(tensor).has(_C.DispatchKey.CUDA))
 
 
+def _is_there(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, PretendedTensor) or _is_cuda(tensor)
+
+
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return an ordinary CPU tensor of the same memory."""
-    if not isinstance(tensor, PretendedTensor) and not _is_cuda(tensor):
+    if not _is_there(tensor):
         return tensor
     with _C._DisableTorchDispatch():
         storage = tensor.untyped_storage()
@@ -213,7 +218,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _CUDA if _is_cuda(args[0]) else _CPU
     if func is _ATEN.is_pinned.default:
         return _is_pinned(args[0])
-    with _disable_current_modes():
+    with _C._DisableTorchDispatch():  # `_disable_current_modes` takes as long as the operation
         return _run(func, args, dict(kwargs))
 
 
@@ -226,6 +231,9 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     pins = kwargs.pop("pin_memory", None)
     if asked is not None:
         kwargs["device"] = _CPU if torch.device(asked).type != "meta" else asked
+    if device == _CPU and pins is None and func not in _MADE_HERE and not any(map(_is_there, given)):
+        _check_generator(func, args, kwargs, device)
+        return func(*args, **kwargs)
     owners: dict[int, torch.Tensor] = {}
 
     def unwrap(value: Any) -> Any:
