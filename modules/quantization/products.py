@@ -154,9 +154,12 @@ def _multiply_in_8_bits(
 
 
 def _int_product(tokens: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-    """Return int8 tokens (n, k) times int8 rows (m, k) as int32 (n, m). A CPU reads the rows in any order."""
+    """Return int8 tokens (n, k) times int8 rows (m, k) as int32 (n, m); on a CPU as float32, exact up to k = 1040.
+
+    On a CPU without VNNI the sums of torch._int_mm are in 16 bits and saturate, and on any, k = 1 gives random values.
+    """
     if packed.device.type == "cpu":
-        return torch._int_mm(tokens, packed.T)
+        return tokens.float() @ packed.T.float()
     missing = max(0, _MIN_TOKENS - len(tokens))
     padded = functional.pad(tokens, (0, 0, 0, missing)) if missing else tokens
     return torch._int_mm(padded, packed.contiguous().T)[: len(tokens)]

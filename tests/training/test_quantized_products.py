@@ -47,6 +47,15 @@ def test_rounded_inputs_are_close_on_a_cpu(name: str) -> None:
     assert relative(of_x, gradient @ layer.weight) < (0.01 if name == "int8_w8a8" else 1e-5)
 
 
+@pytest.mark.parametrize("inputs", [1, 2, 16, 1040])
+def test_the_largest_int8_values_are_multiplied_exactly_by_any_cpu(inputs: int) -> None:
+    """torch._int_mm saturated on a CPU without VNNI, and returned random values of one input on each."""
+    signs = torch.tensor([[1], [-1], [1], [-1]], dtype=torch.int8)
+    largest = (127 * signs).expand(-1, inputs).contiguous()
+    exact = 127 * 127 * inputs * (signs * signs.T).long()
+    assert torch.equal(products._int_product(largest, largest).long(), exact)
+
+
 @pytest.mark.usefixtures("in_8_bits")
 @pytest.mark.parametrize(("name", "least"), [("int8_w8a8", 0.9988), ("float8_w8a8", 0.9988)])
 @pytest.mark.parametrize("spread", ["even", "tokens", "channels", "values"])
