@@ -267,6 +267,8 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _waits(given[0], torch.device(asked), bool(kwargs.get("non_blocking"))):
             _state.counts.add_wait()
         result = func(*plain_args, **plain_kwargs)
+    elif func is _ATEN._int_mm.default:  # exact on each GPU, and not on each CPU
+        result = torch.mm(*(t.double() for t in plain_args)).int()
     else:
         if func is _ATEN.mm.dtype:  # only GPUs return another dtype than that of the operands
             func, plain_args = _ATEN.mm.default, tuple(t.to(plain_args[2]) for t in plain_args[:2])
