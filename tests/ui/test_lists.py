@@ -39,6 +39,20 @@ def test_a_first_sample_has_the_training_resolution(window: Window, sampling: An
     assert focused is sampling.editor.form_view.reveal("sampling.prompts.0.prompt").control.frame.text
 
 
+def test_a_sample_whose_form_is_built_slowly_has_the_focus_in_its_prompt_unless_a_field_is_shown(
+    window: Window, sampling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The focus was on the window, and what the user typed was lost."""
+    monkeypatch.setattr("ui.loop.pump.FIRST_SLICE_SECONDS", 0.0)
+    window.app.context.pump.tick()  # from now on, nothing is built at once
+    sampling.list.buttons["add"].invoke()
+    for path in ("sampling.prompts.0.prompt", "sampling.prompts.0.steps"):
+        window.settle()
+        (row,) = (row for row in sampling.editor.form_view.rows() if row.record.path == path)
+        assert str(sampling.editor.focus_lastfor()).startswith(str(row.control.frame))
+        assert window.app.context.navigation.go_to("sampling.prompts.0.steps")
+
+
 def test_the_next_one_is_like_the_last(window: Window, sampling: Any) -> None:
     items.add(window.app.form, "sampling.prompts", [SamplePrompt(prompt="a cat", steps=7)])
     sampling.list.buttons["add"].invoke()

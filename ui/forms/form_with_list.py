@@ -180,7 +180,9 @@ class ItemEditor(Window):
         self.form_view.build()
         self.at_close(context.form.watch(self._list_path, self._follow))
         self.appear(560, 620)
-        text = _first_text(scroll.body)
+        if (text := _first_text(scroll.body)) is None:
+            self.form_view.finish()  # the page below it may have used up the time in which its first rows are built
+            text = _first_text(scroll.body)
         if text is not None:
             text.focus_set()  # such as the prompt of a sample that was just added
 
