@@ -129,6 +129,7 @@ class Window:
             self.app.root.update()
             if is_settled():
                 return
+        raise AssertionError(f"Each round leads to another: {[*context.pump._redraws, *context.pump._tasks]}")
 
     def open_page(self, key: str) -> object:
         """Open a page by a click in the side bar, and wait until it is complete.
