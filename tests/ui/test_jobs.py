@@ -20,7 +20,7 @@ from tests.ui.fake_child import Spawner
 from trainer.child.job import JobEnded
 from trainer.job_events import ImageAnnotated, ImageSampled, JobFailed, JobFinished, JobProgress, JobStopped
 from trainer.jobs.registry import JOBS
-from trainer.jobs.sample import sample_in
+from trainer.jobs.sample import SampleRequest, sample_in
 from trainer.jobs.spec import AdapterChoice, JobSpec, argument_of, request_in, request_line, validate_settings
 from ui.features.generate.model import SampleSession
 from ui.features.tools.page import place_for, proposed_output, tools
@@ -175,6 +175,23 @@ def test_the_worker_is_kept_between_presses(session: Any, tmp_path: Path) -> Non
     again = SampleSession(config, Background(), state_file=state_file, spawn=spawn)
     assert again.form.value("sampling.prompts.0.prompt") == "a house"  # found again after a restart
     assert again.choices.adapters == own.choices.adapters
+
+
+def test_the_request_that_is_kept_is_the_last_one_also_on_a_slow_disk(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next window began with the one before."""
+    own, _, _, config = session
+    writes: list[Callable[[], object]] = []
+    monkeypatch.setattr(own._background, "_submit", lambda job: writes.append(job.work))
+    own.state = JobState("running")
+    own._send(SampleRequest(own.form.config, own.choices, 1))
+    own.form.edit("sampling.prompts.0.prompt", "the last")
+    own.close()
+    (slow,) = writes
+    slow()
+    again = SampleSession(config, Background(), state_file=tmp_path / "sample.json")
+    assert again.form.value("sampling.prompts.0.prompt") == "the last"
 
 
 def test_a_request_of_an_earlier_version_is_restored(tmp_path: Path) -> None:

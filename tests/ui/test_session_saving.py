@@ -27,9 +27,9 @@ ui.app.session_saving.QUIET_SECONDS = 0.0
 app = App()
 app.form.edit_text("training.epochs", "77")
 end = time.monotonic() + 120
-while not app.session_saver._written_number and time.monotonic() < end:
+while not app.session_saver._writes.last_written and time.monotonic() < end:
     app.context.pump.tick()
-assert app.session_saver._written_number
+assert app.session_saver._writes.last_written
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from ui.app.session_files import save_session
 from ui.forms.model import Document, Draft, FormModel
 from ui.forms.preferences import UiSettings
+from ui.loop.background import OrderedWrites
 from ui.loop.pump import Pump
 
 QUIET_SECONDS = 0.7  # without an edit
@@ -23,8 +24,7 @@ class SessionSaver:
         self._pump = pump
         self._settings = settings
         self._saved_state = self._state()
-        self._lock = threading.Lock()
-        self._newest_number = self._written_number = 0  # of the newest state, and of the newest one that is written
+        self._writes = OrderedWrites()
 
     def follow_edits(self) -> None:
         """Save after each edit from now on."""
@@ -64,16 +64,4 @@ class SessionSaver:
         """Return the function that writes the session as it is now."""
         self._saved_state = document, drafts = self._state()
         settings = settings or self._settings()
-        self._newest_number += 1
-        number = self._newest_number
-
-        def write() -> bool:
-            with self._lock:
-                if number <= self._written_number:
-                    return True
-                if not save_session(self._file, document, settings, drafts):
-                    return False
-                self._written_number = number
-                return True
-
-        return write
+        return self._writes.following(partial(save_session, self._file, document, settings, drafts))

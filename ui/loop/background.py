@@ -182,6 +182,31 @@ class JobScope(Background):
         return self._background._submit(job)
 
 
+class OrderedWrites:
+    """The writes of one file: one at a time, and an older one never replaces a newer one, whose thread was faster."""
+
+    def __init__(self) -> None:
+        self.last_written = 0  # the number of the newest one that is written
+        self._last_asked = 0
+        self._lock = threading.Lock()
+
+    def following(self, write: Callable[[], object]) -> Callable[[], bool]:
+        """Return a function for any thread that calls `write`, unless one asked for later has already written.
+
+        It returns whether this one or a newer one is written; `write` raises or returns False where it could not.
+        """
+        self._last_asked += 1
+        number = self._last_asked
+
+        def write_in_order() -> bool:
+            with self._lock:
+                if number > self.last_written and write() is not False:
+                    self.last_written = number
+                return number <= self.last_written
+
+        return write_in_order
+
+
 def _finish(job: Job) -> Callable[[], None]:
     """Do the work and return the function that the Tk thread calls."""
     try:

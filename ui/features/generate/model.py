@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from trainer.jobs.sample_images import read_settings
 from trainer.jobs.sample_sources import with_model
 from trainer.jobs.spec import validate_settings
 from ui.forms.model import FormModel
-from ui.loop.background import Background, Job, cancel
+from ui.loop.background import Background, Job, OrderedWrites, cancel
 from ui.loop.jobs import JobState, apply_event, log_failure
 from ui.loop.signal import Signal
 
@@ -58,6 +60,7 @@ class SampleSession:
         self.changed: Signal[[]] = Signal()
         self._background = background
         self._state_file = state_file
+        self._writes = OrderedWrites()
         self._spawn = spawn
         self._process: ChildJob | None = None
         self._num_requests = 0
@@ -114,7 +117,7 @@ class SampleSession:
     def close(self) -> None:
         """Keep what is chosen for the next window, and end the worker."""
         with suppress(DarkroomError, OSError):  # an incomplete choice is not kept
-            write_text(self._state_file, sample_line(self._request()))
+            self._keep(sample_line(self._request()))()
         self.unload()
 
     def drain(self, _deadline: float) -> bool:
@@ -176,7 +179,11 @@ class SampleSession:
             self._process = start_job(_WORKER, spawn=self._spawn)
         line = sample_line(request)
         self._process.send_line(line)
-        self._background.run(lambda: write_text(self._state_file, line), lambda _done: None, lambda _error: None)
+        self._background.run(self._keep(line), lambda _done: None, lambda _error: None)
+
+    def _keep(self, line: str) -> Callable[[], bool]:
+        """Return the function that keeps a request for the next window."""
+        return self._writes.following(partial(write_text, self._state_file, line))
 
     def _report_failure(self, error: Exception) -> None:
         failed = JobFailed(str(error))

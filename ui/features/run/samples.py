@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import tkinter as tk
+from collections import defaultdict
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from ui.features.run.sample_grid import Place, SampleGrid, SampleTable
 from ui.features.run.sample_viewer import SampleViewer
 from ui.features.run.step_model import save_step_model
 from ui.forms.context import Context
+from ui.loop.background import OrderedWrites
 from ui.loop.run_state import RunState
 
 _NO_SAMPLES = "Samples of your prompts appear here while the run trains."
@@ -36,8 +37,7 @@ class RunSamples(SampleGrid):
         self._run_dir: Path | None = None
         self._samples: tuple[object, ...] = ()
         self._state = RunState()
-        self._names: dict[Path, set[str]] = {}  # of the stars of each run in which one has changed
-        self._writing = threading.Lock()
+        self._writes = defaultdict[Path, OrderedWrites](OrderedWrites)  # of the stars of each run
 
     def follow(self, state: RunState) -> None:
         """Show the samples of a run."""
@@ -72,14 +72,9 @@ class RunSamples(SampleGrid):
         self.draw()
         self._update_viewer()
         if (run_dir := self._run_dir) is not None:
-            self._names[run_dir] = {name_of(p, run_dir) for p in self.starred}
-            work = partial(self._write_stars, run_dir)
-            self._context.pump.background.run(work, lambda _done: None, self._report_failure)
-
-    def _write_stars(self, run_dir: Path) -> None:
-        """Write the newest stars of a run: of two changes, the thread of the first may be the slower one."""
-        with self._writing:
-            write_stars(run_dir, self._names[run_dir])
+            names = {name_of(p, run_dir) for p in self.starred}
+            write = self._writes[run_dir].following(partial(write_stars, run_dir, names))
+            self._context.pump.background.run(write, lambda _done: None, self._report_failure)
 
     def _star_at(self, place: Place) -> None:
         sample = self.table.at(*place)
