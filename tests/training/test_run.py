@@ -404,12 +404,13 @@ def test_nothing_of_a_run_stays_alive_and_nothing_of_it_leaks(
 
 
 def test_launch_runs_on_a_thread_and_puts_the_interpreter_back(config: Config) -> None:
-    was = (gc.isenabled(), threading.active_count())
+    was_collecting, threads = gc.isenabled(), set(threading.enumerate())
     handle = launch.launch(launch.RunRequest(config))
     handle.thread.join(timeout=120)
     events = [handle.events.get_nowait() for _ in range(handle.events.qsize())]
     assert isinstance(events[-1], RunFinished)
-    assert (gc.isenabled(), threading.active_count()) == was
+    assert gc.isenabled() is was_collecting
+    assert set(threading.enumerate()) <= threads, "one of an earlier test may end meanwhile"
 
 
 def test_nothing_to_train_is_refused_before_anything_is_loaded(config: Config) -> None:
