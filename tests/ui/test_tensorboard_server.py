@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -12,26 +13,31 @@ import pytest
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
+from tests.builders.ports import kept_port
 from tests.ui.recorder import Recorder
 from ui.features.tensorboard import TensorBoardControl, TensorBoardServer, command_of, free_port, may_expose
 from ui.forms.preferences import Preferences, UiSettings
 from ui.loop.background import Background
 from ui.loop.interaction import Failure
 
-_ANSWERS = (
-    "import socket,sys; s=socket.socket(); s.bind(('127.0.0.1',int(sys.argv[1]))); s.listen(); s.accept(); input()"
+_ANSWERS = (  # it may listen at a port that is kept for it, as TensorBoard may
+    "import socket,sys; s=socket.create_server(('127.0.0.1',int(sys.argv[1]))); s.accept(); input()"
 )
 
 
 @pytest.fixture
-def small_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    def command(_folder: Path, _host: str, port: int) -> list[str]:
-        return [sys.executable, "-c", _ANSWERS, str(port)]
+def run_instead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Let a program of a test run in place of TensorBoard, at a port that no other program is given meanwhile."""
+    with kept_port() as kept:
+        monkeypatch.setattr("ui.features.tensorboard.free_port", lambda _wanted, host: kept)
+        yield lambda program: monkeypatch.setattr(
+            "ui.features.tensorboard.command_of",
+            lambda _folder, _host, port: [sys.executable, "-c", program, str(port)],
+        )
 
-    monkeypatch.setattr("ui.features.tensorboard.command_of", command)
 
-
-def test_the_server_answers_is_used_again_and_ends(small_server: None, tmp_path: Path) -> None:
+def test_the_server_answers_is_used_again_and_ends(run_instead: Callable[[str], None], tmp_path: Path) -> None:
+    run_instead(_ANSWERS)
     server = TensorBoardServer()
     address = server.start(tmp_path)
     assert address.startswith("http://127.0.0.1:")
@@ -43,11 +49,9 @@ def test_the_server_answers_is_used_again_and_ends(small_server: None, tmp_path:
     assert not server.is_running
 
 
-def test_a_server_with_much_to_say_is_not_stopped_by_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_server_with_much_to_say_is_not_stopped_by_it(run_instead: Callable[[str], None], tmp_path: Path) -> None:
     """Once its warnings filled the pipe, after hours, it did not answer any more."""
-    chatty = f"import sys; sys.stderr.write('warning ' * 50_000); {_ANSWERS}"
-    command = [sys.executable, "-c", chatty]
-    monkeypatch.setattr("ui.features.tensorboard.command_of", lambda _folder, _host, port: [*command, str(port)])
+    run_instead(f"import sys; sys.stderr.write('warning ' * 50_000); {_ANSWERS}")
     server = TensorBoardServer()
     server.start(tmp_path)
     assert server.is_running
@@ -64,10 +68,10 @@ def test_it_listens_on_this_machine_only(tmp_path: Path) -> None:
         assert free_port(wanted) not in (0, wanted)
 
 
-def test_a_missing_or_failing_tensorboard_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "ui.features.tensorboard.command_of", lambda *_a: [sys.executable, "-c", "raise SystemExit('no')"]
-    )
+def test_a_missing_or_failing_tensorboard_is_said(
+    run_instead: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_instead("raise SystemExit('no')")
     with pytest.raises(DarkroomError, match="ended while it started: no"):
         TensorBoardServer().start(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
