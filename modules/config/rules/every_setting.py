@@ -45,7 +45,8 @@ def settings_without_effect(config: Config) -> Iterator[Problem]:
     """Yield one problem for each reason why changed settings have no effect: what they need, or what ignores them.
 
     A warning if the training target or method ignores them; a note if another setting would switch them on. Settings
-    with the default of OneTrainer are left out: they are in each config of OneTrainer, and the user changed none of them.
+    with the default of OneTrainer are left out: the user has not changed them, and a config of OneTrainer has all of
+    them.
     """
     idle: dict[str, list[FieldRecord]] = defaultdict(list)
     for record in present_records(config):
