@@ -64,11 +64,11 @@ class PageFrame(Panel):
         self._context = context
         for part in (header, self.buttons):
             part.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "hint"), self._fit), add="+")
-        box = Panel(self.buttons, context.theme)
-        box.pack(side="left")
+        self._box = Panel(self.buttons, context.theme)
+        self._box.pack(side="left")
         self._more: Button | None = None  # opens the menu of those that do not fit
         self._names, self._num_shown = spec.actions, 0
-        self._actions = [context.buttons.make(box, name) for name in spec.actions]
+        self._actions = [context.buttons.make(self._box, name) for name in spec.actions]
         self._show_actions(len(self._actions))
 
     @staticmethod
@@ -89,11 +89,12 @@ class PageFrame(Panel):
     def _fit(self) -> None:
         """Show as many buttons as fit next to the title, the others in a menu; and the hint if they leave room."""
         px, header = self._context.theme.px, self.buttons.master
-        others = self.buttons.winfo_reqwidth() - self._actions[0].master.winfo_reqwidth() if self._actions else 0
-        widths = [px(GAP) + button.winfo_reqwidth() for button in self._actions]
+        others = self.buttons.winfo_reqwidth() - (self._box.winfo_reqwidth() if self._actions else 0)
+        widths, more = [px(GAP) + button.winfo_reqwidth() for button in self._actions], px(GAP + _MORE_WIDTH)
         room = header.winfo_width() - self._title.winfo_reqwidth() - others
-        self._show_actions(_num_fitting(widths, room, px(GAP + _MORE_WIDTH)))
-        room = header.winfo_width() - self.buttons.winfo_reqwidth() - self._title.winfo_reqwidth()
+        number = _num_fitting(widths, room, more)
+        self._show_actions(number)
+        room -= sum(widths[:number]) + (more if number < len(widths) else 0)  # Tk measures their row only later
         self._stack(is_stacked=room < 0)
         if self._hint.winfo_reqwidth() + px(14 + PAD) > room:
             self._hint.pack_forget()
@@ -120,8 +121,7 @@ class PageFrame(Panel):
                 button.pack(side="left", padx=(GAP, 0))
         if number < len(self._actions):
             if self._more is None:
-                box = self._actions[0].master
-                self._more = Button(box, self._context.theme, "More ▾", self._open_more, width=_MORE_WIDTH)
+                self._more = Button(self._box, self._context.theme, "More ▾", self._open_more, width=_MORE_WIDTH)
             self._more.pack(side="left", padx=(GAP, 0))
 
     def more_menu(self) -> tk.Menu:
