@@ -221,11 +221,13 @@ def test_nothing_of_the_bars_is_cut_in_a_narrow_window(window: Window, width: in
     root.geometry(f"{width}x560+0+0")
     context.form.choose_variant("training.method", "online_dpo")
     context.session.show_past(RunState(started=started(), step=step(3), finished=RunFinished("stopped", 3, "Stopped.")))
-    for key in ("queue", "sample"):  # with buttons of their own next to the title
+    for key in ("queue", "concepts", "sample"):  # with buttons of their own next to the title, or in a tool bar
         other: Any = window.open_page(key)
         window.settle()
-        parts = [other.frame._title, *other.frame.buttons.winfo_children()]
-        assert all(part.winfo_width() >= part.winfo_reqwidth() for part in parts if part.winfo_manager()), key
+        bar = list(other.buttons.values()) if key != "sample" else []
+        parts = [p for p in (other.frame._title, *other.frame.buttons.winfo_children(), *bar) if p.winfo_manager()]
+        assert all(part.winfo_width() >= part.winfo_reqwidth() for part in parts), key
+        assert all(p.winfo_rootx() + p.winfo_width() <= root.winfo_rootx() + width for p in parts), key
     page: Any = window.open_page("run")
     window.settle()
     frame, actions = page.frame, context.actions
@@ -240,6 +242,22 @@ def test_nothing_of_the_bars_is_cut_in_a_narrow_window(window: Window, width: in
         assert widget.winfo_width() >= widget.winfo_reqwidth(), widget
         assert widget.winfo_rootx() + widget.winfo_width() <= root.winfo_rootx() + width, widget
     assert shell.bottom_bar.phase.winfo_width() >= shell.bottom_bar.phase.winfo_reqwidth()
+
+
+def test_page_buttons_go_into_the_menu_without_a_jump_of_the_page(window: Window) -> None:
+    """They were below the title for a moment, since Tk had not yet measured the row without them."""
+    root, page = window.app.root, window.open_page("run")
+    root.minsize(1, 1)
+    root.geometry("1300x560+0+0")
+    window.settle()
+    frame: Any = page.frame
+    assert frame._more is None
+    heights: list[int] = []
+    frame.buttons.master.bind("<Configure>", lambda event: heights.append(event.height), add="+")
+    root.geometry("860x560+0+0")
+    window.settle()
+    assert frame._more is not None
+    assert len(set(heights)) == 1
 
 
 def test_a_long_name_does_not_push_the_choices_out_of_the_window(window: Window) -> None:

@@ -21,7 +21,7 @@ from ui.forms.setting_pages import PageSpec
 from ui.loop.interaction import Failure
 from ui.widgets.card_grid import CardGrid
 from ui.widgets.controls import Button
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Flow, Panel, Text
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.thumbnails import ThumbnailCache, collage
 from ui.widgets.window import accept_paths
@@ -177,7 +177,7 @@ class ConceptsPage:
         body.grid(row=1, column=0, sticky="nsew", padx=(px(PAD + 4), px(4)))
         body.columnconfigure(0, weight=1)
         body.rowconfigure(2, weight=1)
-        toolbar = Panel(body, context.theme)
+        toolbar = Flow(body, context.theme, gap_px=GAP, on="window")
         toolbar.grid(row=0, column=0, sticky="ew", pady=(0, px(GAP)))
         for name, label, command, tip in self._commands():
             self.buttons[name] = context.buttons.add(toolbar, label, command, tip)

@@ -32,7 +32,7 @@ from ui.widgets.card import Card
 from ui.widgets.controls import Button, Switch
 from ui.widgets.menu import make_menu, open_at
 from ui.widgets.notices import Notice, Reply
-from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.panel import Flow, Panel, WrappedText
 from ui.widgets.scroll import ScrollFrame
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
@@ -174,7 +174,7 @@ class QueuePage:
 
     def _add_toolbar(self, body: Panel) -> None:
         context, px = self._context, self._context.theme.px
-        bar = Panel(body, context.theme, "card")
+        self._toolbar = bar = Flow(body, context.theme, gap_px=GAP)
         bar.pack(fill="x", padx=(px(12), 0), pady=(0, px(8)))
         for name, label, press, tip in (
             ("add", "Add this config", self.add_current, "Add a copy of the config in the window"),
@@ -330,10 +330,8 @@ class QueuePage:
         }
         for name, is_enabled in enabled.items():
             self.buttons[name].set_enabled(is_enabled)
-        if len(self._context.links.places()) == 1:  # there are no other machines
-            self.buttons["on"].pack_forget()
-        elif not self.buttons["on"].winfo_manager():
-            self.buttons["on"].pack(side="left", padx=(0, GAP), before=self.buttons["show"])
+        has_machines = len(self._context.links.places()) > 1
+        self._toolbar.show(self.buttons["on"], is_shown=has_machines, at=list(self.buttons).index("on"))
         self.buttons["run"].restyle("primary" if enabled["run"] else "plain")
         label = "Do not stop after this" if control.is_last and control.is_running else "Stop after this run"
         if self.buttons["last"].cget("text") != label:
