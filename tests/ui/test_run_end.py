@@ -243,13 +243,14 @@ def test_train_longer_resumes_the_run_with_more_epochs(
 ) -> None:
     resumed: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        "ui.features.run.model.Starter.train_longer", lambda _self, backup, more: resumed.append((backup.step, more))
+        "ui.features.run.model.Starter.train_longer",
+        lambda _self, backup, epochs, *, stopped_early: resumed.append((backup.step, epochs + 100 * stopped_early)),
     )
     window.asked.answers["ask_text"] = "many"
     click(card.buttons["longer"])
     window.asked.answers["ask_text"] = "7"
     click(card.buttons["longer"])
-    assert resumed == [(20, 7)]
+    assert resumed == [(20, 17)]
     assert "10 epochs" in window.asked.asked("ask_text")[0][1]
 
 

@@ -278,7 +278,9 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     opened.engine.run.end(FINISHED)
     opened.wait_until(lambda: opened.app.context.session.stage == "idle", "the end")
 
-    record = replace(page._single_run(), status=RunStatus.FINISHED, step=page._backup().step)
+    last = replace(page._backup(), epoch=55)
+    monkeypatch.setattr(page, "_backup", lambda: last)
+    record = replace(page._single_run(), status=RunStatus.FINISHED, step=last.step)
     monkeypatch.setattr(page, "_single_run", lambda: record)
     opened.asked.answers["ask_text"] = "3"
     page.resume()

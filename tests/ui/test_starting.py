@@ -426,11 +426,16 @@ def test_another_method_is_one_change_with_both_names() -> None:
     assert describe_changes(before, now, fixed_on_resume(before, now)).startswith("Training › Batch size; Top bar")
 
 
-def test_a_finished_run_is_trained_longer_from_its_backup(bench: Bench) -> None:
+@pytest.mark.parametrize("stopped_early", [False, True])
+def test_a_finished_run_is_trained_longer_from_its_backup(bench: Bench, stopped_early: bool) -> None:
+    """One that has stopped early would do so again at once: its evaluations without a new best are in the backup."""
     backup = bench.backup(5)
-    save_file(Config.model_validate({"training": {"epochs": 10}}), backup.path / "config.json")
-    bench.starter.train_longer(backup, 4)
+    tree = {"training": {"epochs": 10}, "validation": {"early_stopping_patience": 2}, "reward": {"stop_at_reward": 3.0}}
+    save_file(Config.model_validate(tree), backup.path / "config.json")
+    bench.starter.train_longer(backup, 14, stopped_early=stopped_early)
     bench.wait_until(lambda: bench.engine.requests)
     request = bench.engine.requests[0]
     assert (request.kind, request.resume_from) == ("resume", backup.path)
     assert (request.config.training.epochs, bench.form.source.name) == (14, backup.run_dir.name)
+    limits = request.config.validation.early_stopping_patience, request.config.reward.stop_at_reward
+    assert limits == ((0, None) if stopped_early else (2, 3.0))

@@ -57,8 +57,10 @@ class RunStarter(Protocol):
     def resume_run(self, backup: BackupInfo) -> None:
         """Resume a run from one of its backups."""
 
-    def ask_longer(self, backup: BackupInfo, epochs: int, result: str, notify: Callable[[str], object]) -> None:
-        """Ask for a number of epochs, and resume a finished run from its last backup for so many more."""
+    def ask_longer(
+        self, backup: BackupInfo, epochs: int, result: str, notify: Callable[[str], object], *, stopped_early: bool
+    ) -> None:
+        """Ask for a number of epochs, and resume a run from its last backup for so many more than it has trained."""
 
     def compare_images(self, backup: BackupInfo) -> None:
         """Report on the images of a run with the model of one of its backups."""

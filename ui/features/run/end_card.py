@@ -119,7 +119,7 @@ class EndCard(Card):
         if end is None or facts is None or facts.backup is None:
             return
         starter, context = self._context.models.of(Starter), self._context
-        starter.ask_longer(facts.backup, end.epochs, end.result.name, context.notify)
+        starter.ask_longer(facts.backup, end.epochs, end.result.name, context.notify, stopped_early=end.stopped_early)
 
     def dismiss(self) -> None:
         """Hide the card for this run."""

@@ -12,6 +12,7 @@ from modules.families.kinds.registry import FILE_KINDS
 from modules.system.problem import format_size
 from trainer.events import SampleReady
 from trainer.run_folder.backup import BackupInfo, list_backups
+from trainer.run_status import RunStatus
 from ui.features.run.samples import name_of, read_stars
 from ui.loop.past_runs import Result, result_of
 from ui.loop.run_state import RunState
@@ -21,7 +22,8 @@ MAX_PAIRS = 4
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """A run that has finished: its folder, its result with the step of that, its closing message, and its epochs.
+    """A run that has finished: its folder, its result with the step of that, its closing message, and the
+    epochs that it had.
 
     `doubts` is why a program does not load all of the result, by the program.
     """
@@ -31,6 +33,7 @@ class RunEnd:
     step: int
     message: str
     epochs: int
+    stopped_early: bool
     doubts: tuple[tuple[str, str], ...] = ()
 
 
@@ -72,12 +75,14 @@ def end_of(state: RunState) -> RunEnd | None:
         return None
     save = next((s for s in reversed(state.saves) if s.is_final and s.path == finished.model_path), None)
     loading = {} if save is None else {p: save.reasons.get(p, "") for p, a in save.loading.items() if a in _NOT_ALL}
+    is_early = finished.status is RunStatus.STOPPED_EARLY
     return RunEnd(
         Path(started.run_dir),
         Path(finished.model_path),
         finished.step if save is None else save.step,
         finished.message,
-        started.epochs,
+        state.step.epoch if is_early and state.step is not None else started.epochs,
+        is_early,
         tuple(loading.items()),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,13 @@ if TYPE_CHECKING:  # the window needs these when a run begins
 QUEUE_RUNS, RUN_IN_PROGRESS = "The queue is running.", "A run is in progress."  # why no run can start
 CHECKING = "The settings and images are being checked."
 _log = logging.getLogger(__name__)
+_NO_EARLY_END: Mapping[str, object] = {
+    "validation.early_stopping_patience": 0,
+    "reward.early_stopping_patience": 0,
+    "reward.stop_at_reward": None,
+    "reward.min_diversity": None,
+    "reward.max_kl": None,
+}
 _OF_MACHINE = ("general.", "multi_gpu.", "training.attention", "model.compile")
 
 
@@ -138,18 +145,24 @@ class Starter:
         if not self._is_refused():
             self._load_config_of(backup, partial(self._resume_as_it_was, backup))
 
-    def ask_longer(self, backup: BackupInfo, epochs: int, result: str, notify: Callable[[str], object]) -> None:
-        """Ask for a number of epochs, and resume a run that has finished from its last backup for so many more."""
-        more = ask_more_epochs(self._interaction, backup, epochs, result)
+    def ask_longer(
+        self, backup: BackupInfo, epochs: int, result: str, notify: Callable[[str], object], *, stopped_early: bool
+    ) -> None:
+        """Ask for a number of epochs, and resume a run from its last backup for so many more than it has trained."""
+        more = ask_more_epochs(self._interaction, backup, epochs, result, stopped_early=stopped_early)
         if more is not None and not (more.isdecimal() and int(more)):
             notify(f"{shorten(more, max_chars=20) or 'Nothing'} is not a number of epochs.")
         elif more is not None:
-            self.train_longer(backup, int(more))
+            self.train_longer(backup, epochs + int(more), stopped_early=stopped_early)
 
-    def train_longer(self, backup: BackupInfo, more_epochs: int) -> None:
-        """Resume a run that has finished from its last backup, for more epochs than it had."""
+    def train_longer(self, backup: BackupInfo, epochs: int, *, stopped_early: bool = False) -> None:
+        """Resume a run that has finished from its last backup, until it has trained a number of epochs in total.
+
+        If it was `stopped_early`, what can end a run early is switched off: it would end this one at once.
+        """
         if not self._is_refused():
-            self._load_config_of(backup, partial(self._resume_as_it_was, backup, more_epochs=more_epochs))
+            edits = {"training.epochs": epochs, **(_NO_EARLY_END if stopped_early else {})}
+            self._load_config_of(backup, partial(self._resume_as_it_was, backup, edits=edits))
 
     def compare_images(self, backup: BackupInfo) -> None:
         """Report on the images of a run with the model of one of its backups; the run and the form stay as they are."""
@@ -253,13 +266,15 @@ class Starter:
 
         self._pump.lasting.run(lambda: (read_past_state(run_dir), config_of(run_dir)), show)
 
-    def _resume_as_it_was(self, backup: BackupInfo, loaded: LoadedConfig | None, *, more_epochs: int = 0) -> None:
+    def _resume_as_it_was(
+        self, backup: BackupInfo, loaded: LoadedConfig | None, *, edits: Mapping[str, object] | None = None
+    ) -> None:
         if self._is_refused():
             return
         if loaded is not None:
             self._form.load(loaded.config, Source(backup.run_dir.name))
-        if more_epochs:
-            self._form.edit("training.epochs", self._form.config.training.epochs + more_epochs)
+        for path, value in (edits or {}).items():
+            self._form.edit(path, value)
         self._check_then("resume", backup)
 
     def _fork_with(self, backup: BackupInfo, loaded: LoadedConfig | None) -> None:

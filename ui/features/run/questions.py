@@ -48,11 +48,17 @@ def ask_for_addresses(interaction: Interaction, config: Config) -> None:
             approve(address.digest, str(address))
 
 
-def ask_more_epochs(interaction: Interaction, backup: BackupInfo, epochs: int, result: str) -> str | None:
+_NO_EARLY_END = " Early stopping and the limits of the reward are switched off: they would end it again at once."
+
+
+def ask_more_epochs(
+    interaction: Interaction, backup: BackupInfo, epochs: int, result: str, *, stopped_early: bool
+) -> str | None:
     """Return the number of epochs that a finished run shall train longer, as it was entered; None if cancelled."""
     question = (
         f"How many more epochs? The run had {count(epochs, 'epoch')}. It continues from its backup of step "
         f"{backup.step:,}, and replaces {result} when it finishes again."
+        f"{_NO_EARLY_END if stopped_early else ''}"
     )
     answer = interaction.ask_text("Train longer", question, str(max(1, epochs // 2)))
     return None if answer is None else answer.strip()

@@ -132,14 +132,15 @@ class RunsPage:
     def resume(self) -> None:
         """Resume the selected run from the backup chosen in its details: the newest, unless another is selected.
 
-        A finished run has nothing left to train after its last step, so it is trained longer.
+        After its last step a complete run has nothing left to train, or would stop early again: it is trained longer.
         """
         record, backup, starter = self._single_run(), self._backup(), self._context.starter
         if record is None or backup is None:
             return
         if record.status.is_complete and backup.step >= record.step:
             result = Path(record.destination).name or "its result"
-            starter.ask_longer(backup, backup.epoch, result, self._context.notify)
+            is_early = record.status is RunStatus.STOPPED_EARLY
+            starter.ask_longer(backup, backup.epoch, result, self._context.notify, stopped_early=is_early)
         else:
             starter.resume_run(backup)
 
