@@ -18,9 +18,8 @@ from modules.system.waiting import wait_for
 
 OnBytes = Callable[[float, float], None]
 
-_KEPT = "Files that have arrived are kept."
-_RECONNECT = f"Check the connection and try again. {_KEPT}"
-_FREE_SPACE = f"Free some space and try again. {_KEPT}"
+_RECONNECT, _FREE_SPACE = "Check the connection and try again.", "Free some space and try again."
+_KEPT = " Files that have arrived are kept."
 _ENTER_TOKEN = (
     "The token may be invalid, or the repository gated: then accept its terms at huggingface.co. Enter a token with "
     f"access: {WHERE_TO_ENTER}."
@@ -87,14 +86,15 @@ def download_snapshot(
         raise ConnectionError("the connection broke") from error
 
 
-def failure_of(error: Exception) -> DownloadFailure:
-    """Return why a download has failed, for an error of `download_snapshot`."""
+def failure_of(error: Exception, *, keeps_files: bool = True) -> DownloadFailure:
+    """Return why a download has failed, for an error of `download_snapshot`; or a question, which has no files."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     from huggingface_hub.utils import httpx
 
+    kept = _KEPT if keeps_files else ""
     if is_disk_full(error):
-        has_own_words = isinstance(error, _NoRoomError)
-        return DownloadFailure(plain_reason(error) if has_own_words else "the disk is full", _FREE_SPACE, "space")
+        reason = plain_reason(error) if isinstance(error, _NoRoomError) else "the disk is full"
+        return DownloadFailure(reason, f"{_FREE_SPACE}{kept}", "space")
     cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) else error
     if isinstance(cause, HfHubHTTPError):
         code = cause.response.status_code
@@ -107,9 +107,9 @@ def failure_of(error: Exception) -> DownloadFailure:
         if code >= _FAILURE_THERE:
             return DownloadFailure(f"Hugging Face itself has a failure ({code})", "Try again later.")
     elif isinstance(error, LocalEntryNotFoundError | httpx.TransportError):
-        return DownloadFailure("Hugging Face could not be reached", _RECONNECT)
+        return DownloadFailure("Hugging Face could not be reached", f"{_RECONNECT}{kept}")
     elif isinstance(error, ConnectionError | TimeoutError):
-        return DownloadFailure(plain_reason(error), _RECONNECT)
+        return DownloadFailure(plain_reason(error), f"{_RECONNECT}{kept}")
     return DownloadFailure(plain_reason(error))
 
 

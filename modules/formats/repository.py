@@ -76,7 +76,7 @@ def repository_facts(name: str, *, parts: Sequence[str], hub: HubAccess) -> Repo
     except (HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError, OSError, ValueError) as error:
         if refused := refusal(name, error, hub):
             raise refused from error
-        failure = failure_of(error)
+        failure = failure_of(error, keeps_files=False)
         raise DarkroomError(
             f"Hugging Face could not be asked about {name}: {failure.reason}.",
             advice=failure.advice or "Check the name and the connection.",

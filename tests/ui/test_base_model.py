@@ -174,6 +174,7 @@ def test_a_refused_repository_has_the_buttons_that_give_access(
     monkeypatch.setattr("ui.features.base_model.model.repository_facts", answer)
     monkeypatch.setattr("webbrowser.open", pages.append)
     dialog = open_dialog(window)
+    assert dialog.download.text("") == "", "nothing has been asked"
     dialog.repository.set("gated")
     click(dialog.ask_button)
     refusal = "gated is not the name of a repository. Enter it as owner/model."

@@ -210,8 +210,9 @@ def test_the_size_of_a_repository_is_that_of_the_files_that_a_run_downloads(monk
             raise error
 
         monkeypatch.setattr("huggingface_hub.HfApi.model_info", fail)
-        with pytest.raises(DarkroomError, match="Hugging Face could not be asked about owner/model"):
+        with pytest.raises(DarkroomError, match="Hugging Face could not be asked about owner/model") as refused:
             repository_facts("owner/model", parts=["unet"], hub=HubAccess())
+        assert "arrived" not in refused.value.advice, "no files were asked for"
 
 
 def test_the_verb_lists_them_as_text_and_as_json(home: Path) -> None:

@@ -183,7 +183,7 @@ class Download:
         self.changed: Signal[[]] = Signal()
         self._form = form
         self._background = background
-        self._asked = ""  # the repository of the last question
+        self._asked: str | None = None  # the repository of the last question
         self._answer: RepositoryFacts | Exception | None = None
         self._lookup: Job | None = None
         self._sizes: dict[str, int | None] = {}  # estimated, by repository

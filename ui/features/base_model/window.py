@@ -182,7 +182,8 @@ class BaseModelWindow(Window):
 
     def _enter_token(self) -> None:
         self._context.actions.run("tokens")
-        self._ask()
+        if self.winfo_exists():
+            self._ask()
 
     def _press_search(self) -> None:
         if self.found.is_searching:
