@@ -41,7 +41,7 @@ from trainer.events import PhaseChanged, RunFailed, RunFinished, StepFinished, W
 from trainer.launch import RunHandle, RunRequest
 from trainer.run_folder import attached, inbox
 from trainer.run_folder.attached import AttachedRun, DetachedProcess
-from trainer.run_folder.backup import list_backups, write_backup
+from trainer.run_folder.backup import BackupInfo, list_backups, write_backup
 from trainer.run_folder.destination import note_destination
 from trainer.run_folder.elsewhere import Elsewhere, note_elsewhere
 from trainer.run_folder.records import config_of, read_record
@@ -447,8 +447,10 @@ def test_the_next_window_follows_the_runs_of_the_queue(
         window.settle()
         assert not session.is_active, "it does not train yet"
         bar = window.app.shell.bottom_bar
+        window.app.starter.resumable = BackupInfo(run_dirs[0] / "backup/step-00000005", 5, 1, "2026-03-01T12:00:00")
         bar.refresh()
         assert (bar.phase.cget("text"), bar.start.cget("state")) == ("Starting", "disabled")
+        assert not bar.second.winfo_manager(), "Resume would do nothing"
         assert "outside this window, and stops after this run" in status_line(window.app.queue)
         lock = RunLock(run_dir)
         change(lambda now: now.with_run_dir(number, str(run_dir)))  # noqa: B023 - as the start of the run does

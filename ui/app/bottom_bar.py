@@ -306,9 +306,9 @@ class BottomBar(Panel):
         open_at(self.make_machines_menu(), self.machine, above=True)
 
     def _show_second(self, stage: str) -> None:
-        backup = self._context.starter.resumable
+        may_resume = stage == "idle" and not self._context.session.is_reserved
         names = {"running": "pause", "paused": "unpause"}
-        name = names.get(stage, "resume" if backup and stage == "idle" else "")
+        name = names.get(stage, "resume" if may_resume and self._context.starter.resumable else "")
         if stage == "running" and self._waits_for_choices():
             name = "page_choose"  # a run that waits need not be paused
         if name == self.second_name:
