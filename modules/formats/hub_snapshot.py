@@ -24,6 +24,9 @@ _ENTER_TOKEN = (
     "The token may be invalid, or the repository gated: then accept its terms at huggingface.co. Enter a token with "
     f"access: {WHERE_TO_ENTER}."
 )
+_CHUNK_BYTES = 2**17
+"""Of a file that huggingface_hub reads at once. With its 10 MB a stopped download goes on for minutes on a slow
+connection, and so does the process: Python waits for threads of a pool before it ends."""
 _NO_ACCESS, _TOO_MANY_REQUESTS, _FAILURE_THERE = (401, 403), 429, 500
 
 
@@ -55,7 +58,7 @@ def download_snapshot(
     kept for the next time. Raises what huggingface_hub does, and OSError if the connection breaks, or if the files are
     larger than the free space (`failure_of` explains either).
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.utils import httpx
 
     token = (hub or HubAccess()).token
@@ -65,6 +68,7 @@ def download_snapshot(
     bytes_of = _Progress(on_bytes or (lambda done, total: None))
 
     def fetch() -> Path:
+        constants.DOWNLOAD_CHUNK_SIZE = _CHUNK_BYTES
         if not local_files_only:
             bytes_of.expected = _bytes_to_download(name, cache_dir, options)
         return Path(
@@ -80,7 +84,7 @@ def download_snapshot(
     try:
         if local_files_only:
             return fetch()
-        # In a thread: huggingface_hub reports each 10 MB of a file, so a slow download would not stop for minutes.
+        # In a thread: nothing is reported while nothing arrives.
         return wait_for(fetch, check=bytes_of.report, cancel=_abort_transfers)
     except httpx.TransportError as error:  # not an OSError: what huggingface_hub raises after its last try
         raise ConnectionError("the connection broke") from error

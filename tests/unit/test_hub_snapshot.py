@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import httpx
 
 from modules.annotators.download import download_place
@@ -71,6 +74,36 @@ def test_a_stop_does_not_wait_for_what_arrives(tmp_path: Path, monkeypatch: pyte
     released.set()
     ended.wait()  # what comes later ends the threads of the download
     assert reports[-1] == (0.0, 9_000.0)
+
+
+def test_a_stopped_download_reads_no_more_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads read on until 10 MB had arrived, for which Python waits before the process ends."""
+    read, ended = list[int](), threading.Event()
+
+    def content() -> Iterator[bytes]:
+        for number in range(16):
+            read.append(number)
+            yield bytes(2**18)
+
+    def fetch(*_: Any, tqdm_class: Any, **__: Any) -> str:
+        try:
+            http_get("https://example.org/file", io.BytesIO(), expected_size=2**22, tqdm_class=tqdm_class)
+        finally:
+            ended.set()
+        return str(tmp_path)
+
+    def on_bytes(done: float, _total: float) -> None:
+        if done:
+            raise StoppedError
+
+    response = httpx.Response(200, content=content(), request=httpx.Request("GET", "https://example.org/file"))
+    monkeypatch.setattr("huggingface_hub.file_download.http_stream_backoff", lambda **_: nullcontext(response))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    files_of(tmp_path, monkeypatch)
+    with pytest.raises(StoppedError):
+        download_snapshot(NAME, allow_patterns=["*"], on_bytes=on_bytes)
+    ended.wait()
+    assert read == [0]
 
 
 def test_the_size_is_that_of_the_files_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
