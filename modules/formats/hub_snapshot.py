@@ -159,6 +159,7 @@ def _bytes_to_download(name: str, cache_dir: str, options: dict[str, Any]) -> fl
     """Return the size of the files that are missing here, 0 if it cannot be asked for. Raises OSError without room."""
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.file_download import repo_folder_name
     from huggingface_hub.utils import filter_repo_objects, httpx
 
     known = {key: options.get(key) for key in ("repo_type", "revision", "token")}
@@ -166,13 +167,22 @@ def _bytes_to_download(name: str, cache_dir: str, options: dict[str, Any]) -> fl
         info = HfApi().repo_info(name, files_metadata=True, **known)
     except (HfHubHTTPError, httpx.HTTPError, OSError, ValueError):
         return 0.0  # the download has the same trouble, and reports it
-    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    files = {file.rfilename: file for file in info.siblings or ()}
     wanted = filter_repo_objects(
-        sizes, allow_patterns=options["allow_patterns"], ignore_patterns=options.get("ignore_patterns")
+        files, allow_patterns=options["allow_patterns"], ignore_patterns=options.get("ignore_patterns")
     )
-    place = {"cache_dir": cache_dir or None, "revision": info.sha, "repo_type": options["repo_type"]}
-    missing = sum(sizes[file] for file in wanted if not isinstance(try_to_load_from_cache(name, file, **place), str))
     folder = Path(cache_dir or constants.HF_HUB_CACHE)
+    blobs = folder / repo_folder_name(repo_id=name, repo_type=options["repo_type"]) / "blobs"
+    place = {"cache_dir": folder, "revision": info.sha, "repo_type": options["repo_type"]}
+
+    def is_here(file: Any) -> bool:
+        # A newer revision has links to the files of the former one that it did not change.
+        content = file.lfs.sha256 if file.lfs else file.blob_id
+        return isinstance(try_to_load_from_cache(name, file.rfilename, **place), str) or (
+            bool(content) and (blobs / content).is_file()
+        )
+
+    missing = sum(file.size or 0 for file in map(files.__getitem__, wanted) if not is_here(file))
     nearest = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if (free := shutil.disk_usage(nearest).free) < missing:
         reason = f"{format_size(missing)} are missing, and only {format_size(free)} are free in {folder}"

@@ -36,7 +36,10 @@ class StoppedError(Exception):
 
 def files_of(cache: Path, patch: pytest.MonkeyPatch, **sizes: int) -> None:
     """Let Hugging Face answer with a repository of files of some sizes."""
-    files = [SimpleNamespace(rfilename=f"{name}/model.safetensors", size=size) for name, size in sizes.items()]
+    files = [
+        SimpleNamespace(rfilename=f"{name}/model.safetensors", size=size, blob_id="", lfs=SimpleNamespace(sha256=name))
+        for name, size in sizes.items()
+    ]
     info = SimpleNamespace(siblings=files, sha="0" * 40)
     patch.setattr("huggingface_hub.HfApi.repo_info", lambda *_, **__: info)
     patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
@@ -118,10 +121,12 @@ def test_the_size_is_that_of_the_files_that_are_missing(tmp_path: Path, monkeypa
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
-    files_of(tmp_path, monkeypatch, config=3, vae=2_000, unet=7_000)
+    files_of(tmp_path, monkeypatch, config=3, vae=2_000, unet=7_000, text_encoder=500)
     cached = tmp_path / f"models--{NAME.replace('/', '--')}/snapshots" / ("0" * 40)
     (cached / "unet").mkdir(parents=True)
     (cached / "unet/model.safetensors").touch()
+    (tmp_path / f"models--{NAME.replace('/', '--')}/blobs").mkdir()
+    (tmp_path / f"models--{NAME.replace('/', '--')}/blobs/text_encoder").touch()  # of an older revision
     download_snapshot(NAME, allow_patterns=["*"], on_bytes=lambda _done, total: totals.add(total))
     assert totals - {0.0} == {2_003.0}
 
