@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from modules.data.pair_noise import noise_file, noise_seeds
+from trainer.commands import StopRequested
+from trainer.methods.choosing import wait_for_choices
 from trainer.run_folder.choices import (
     SKIP,
     TIE,
@@ -17,6 +21,7 @@ from trainer.run_folder.choices import (
     ask,
     choices_dir,
     keep_pair,
+    kept_answer,
     open_requests,
     pairs_dir,
     take_back,
@@ -71,6 +76,28 @@ def test_ties_and_skipped_requests_are_answers_but_no_pairs(tmp_path: Path, give
     assert answer_of(request) == given
     keep_pair(tmp_path, request, given)
     assert not pairs_dir(tmp_path).exists()
+
+
+def test_choices_that_a_stop_kept_can_be_changed_when_the_run_waits_again(tmp_path: Path) -> None:
+    """They could not be taken back, and stayed a pair next to another answer."""
+    requests = [ask(tmp_path, name, "", PNGS, [7, 8, 9]) for name in ("one", "two")]
+    answer(requests[0], Answer("chosen", 0, 1))
+
+    def stop() -> None:
+        raise StopRequested
+
+    def change_and_go_on() -> None:
+        assert take_back(requests[0])
+        answer(requests[0], TIE)
+        answer(requests[1], Answer("chosen", 2, 0))
+
+    stopped: Any = SimpleNamespace(run_dir=tmp_path, emit=lambda _event: None, check=stop)
+    with pytest.raises(StopRequested):
+        wait_for_choices(requests, 1, stopped, wait=lambda: None)
+    assert kept_answer(tmp_path, "one", PNGS) == Answer("chosen", 0, 1)
+    resumed: Any = SimpleNamespace(run_dir=tmp_path, emit=lambda _event: None, check=lambda: None)
+    assert wait_for_choices(requests, 1, resumed, wait=change_and_go_on) == [None, (2, 0)]
+    assert {path.stem for path in pairs_dir(tmp_path).rglob("*.*")} == {"two"}
 
 
 def test_asking_the_same_again_keeps_the_answer(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from trainer.run_folder.choices import (
     answer_of,
     ask,
     choices_dir,
+    drop_pair,
     keep_pair,
     kept_answer,
     request_named,
@@ -100,6 +101,8 @@ def wait_for_choices(
     images, does not wait for their answers.
     """
     _withdraw_others(requests, context.run_dir)
+    for request in requests:
+        drop_pair(context.run_dir, request)  # a stop has kept it, but it can still be changed
     context.emit(PhaseChanged("choosing", f"{count(len(requests), 'choice')} to make"))
     num_open, answers = -1, list[Answer | None]()
     wrong: set[tuple[str, str]] = set()

@@ -161,6 +161,13 @@ def keep_pair(run_dir: Path, request: Request, given: Answer) -> None:
         write_bytes(folder / side / f"{request.name}.png", request.images[number].read_bytes())
 
 
+def drop_pair(run_dir: Path, request: Request) -> None:
+    """Remove a request from the run's dataset of pairs, if it is there. Raises OSError."""
+    chosen, rejected = (pairs_dir(run_dir) / side / f"{request.name}.png" for side in (CHOSEN, REJECTED))
+    for file in (chosen, rejected, noise_file(chosen), chosen.with_suffix(".txt")):
+        file.unlink(missing_ok=True)
+
+
 def kept_answer(run_dir: Path, name: str, pngs: Sequence[bytes]) -> Answer | None:
     """Return the answer that the dataset of pairs has for a request with these images; None if it has none.
 
