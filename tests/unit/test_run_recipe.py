@@ -32,12 +32,21 @@ RECIPE = Recipe(
 
 def changed(**entries: Any) -> str:
     """Return the text of the recipe with other entries."""
-    return json.dumps({"recipe_version": 1, **asdict(RECIPE), **entries})
+    return json.dumps({**asdict(RECIPE), **entries})
 
 
 def test_a_recipe_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_recipe(tmp_path, RECIPE)
     assert read_recipe(tmp_path) == read_recipe(tmp_path / RECIPE_FILE) == RECIPE
+
+
+def test_a_recipe_of_the_first_version_is_read_without_samples_of_files(tmp_path: Path) -> None:
+    files = [{name: value for name, value in asdict(file).items() if name != "sample"} for file in RECIPE.files]
+    (tmp_path / RECIPE_FILE).write_text(changed(recipe_version=1, files=files))
+    old = read_recipe(tmp_path)
+    assert old.files == RECIPE.files
+    write_recipe(tmp_path, old)  # as a run that is resumed
+    assert read_recipe(tmp_path) == RECIPE
 
 
 @pytest.mark.parametrize(
@@ -48,7 +57,8 @@ def test_a_recipe_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("[]", 'has no "recipe_version"'),
         (json.dumps(encode(Config())), "train FILE takes a config"),
         (changed(recipe_version=True), 'has no "recipe_version"'),
-        (changed(recipe_version=2), "is a recipe of version 2; this program reads version 1"),
+        (changed(recipe_version=3), "is a recipe of version 3; this program reads versions 1 to 2"),
+        (changed(recipe_version=0), "is a recipe of version 0"),
         (changed(run="rm"), "it has an unknown entry 'run'"),
         (changed(machine={**asdict(RECIPE.machine), "command": "rm"}), "it has an unknown entry 'machine.command'"),
         (changed(versions={"torch": 2}), "versions.torch is 2, but it should be text"),

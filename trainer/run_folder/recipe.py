@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +21,8 @@ from modules.system.problem import quote, shorten
 from modules.system.regular_files import FileTooLargeError, read_regular
 
 RECIPE_FILE = "recipe.json"
-VERSION = 1
+VERSION = 2
+"""Version 1 has no samples of files. A program refuses entries that it does not know, so a new one is a new version."""
 MAX_LISTED = 10_000
 """Images that a recipe lists one by one; of more it has one digest for each concept."""
 _MAX_BYTES = 64_000_000
@@ -118,7 +119,8 @@ _READER = TypeAdapter(Recipe)
 
 def write_recipe(run_dir: Path, recipe: Recipe) -> None:
     """Write the recipe of a run into its folder, atomically. Raises OSError."""
-    text = json.dumps({"recipe_version": VERSION, **asdict(recipe)}, indent=1, ensure_ascii=True)
+    newest = replace(recipe, recipe_version=VERSION)  # it may have been read from an older one
+    text = json.dumps({"recipe_version": VERSION, **asdict(newest)}, indent=1, ensure_ascii=True)
     write_text(run_dir / RECIPE_FILE, text + "\n", follows_link=False)
 
 
@@ -163,9 +165,9 @@ def _require_version(file: Path, text: bytes) -> None:
             f'{file} is not a recipe: it has no "recipe_version".',
             advice=f"A run writes its recipe into its folder, as {RECIPE_FILE}; train FILE takes a config.",
         )
-    if number != VERSION:
+    if not 1 <= number <= VERSION:
         raise DarkroomError(
-            f"{file} is a recipe of version {quote(number)}; this program reads version {VERSION}.",
+            f"{file} is a recipe of version {quote(number)}; this program reads versions 1 to {VERSION}.",
             advice="Use the version of Darkroom that wrote it: the recipe names it.",
         )
 
