@@ -28,6 +28,7 @@ from trainer.event_lines import to_line
 from trainer.events import RunFailed, StepFinished, WarningRaised
 from trainer.methods.protocol import StepLoss
 from trainer.preflight import check
+from trainer.preflight.moved_inputs import problems_of_inputs
 from trainer.run_folder.backup import find_backup
 from trainer.step.stepper import Stepper
 
@@ -296,6 +297,10 @@ def test_a_run_whose_images_and_model_were_moved_resumes_bit_equal(tiny_sd: Path
     forked = run(other_seed, resume_from=backup, kind="fork_weights")
     assert forked.finished.outcome == "finished"
     assert [w.advice for w in forked.of(WarningRaised) if "which is gone" in w.message] == [""]
+
+    other_vae = laid_over(other_seed, {"parts": {"vae": {"file": str(tmp_path / "new" / "model" / "vae")}}})
+    [problem] = problems_of_inputs(find_backup(backup), other_vae, only_weights=True)
+    assert problem.severity == "warning", "the files of the other VAE are not those of the base model that are missing"
 
     [weights] = (tmp_path / "new" / "model" / "unet").glob("*.safetensors")
     content = weights.read_bytes()

@@ -15,7 +15,7 @@ from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.model_files import is_repository, kind_of
 from trainer.preflight.places import inputs_of_config
-from trainer.preflight.read_files import digests_of_files, files_read_by
+from trainer.preflight.read_files import digests_of_files, files_read_by, parts_not_in_base
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.differences import file_differences
 from trainer.run_folder.recipe import Recipe, known_recipe
@@ -77,9 +77,17 @@ def problems_of_inputs(backup: BackupInfo, now: Config, *, only_weights: bool = 
 def _compare_files(recipe: Recipe, now: Config, *, only_weights: bool) -> tuple[dict[str, str], set[str]]:
     """Return what has changed in the files that a run reads, by setting; and the settings with known contents.
 
-    Further files in a folder do not count, and neither do files of which the run has copies.
+    Further files in a folder do not count, and neither do files of which the run has copies, nor those of parts that a
+    fork reads from elsewhere.
     """
-    read = [f for f in recipe.files if not f.setting.startswith(_COPIED) and (f.setting == _BASE or not only_weights)]
+    left_out = tuple(f"{part}/" for part in parts_not_in_base(now))
+    read = [
+        f
+        for f in recipe.files
+        if not f.setting.startswith(_COPIED)
+        and (f.setting == _BASE or not only_weights)
+        and not (f.setting == _BASE and f.name.startswith(left_out))
+    ]
     before = {(f.setting, f.name): f for f in read}
     num_before = Counter(f.setting for f in read)
     found = [f for f in files_read_by(now) if f.setting in num_before]

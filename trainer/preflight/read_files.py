@@ -65,11 +65,15 @@ def files_read_by(config: Config) -> list[FoundFile]:
             case "file":
                 files += _found_file(setting, place.name, place)
             case "folder":
-                unused = {p.name for p in config.family.parts if not config.part(p.name).include}
-                without = parts_with_files(config) | unused if setting == _BASE else frozenset[str]()
+                without = parts_not_in_base(config) if setting == _BASE else frozenset[str]()
                 for name, path in _in_folder(place, without):
                     files += _found_file(setting, name, path)
     return files
+
+
+def parts_not_in_base(config: Config) -> frozenset[str]:
+    """Return the parts that a run does not read from its base model's folder: they have own files, or are unused."""
+    return parts_with_files(config) | {p.name for p in config.family.parts if not config.part(p.name).include}
 
 
 def digests_of_files(config: Config, files: list[FoundFile], *, reads: bool) -> tuple[ReadFile, ...]:
