@@ -11,6 +11,7 @@ from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, advanced_setting
 from modules.settings.shared_types import UpTo1000
 from modules.system.paths import from_root
+from modules.system.problem import shorten
 
 if TYPE_CHECKING:  # the window reads captions once a page shows them
     from modules.data.captions.sources import CaptionOrigin
@@ -21,6 +22,7 @@ VALIDATION_KINDS = ("validation", "validation_pairs")
 DatasetKind = Literal["training", "validation"]
 _CAPTIONS = "Captions"
 _BALANCING = "Balancing"
+_MAX_LABEL_CHARS = 80
 
 
 class Concept(Section):
@@ -248,7 +250,8 @@ class Concept(Section):
 
     def label_at(self, index: int) -> str:
         """Return its name in messages: that in lists, or its number while it has neither a name nor a folder."""
-        return self.label if self.name or Path(self.path).name else f"number {index + 1}"
+        is_known = self.name or Path(self.path).name
+        return shorten(self.label, max_chars=_MAX_LABEL_CHARS) if is_known else f"number {index + 1}"
 
     @property
     def dataset_kind(self) -> DatasetKind:
