@@ -823,7 +823,7 @@ def test_a_flux_preset_of_onetrainer(model_type: str, variant: str) -> None:
     assert not config.part("text_encoder_2").train
     assert (config.adapter.layers, config.adapter.custom_layers) == ("custom", "attn,ff.net"), "less than ours has"
     assert config.output.format == "kohya"
-    assert not config.unknown
+    assert config.unknown == {"onetrainer": {}}
     assert decode(encode(config)).config == config
 
 
@@ -913,3 +913,10 @@ def test_defaults_of_onetrainer_are_not_reported_as_settings_without_effect(mode
     assert not [p for p in problems_of(decode(file).config) if "no effect" in p.message]
     changed = decode({**file, "ema_update_step_interval": 7}).config
     assert [p.path for p in problems_of(changed) if "no effect" in p.message] == ["training.ema.update_every_steps"]
+    saved = decode(encode(decode(file).config)).config
+    assert not [p for p in problems_of(saved) if "no effect" in p.message], "also after it was saved here"
+
+
+def test_a_setting_without_effect_is_reported_if_its_value_is_onetrainers_by_chance() -> None:
+    own = decode({**encode(Config()), "sampling": {"also_without_ema": True}}).config
+    assert [p.path for p in problems_of(own) if "no effect" in p.message] == ["sampling.also_without_ema"]

@@ -44,9 +44,8 @@ _MAX_NAMED = 6
 def settings_without_effect(config: Config) -> Iterator[Problem]:
     """Yield one problem for each reason why changed settings have no effect: what they need, or what ignores them.
 
-    A warning if the training target or method ignores them; a note if another setting would switch them on. Settings
-    with the default of OneTrainer are left out: the user has not changed them, and a config of OneTrainer has all of
-    them.
+    A warning if the training target or method ignores them; a note if another setting would switch them on. In a
+    config of OneTrainer its defaults are left out: it has all of them, and the user has not changed them.
     """
     idle: dict[str, list[FieldRecord]] = defaultdict(list)
     for record in present_records(config):
@@ -67,8 +66,9 @@ def settings_without_effect(config: Config) -> Iterator[Problem]:
 
 
 def _is_onetrainers(config: Config, record: FieldRecord, value: object) -> bool:
-    """Return whether a value is the default of OneTrainer; of variants, the settings inside are compared."""
-    theirs = _defaults_of_onetrainer(config.model.family.name)
+    """Return whether a config is of OneTrainer and a value its default; of variants, the settings inside count."""
+    is_theirs = "onetrainer" in config.unknown
+    theirs = _defaults_of_onetrainer(config.model.family.name) if is_theirs else None
     if theirs is None or not has_path(theirs, record.path):
         return False
     default = get_path(theirs, record.path)

@@ -65,8 +65,8 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     devices_of(rest, result, notes)
     concepts_of(rest, result, notes)
     samples_of(rest, result, notes)
+    result["unknown"] = {"onetrainer": rest}  # also if it is empty: so the rules know whose defaults the others are
     if rest:
-        result["unknown"] = {"onetrainer": rest}
         notes.append(Problem("", _describe_kept(rest, family_of(result)), "info"))
     return result
 
