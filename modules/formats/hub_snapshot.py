@@ -25,7 +25,7 @@ _ENTER_TOKEN = (
     f"access: {WHERE_TO_ENTER}."
 )
 _CHUNK_BYTES = 2**17
-"""Of a file that huggingface_hub reads at once. With its 10 MB a stopped download goes on for minutes on a slow
+"""Of a file that huggingface_hub reads at once. With its 10 MB a stopped download continues for minutes on a slow
 connection, and so does the process: Python waits for threads of a pool before it ends."""
 _NO_ACCESS, _TOO_MANY_REQUESTS, _FAILURE_THERE = (401, 403), 429, 500
 
