@@ -95,9 +95,8 @@ def test_keys_of_the_future_are_kept_and_reported(version: int) -> None:
         value_at(tree, place)["from_the_future"] = "zogwort"
         loaded = decode(tree)
         assert "zogwort" in json.dumps(encode(loaded.config)), place
-        if place in ((), ("optimizer",), ("unet",)):
-            told = ("from_the_future", " more.", "of other types of models")
-            assert any(text in p.message for p in loaded.problems for text in told), place
+        if place in ((), ("optimizer",)):  # the parts of other types of models are only counted
+            assert any("from_the_future" in p.message for p in loaded.problems), place
         assert decode(encode(loaded.config)).config == loaded.config, place
 
 

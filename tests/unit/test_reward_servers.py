@@ -20,7 +20,7 @@ from modules.rewards.http_reward import make_client as make_http
 from modules.rewards.protocol import RewardContext
 from modules.rewards.servers import problems_of_servers
 from modules.rewards.settings import Scorer
-from modules.rewards.transport import StatusError, UnavailableError
+from modules.rewards.transport import RewardServer, StatusError, UnavailableError
 from modules.rewards.vision_model import make_client as make_vision_model
 from modules.rewards.vision_model import score_in
 from modules.rewards.waiting import Patience
@@ -185,13 +185,21 @@ def test_a_server_without_an_answer_is_named(reply: Reply, words: str) -> None:
         make_http(scorer_for(server, **limit), Patience(), "").scores(PNGS, PROMPTS)
 
 
-def test_a_server_that_stalls_within_its_answer_is_left_alone() -> None:
+def test_a_server_that_stalls_within_its_answer_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking: list[threading.Thread] = []
+    exchange = RewardServer._exchange
+
+    def noted(*given: Any) -> Any:
+        asking.append(threading.current_thread())
+        return exchange(*given)
+
+    monkeypatch.setattr(RewardServer, "_exchange", noted)
     with serving(Reply(b'{"scores"', stalls=True)) as server:
         with pytest.raises(UnavailableError, match=r"did not answer within 0\.2 seconds"):
             make_http(scorer_for(server, timeout_seconds=0.2), Patience(), "").scores(PNGS, PROMPTS)
-        for thread in [t for t in threading.enumerate() if t.name == "darkroom-work"]:
-            thread.join(120)
-            assert not thread.is_alive()
+        (thread,) = asking
+        thread.join(120)
+        assert not thread.is_alive()
 
 
 def test_a_server_that_is_not_running_or_not_known_is_named() -> None:
