@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import math
+import queue
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -186,18 +187,18 @@ def test_a_server_without_an_answer_is_named(reply: Reply, words: str) -> None:
 
 
 def test_a_server_that_stalls_within_its_answer_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asking: list[threading.Thread] = []
+    asking = queue.SimpleQueue[threading.Thread]()
     exchange = RewardServer._exchange
 
     def noted(*given: Any) -> Any:
-        asking.append(threading.current_thread())
+        asking.put(threading.current_thread())
         return exchange(*given)
 
     monkeypatch.setattr(RewardServer, "_exchange", noted)
     with serving(Reply(b'{"scores"', stalls=True)) as server:
         with pytest.raises(UnavailableError, match=r"did not answer within 0\.2 seconds"):
             make_http(scorer_for(server, timeout_seconds=0.2), Patience(), "").scores(PNGS, PROMPTS)
-        (thread,) = asking
+        thread = asking.get(timeout=120)  # on a busy machine it may begin later than that
         thread.join(120)
         assert not thread.is_alive()
 
