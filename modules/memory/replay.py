@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
 
 from modules.memory.arrays import Array, Meter, Storage, Tape
+from modules.memory.equal_blocks import BlockRun, layers_of, repeat_run, run_of, without_storage
 from modules.memory.part_plan import FLOAT32_BYTES, AdapterPlan, PartPlan, Shape
 from modules.memory.recording import Call, Operation, PassSize, Program, Recording, Result
 from modules.quantization.registry import QuantizedFormat
@@ -25,20 +25,6 @@ from modules.settings.shared_types import MIN_KEPT_LENGTH
 
 _WITH_WEIGHT = frozenset({"linear", "conv"})
 _HALF = _WITH_WEIGHT | {"attention", "half"}
-
-
-class _Run(NamedTuple):
-    """What a block without blocks inside does in a pass without gradients, the same for all that are equal to it.
-
-    `peak` are the bytes that it has in use at its peak, besides those of before. `results` are its results without
-    their storages, each with the number of its storage: those of the inputs come first, then the new `storages`, by
-    their bytes. `casts` are the elements of the weights' casts that stay, by the names below the block's.
-    """
-
-    peak: int
-    results: tuple[tuple[int, tuple[int, int, bool, bool, int]], ...]
-    storages: tuple[int, ...]
-    casts: tuple[tuple[str, int], ...]
 
 
 class Replay:
@@ -62,7 +48,7 @@ class Replay:
         self._selected: list[Array] | None = None  # the results of the current block that selective checkpointing keeps
         self._is_again = False  # whether that block is being computed again, with the kept results
         self._layers: dict[int, Sequence[str] | None] = {}
-        self._runs: dict[Hashable, _Run] = {}  # of blocks without gradients
+        self._runs: dict[Hashable, BlockRun] = {}  # of blocks without gradients
         self._recomputations: dict[Hashable, tuple[Tape, int]] = {}
 
     def inputs(self, *, need_grad: Sequence[int] = ()) -> list[Array]:
@@ -154,7 +140,7 @@ class Replay:
             meter.peak = before
             results = self._run(program, prefix, inputs)
             casts = list(tape.casts.items())[former_casts:]
-            self._runs[key] = _ran(meter.peak - before, prefix, inputs, results, casts)
+            self._runs[key] = run_of(meter.peak - before, prefix, inputs, results, casts)
             meter.peak = max(meter.peak, former_peak)
             return results
         if known is None or any(f"{prefix}{name}" in tape.casts for name, _ in known.casts):
@@ -162,28 +148,24 @@ class Replay:
         meter.peak = max(meter.peak, meter.live + known.peak)
         for name, numel in known.casts:
             tape.casts[f"{prefix}{name}"] = self.new(numel, self.plan.compute_bytes)
-        storages = [x.storage for x in inputs] + [Storage(meter, num_bytes) for num_bytes in known.storages]
-        return [
-            Array(numel, item_bytes, needs_grad, storages[place], is_float, channels)
-            for place, (numel, item_bytes, needs_grad, is_float, channels) in known.results
-        ]
+        return repeat_run(known, inputs, meter)
 
     def _likeness(self, program: Program, prefix: str, inputs: Sequence[Array]) -> Hashable:
-        """Return what is equal for blocks that do the same; None for those that are run each time.
+        """Return a key that blocks share if they do the same, or None for a block that has to run each time.
 
-        Those are the ones with blocks inside, with results that selective checkpointing keeps, and with an adapter
-        whose settings differ by layer.
+        The latter has blocks inside, results that selective checkpointing keeps, or an adapter whose settings differ
+        by layer.
         """
         plan = self.plan
         if self._selected is not None or (plan.adapter is not None and plan.adapter.settings_at is not None):
             return None
         if id(program) not in self._layers:
-            self._layers[id(program)] = _layers_of(program)
+            self._layers[id(program)] = layers_of(program)
         layers = self._layers[id(program)]
         if layers is None:
             return None
         storages = [x.storage for x in inputs]
-        taken = tuple((storages.index(x.storage), *_without_storage(x)) for x in inputs)
+        taken = tuple((storages.index(x.storage), *without_storage(x)) for x in inputs)
         paths = [f"{prefix}{name}" for name in layers]
         treated = tuple(
             (plan.format_of(p) is None, plan.adapter_on(p) is None, plan.is_trained(p), plan.is_trained_here(p))
@@ -498,35 +480,6 @@ class Replay:
             self._keep(x, y)
             self.tape.mark(2 * out.num_bytes)
         return out
-
-
-def _layers_of(program: Program) -> Sequence[str] | None:
-    """Return the names of the layers with weights of a block; None if it has blocks inside."""
-    if any(isinstance(step, Call) for step in program.steps):
-        return None
-    operations = [step for step in program.steps if isinstance(step, Operation)]
-    products = {o.weights[0].removesuffix(".weight") for o in operations if o.kind in ("linear", "conv")}
-    return sorted(products | {name.rpartition(".")[0] for o in operations for name in o.weights})
-
-
-def _without_storage(x: Array) -> tuple[int, int, bool, bool, int]:
-    return x.numel, x.item_bytes, x.needs_grad, x.is_float, x.channels
-
-
-def _ran(
-    peak: int, prefix: str, inputs: Sequence[Array], results: Sequence[Array], casts: Sequence[tuple[str, Array]]
-) -> _Run:
-    """Return what a block did that had these inputs and results."""
-    storages = [x.storage for x in inputs]
-    for result in results:
-        if result.storage not in storages:
-            storages.append(result.storage)
-    return _Run(
-        peak,
-        tuple((storages.index(result.storage), _without_storage(result)) for result in results),
-        tuple(storage.num_bytes for storage in storages[len(inputs) :]),
-        tuple((name.removeprefix(prefix), cast.numel) for name, cast in casts),
-    )
 
 
 def _rounding_bytes(num_inputs: int, num_outputs: int) -> list[int]:
