@@ -167,7 +167,7 @@ def locate_captioner() -> object:
 def test_a_connection_that_breaks_is_an_error_with_what_to_do(
     ask: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What huggingface_hub raises after its last try is not an OSError: it ended as an unknown error of the program."""
+    """The last try of huggingface_hub raises no OSError: it ended as an unknown error of the program."""
 
     def breaks(*_: Any, **__: Any) -> str:
         raise httpx.RemoteProtocolError("peer closed connection without sending complete message body")

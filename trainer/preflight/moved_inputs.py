@@ -75,7 +75,7 @@ def problems_of_inputs(backup: BackupInfo, now: Config, *, only_weights: bool = 
 
 
 def _compare_files(recipe: Recipe, now: Config, *, only_weights: bool) -> tuple[dict[str, str], set[str]]:
-    """Return what has changed in the files that a run reads, by setting; and the settings with known contents.
+    """Return the changes in the files that a run reads, by setting, and the settings whose contents are known.
 
     Further files in a folder do not count, and neither do files of which the run has copies, nor those of parts that a
     fork reads from elsewhere.

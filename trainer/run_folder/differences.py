@@ -160,7 +160,7 @@ def setting_differences(before: Recipe, now: Recipe) -> Iterator[Difference]:
             text = f"{_label(owner, path)} is {'missing' if after is None else 'new'}"
         else:
             record = record_at(config, path)
-            if record is not None and not record.optional:  # those of a part that was not in a file
+            if record is not None and not record.optional:  # a file may lack its part
                 was, after = (_flat(record.default) if value is None else value for value in (was, after))
             if was == after:
                 continue
